@@ -1,0 +1,1 @@
+//! Ports of the soft device.

@@ -1,0 +1,74 @@
+//! Every bound of an engine, in one struct.
+
+/// The bounds of a context. All memory follows from these numbers ([`crate::engine::Engine::memsize`]).
+///
+/// A field of 0 takes the value of [`Config::DEFAULT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Memory regions and windows together, at most 65,536 (the index is 16 bits of the key).
+    pub max_mr: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Peer addresses: one for every distinct address and port that QPs and AHs name.
+    pub max_peer: u32,
+    /// Bytes for the rings of QPs, SRQs and CQs and for table growth.
+    pub ring_bytes: u64,
+    /// Largest scatter/gather list.
+    pub max_sge: u32,
+    /// Largest inline data.
+    pub max_inline: u32,
+    /// READ and atomic requests that a QP holds as responder, at most 128.
+    pub max_rd_atomic: u32,
+    /// First QPN of this engine's block. 0: chosen at random by the caller of init.
+    pub qpn_base: u32,
+    /// Size of the block, a power of two and at least `4 * max_qp`; 0: chosen.
+    pub qpn_count: u32,
+    /// Largest path MTU in bytes that the port carries: 256 to 4096.
+    pub max_mtu: u32,
+    /// After this silence of the peer an operation without an ACK timeout of its own ends, in nanoseconds.
+    pub deadline_ns: u64,
+    /// Largest window of unacknowledged bytes to one peer address.
+    pub window_max: u32,
+    /// Seed of keys and start PSNs. The caller takes it from the system's random source.
+    pub seed: u64,
+    /// Behaviour switches: [`config_flags`].
+    pub flags: u32,
+}
+
+/// Flags of [`Config::flags`].
+pub mod config_flags {
+    /// A CQ that the sums of queue depths could overflow is refused at QP creation.
+    pub const STRICT_CQ: u32 = 1;
+}
+
+impl Config {
+    /// What a zero field means.
+    pub const DEFAULT: Config = Config {
+        max_pd: 64,
+        max_mr: 1024,
+        max_cq: 128,
+        max_qp: 128,
+        max_srq: 16,
+        max_ah: 128,
+        max_peer: 256,
+        ring_bytes: 4 << 20,
+        max_sge: 16,
+        max_inline: 256,
+        max_rd_atomic: 16,
+        qpn_base: 0,
+        qpn_count: 0,
+        max_mtu: 4096,
+        deadline_ns: 30_000_000_000,
+        window_max: 192 << 10,
+        seed: 0,
+        flags: 0,
+    };
+}

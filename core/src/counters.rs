@@ -1,0 +1,95 @@
+//! Counters of a QP and of a device, named like rxe's `hw_counters` where they mean the same.
+
+macro_rules! counters {
+    ($($(#[$m:meta])* $name:ident,)*) => {
+        /// Monotonic event counts; wrap at 2^64. Layout: one `u64` each, in this order, append-only.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[$m])* pub $name: u64,)* }
+        impl Counters {
+            /// The names, in the order of the fields.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+            /// The values, in the order of [`Counters::NAMES`].
+            pub fn values(&self) -> [u64; Self::NAMES.len()] { [$(self.$name),*] }
+            /// Adds the counts of `other`.
+            pub fn add(&mut self, other: &Counters) { $(self.$name = self.$name.wrapping_add(other.$name);)* }
+        }
+    };
+}
+
+counters! {
+    /// Packets sent.
+    sent_pkts,
+    /// Packets received and accepted for a QP.
+    rcvd_pkts,
+    /// Bytes sent, from BTH to ICRC.
+    sent_bytes,
+    /// Bytes received, from BTH to ICRC.
+    rcvd_bytes,
+    /// Requests that were received before (as responder).
+    duplicate_request,
+    /// Requests ahead of the expected PSN (as responder).
+    out_of_seq_request,
+    /// RNR NAKs received.
+    rcvd_rnr_err,
+    /// RNR NAKs sent.
+    send_rnr_err,
+    /// NAK sequence errors received.
+    rcvd_seq_err,
+    /// ACK timeouts.
+    retry_timeouts,
+    /// Packets sent again.
+    retransmitted_pkts,
+    /// Operations that ended with RETRY_EXC_ERR.
+    retry_exceeded_err,
+    /// Operations that ended with RNR_RETRY_EXC_ERR.
+    retry_rnr_exceeded_err,
+    /// Bursts that the port could not send (socket errors).
+    send_err,
+    /// SEND messages completed as requester.
+    rdma_sends,
+    /// SEND messages completed as responder.
+    rdma_recvs,
+    /// WRITE messages completed as requester.
+    rdma_writes,
+    /// READ messages completed as requester.
+    rdma_reads,
+    /// Atomic operations completed as requester.
+    rdma_atomics,
+    /// Payload bytes of completed requests.
+    request_bytes,
+    /// NAKs with code 0x61 to 0x63 received.
+    rcvd_nak_err,
+    /// NAKs with code 0x60 to 0x63 sent.
+    send_nak_err,
+    /// Packets for no QP of this device, or for one that is not ready to receive.
+    rcvd_no_qp,
+    /// Packets whose ICRC is wrong.
+    rcvd_icrc_err,
+    /// Packets too short or with headers that do not parse.
+    rcvd_malformed,
+    /// Packets with another P_Key, Q_Key or source address than the QP's.
+    rcvd_refused,
+    /// UC and UD messages dropped for want of a receive request or room in the CQ.
+    rcvd_dropped,
+    /// Times a QP waited because the window to its peer was closed.
+    window_closed,
+    /// Times a completion waited for room in its CQ.
+    cq_full,
+    /// Congestion notifications received.
+    cnp_rcvd,
+    /// Congestion notifications sent.
+    cnp_sent,
+    /// Packets that arrived with an ECN congestion mark.
+    ecn_marked,
+    /// System calls that sent.
+    port_tx_calls,
+    /// System calls that received.
+    port_rx_calls,
+    /// Times the send buffer of the socket was full.
+    port_tx_full,
+    /// Network refusals (ICMP) that the socket reported.
+    port_icmp_err,
+    /// Links that refused segmentation offload.
+    port_gso_refused,
+}

@@ -1,0 +1,217 @@
+//! The device: what has queue pairs. Three kinds answer to one trait: soft, verbs, remote.
+
+use crate::counters::Counters;
+use crate::error::Result;
+use crate::verbs::cause::Cause;
+use crate::verbs::types::{AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc};
+
+/// What a device can do.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// Largest message in bytes.
+    pub max_msg_size: u64,
+    /// Node GUID in host order.
+    pub node_guid: u64,
+    /// Bounds, as in the configuration.
+    pub max_pd: u32,
+    /// Memory regions and windows.
+    pub max_mr: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Requests in one queue.
+    pub max_qp_wr: u32,
+    /// Entries of one CQ.
+    pub max_cqe: u32,
+    /// Pieces of a scatter/gather list.
+    pub max_sge: u32,
+    /// Inline bytes.
+    pub max_inline: u32,
+    /// READs and atomics outstanding per QP.
+    pub max_rd_atomic: u32,
+    /// Largest path MTU code that the link carries ([`crate::verbs::types::mtu`]).
+    pub active_mtu: u32,
+    /// The device's UDP port.
+    pub udp_port: u32,
+    /// First QPN of the device's block.
+    pub qpn_base: u32,
+    /// The device's own GID.
+    pub gid: [u8; 16],
+    /// IPv6 zone of the GID, else 0.
+    pub scope_id: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What an MR is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MrAttr {
+    /// The program's address of the first byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The address that work requests use for the first byte.
+    pub iova: u64,
+    /// Local key.
+    pub lkey: u32,
+    /// Remote key.
+    pub rkey: u32,
+    /// [`crate::verbs::types::access`] flags.
+    pub access: u32,
+    /// Memory provider: 0 is host memory.
+    pub provider: u32,
+}
+
+/// An asynchronous event.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// One of [`async_event`].
+    pub event: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The QP, CQ or SRQ concerned.
+    pub handle: Handle,
+}
+
+/// Numbers of [`AsyncEvent::event`] (those of `ibv_event_type`).
+#[allow(missing_docs)]
+pub mod async_event {
+    pub const CQ_ERR: u32 = 0;
+    pub const QP_FATAL: u32 = 1;
+    pub const QP_REQ_ERR: u32 = 2;
+    pub const QP_ACCESS_ERR: u32 = 3;
+    pub const COMM_EST: u32 = 4;
+    pub const SQ_DRAINED: u32 = 5;
+    pub const SRQ_LIMIT_REACHED: u32 = 15;
+    pub const QP_LAST_WQE_REACHED: u32 = 16;
+}
+
+/// SRQ attributes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Outstanding requests.
+    pub max_wr: u32,
+    /// Pieces of a request.
+    pub max_sge: u32,
+    /// Raise SRQ_LIMIT_REACHED once when fewer requests are left; 0 = off.
+    pub srq_limit: u32,
+}
+
+/// What a program left behind when it closed a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Leaks {
+    pub pd: u32,
+    pub mr: u32,
+    pub mw: u32,
+    pub cq: u32,
+    pub qp: u32,
+    pub srq: u32,
+    pub ah: u32,
+}
+
+/// A request of memory registration.
+#[derive(Clone, Copy, Debug)]
+pub struct MrReg {
+    /// Protection domain.
+    pub pd: Handle,
+    /// Address of the first byte, in the provider's terms (host: a pointer).
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The address that work requests will use for the first byte.
+    pub iova: u64,
+    /// Access flags.
+    pub access: u32,
+    /// Memory provider: 0 is host memory.
+    pub provider: u32,
+    /// The provider's own number for the memory.
+    pub cookie: u64,
+}
+
+/// A thing with queue pairs. Control calls may be slow and are checked hard; data calls
+/// (`post_*`, `poll_cq`, `progress`, `cq_arm`) are bounded and allocate nothing.
+///
+/// # Thread-safety
+/// Any thread may call anything. Two threads at once on the same side of a QP, or the same CQ or SRQ, get [`crate::Error::Busy`].
+#[allow(missing_docs)]
+pub trait Device: Sync {
+    fn query(&self) -> Result<DeviceAttr>;
+    fn counters(&self) -> Result<Counters>;
+    fn qp_counters(&self, qp: Handle) -> Result<Counters>;
+    fn last_cause(&self) -> Result<Cause>;
+    fn qp_cause(&self, qp: Handle) -> Result<Cause>;
+
+    fn pd_alloc(&self) -> Result<Handle>;
+    fn pd_dealloc(&self, pd: Handle) -> Result<()>;
+    fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)>;
+    fn mr_query(&self, mr: Handle) -> Result<MrAttr>;
+    fn mr_dereg(&self, mr: Handle) -> Result<()>;
+    /// `mw_type` 1 or 2; returns the handle and the first rkey.
+    fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)>;
+    fn mw_dealloc(&self, mw: Handle) -> Result<()>;
+    fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle>;
+    fn ah_destroy(&self, ah: Handle) -> Result<()>;
+
+    fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)>;
+    fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32>;
+    fn cq_destroy(&self, cq: Handle) -> Result<()>;
+    fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)>;
+    fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()>;
+    fn srq_query(&self, srq: Handle) -> Result<SrqAttr>;
+    fn srq_destroy(&self, srq: Handle) -> Result<()>;
+    /// Returns the handle, the QPN and the sizes given.
+    fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)>;
+    fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()>;
+    fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)>;
+    fn qp_destroy(&self, qp: Handle) -> Result<()>;
+
+    /// Posts a list of send requests and rings the doorbell.
+    /// On error `bad` names the first request that was not posted; those before it were.
+    /// # Safety
+    /// `wr` and every `next` and `sg_list` of it are null or point to readable structs.
+    unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()>;
+    /// Posts a list of receive requests.
+    /// # Safety
+    /// As for `post_send`.
+    unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()>;
+    /// Posts a list of receive requests to an SRQ.
+    /// # Safety
+    /// As for `post_send`.
+    unsafe fn post_srq_recv(&self, srq: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()>;
+    /// Takes completions, running the engine if there are none yet. Returns how many.
+    fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize>;
+    /// The next completion (or the next solicited one) makes the descriptor readable. Arming twice is harmless.
+    fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()>;
+    /// Takes one armed CQ that has an event, if any.
+    fn cq_event(&self) -> Result<Option<Handle>>;
+    /// Takes one asynchronous event, if any.
+    fn async_event(&self) -> Result<Option<AsyncEvent>>;
+
+    /// One bounded round of the engine: receive, send, timers. Returns the number of packets handled.
+    fn progress(&self) -> Result<usize>;
+    /// A descriptor that is readable when `progress` has work, or an armed CQ or an asynchronous event has something.
+    fn fd(&self) -> Result<i32>;
+    /// Prepares the descriptor for sleeping: sets its timer from the engine's next deadline. True: there is work already, do not sleep.
+    fn arm(&self) -> Result<bool>;
+    /// Sleeps until there is an event, or the time (−1: for ever) is over; runs the engine meanwhile. False: timed out.
+    fn wait(&self, timeout_ms: i32) -> Result<bool>;
+    /// Starts or stops the helper thread.
+    fn helper(&self, on: bool) -> Result<()>;
+    /// Gives the device more memory for tables and rings.
+    /// # Safety
+    /// The memory is used by nobody else and outlives the device.
+    unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()>;
+    /// What is still allocated.
+    fn leaks(&self) -> Result<Leaks>;
+}

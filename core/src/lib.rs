@@ -1,0 +1,24 @@
+//! The gdrcore engine: RoCEv2 transport and verbs objects. No std, no alloc, no OS.
+//!
+//! Layer by layer, low to high; each imports only those above it in this list:
+//!
+//! 1. [`error`], [`config`], [`counters`]: plain data.
+//! 2. `arena`, `pool`, `ring`, `bitmap`, `wheel`, `bucket`: memory and time, fixed at init.
+//! 3. `wire`: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
+//! 4. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
+//! 5. [`verbs`]: the objects of the API.
+//! 6. `roce`: requester, completer, responder.
+//! 7. `engine`: the state machine that is a soft device.
+//! 8. [`device`]: the trait that soft, verbs and remote devices answer to.
+
+#![no_std]
+#![deny(unsafe_code)]
+
+pub mod config;
+pub mod counters;
+pub mod device;
+pub mod error;
+pub mod verbs;
+
+pub use config::Config;
+pub use error::{Error, Result};

@@ -1,0 +1,147 @@
+//! Why something went wrong: the last-cause record of a QP and of a context.
+
+use core::fmt;
+
+macro_rules! causes {
+    ($($(#[$m:meta])* $name:ident = $n:literal, $text:literal;)*) => {
+        /// The likely reason of an error. Numbers are ABI (`wc.vendor_err`, `gdrc_cause.code`) and never reused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+        #[repr(u32)]
+        #[non_exhaustive]
+        pub enum CauseCode { $($(#[$m])* $name = $n,)* }
+        impl CauseCode {
+            /// One line for people, without the numbers of the case.
+            pub const fn text(self) -> &'static str {
+                match self { $(CauseCode::$name => $text,)* }
+            }
+            /// The code of a number, if it is one.
+            pub const fn from_u32(n: u32) -> Option<Self> {
+                match n { $($n => Some(CauseCode::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+causes! {
+    /// Nothing went wrong yet.
+    #[default]
+    None = 0, "no error so far";
+    /// arg0 = lkey, arg1 = address.
+    LocalKey = 1, "local key unknown, expired or of another protection domain";
+    /// arg0 = lkey, arg1 = address.
+    LocalRange = 2, "local buffer leaves its memory region";
+    /// arg0 = lkey, arg1 = address.
+    LocalAccess = 3, "memory region is not registered for local write";
+    /// arg0 = lkey, arg1 = address.
+    LocalMemoryGone = 4, "registered memory is no longer mapped (munmap, or file truncated)";
+    /// The peer answered NAK 0x62; arg0 = rkey, arg1 = remote address.
+    RemoteAccess = 5, "peer refused: remote key unknown or expired, range or access wrong";
+    /// The peer answered NAK 0x61.
+    RemoteInvalidRequest = 6, "peer refused: operation not enabled, too long for its receive buffer, or out of sequence";
+    /// The peer answered NAK 0x63.
+    RemoteOperation = 7, "peer failed while it executed the operation";
+    /// arg0 = ACK timeout in ns, arg1 = retries made.
+    RetryExceeded = 8, "peer silent: all retries used (peer dead, wrong address or QPN, or packets filtered)";
+    /// arg0 = RNR retries made.
+    RnrRetryExceeded = 9, "peer posts no receive buffers: all RNR retries used";
+    /// arg0 = deadline in ns.
+    Deadline = 10, "peer silent until the configured deadline";
+    /// arg0 = errno of the ICMP refusal.
+    PeerUnreachable = 11, "network refuses: nothing listens there, or no route";
+    /// arg0 = path MTU, arg1 = link MTU.
+    MtuExceeded = 12, "path MTU is larger than what the link carries";
+    /// As responder; arg0 = rkey, arg1 = address.
+    PeerUsedBadKey = 13, "peer used a remote key that is unknown, expired or of another protection domain";
+    /// As responder; arg0 = rkey, arg1 = address.
+    PeerLeftRange = 14, "peer addressed memory outside the region";
+    /// As responder; arg0 = rkey, arg1 = address.
+    PeerLacksAccess = 15, "peer used an access that the region, window or QP does not allow";
+    /// As responder; arg0 = opcode.
+    PeerBadRequest = 16, "peer sent an opcode, length or sequence that is not valid here";
+    /// As responder; arg0 = message bytes, arg1 = buffer bytes.
+    MessageTooLong = 17, "message is longer than the receive buffer";
+    /// The peer answered with something that does not fit the request.
+    BadResponse = 18, "peer's response does not fit the request";
+    /// The program moved the QP to ERR, or an earlier request failed.
+    Flushed = 19, "flushed: the queue pair is in the error state";
+    /// arg0 = rkey.
+    BadWindow = 20, "memory window cannot be bound or invalidated so";
+    /// arg0 = send opcode.
+    BadOpcode = 21, "operation is not allowed on this type of queue pair";
+    /// arg0 = message bytes, arg1 = largest.
+    TooLong = 22, "message is longer than this transport carries";
+    /// arg0 = address handle.
+    BadAddressHandle = 23, "address handle is stale or of another protection domain";
+    /// arg0 = errno.
+    Socket = 24, "socket error";
+    /// arg0 = address.
+    MisalignedAtomic = 25, "atomic address is not aligned to 8 bytes";
+}
+
+/// The last cause on one QP or context. 64 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// The reason ([`CauseCode`] as number).
+    pub code: u32,
+    /// The completion status that went with it, 0 if none.
+    pub wc_status: u32,
+    /// The peer's GID, zero if none.
+    pub peer: [u8; 16],
+    /// The local QPN, 0 if none.
+    pub qpn: u32,
+    /// The peer's QPN.
+    pub remote_qpn: u32,
+    /// PSN concerned.
+    pub psn: u32,
+    /// The counter that stands for it: an index into the counter table.
+    pub counter: u32,
+    /// By code.
+    pub arg0: u64,
+    /// By code.
+    pub arg1: u64,
+    /// Device time of the event in nanoseconds.
+    pub time_ns: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<Cause>() == 64);
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = CauseCode::from_u32(self.code).unwrap_or_default();
+        f.write_str(code.text())?;
+        match code {
+            CauseCode::None => return Ok(()),
+            CauseCode::LocalKey | CauseCode::LocalRange | CauseCode::LocalAccess | CauseCode::LocalMemoryGone => {
+                write!(f, " (lkey {:#010x}, address {:#x})", self.arg0, self.arg1)?
+            }
+            CauseCode::RemoteAccess
+            | CauseCode::PeerUsedBadKey
+            | CauseCode::PeerLeftRange
+            | CauseCode::PeerLacksAccess => write!(f, " (rkey {:#010x}, address {:#x})", self.arg0, self.arg1)?,
+            CauseCode::RetryExceeded => write!(f, " ({} retries, ACK timeout {} us)", self.arg1, self.arg0 / 1000)?,
+            CauseCode::RnrRetryExceeded => write!(f, " ({} retries)", self.arg0)?,
+            CauseCode::Deadline => write!(f, " ({} ms)", self.arg0 / 1_000_000)?,
+            CauseCode::PeerUnreachable | CauseCode::Socket => write!(f, " (errno {})", self.arg0)?,
+            CauseCode::MtuExceeded => write!(f, " (path MTU {} over link MTU {})", self.arg0, self.arg1)?,
+            CauseCode::MessageTooLong | CauseCode::TooLong => {
+                write!(f, " ({} bytes, room for {})", self.arg0, self.arg1)?
+            }
+            CauseCode::PeerBadRequest | CauseCode::BadOpcode => write!(f, " (opcode {:#04x})", self.arg0)?,
+            CauseCode::BadWindow => write!(f, " (rkey {:#010x})", self.arg0)?,
+            CauseCode::MisalignedAtomic => write!(f, " (address {:#x})", self.arg0)?,
+            _ => {}
+        }
+        if self.qpn != 0 {
+            write!(f, "; local QP {:#x}, remote QP {:#x}, PSN {:#x}", self.qpn, self.remote_qpn, self.psn)?;
+        }
+        if self.peer != [0; 16] {
+            let ip = core::net::Ipv6Addr::from(self.peer);
+            match ip.to_ipv4_mapped() {
+                Some(v4) => write!(f, ", peer {v4}")?,
+                None => write!(f, ", peer {ip}")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,4 @@
+//! Verbs objects: their data, states and tables.
+
+pub mod cause;
+pub mod types;

@@ -1,0 +1,366 @@
+//! The plain data that crosses the API: work requests, completions, attributes.
+//!
+//! [`Sge`], [`SendWr`], [`RecvWr`] and [`Wc`] have the layout of their `ibv_` counterparts
+//! (`<infiniband/verbs.h>`, rdma-core 44, x86-64), so that the verbs device and the libibverbs drop-in
+//! translate nothing. Enumerations that come from C are integers with named constants: a C caller can
+//! put any bits there, and a Rust enum with an unknown value would be undefined behaviour.
+
+/// One piece of a local buffer: 16 bytes, layout of `ibv_sge`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Virtual address (or offset, for a zero-based MR) of the first byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Local key of the MR that holds the range.
+    pub lkey: u32,
+}
+
+/// A handle of the API: index, object type and generation in 64 bits; 0 is never valid.
+pub type Handle = u64;
+
+/// Remote address and key of WRITE and READ.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaWr {
+    /// Remote virtual address.
+    pub remote_addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// Operands of CMP_SWAP and FETCH_ADD.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicWr {
+    /// Remote virtual address, aligned to 8 bytes.
+    pub remote_addr: u64,
+    /// The value compared with (CMP_SWAP) or added (FETCH_ADD).
+    pub compare_add: u64,
+    /// The value stored where the comparison holds.
+    pub swap: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// Destination of a UD SEND.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct UdWr {
+    /// Address handle.
+    pub ah: Handle,
+    /// Destination QPN.
+    pub remote_qpn: u32,
+    /// Q_Key to send; with bit 31 set the QP's own is sent.
+    pub remote_qkey: u32,
+}
+
+/// The transport-specific part of [`SendWr`], chosen by its opcode.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union WrOp {
+    /// WRITE and READ.
+    pub rdma: RdmaWr,
+    /// CMP_SWAP and FETCH_ADD.
+    pub atomic: AtomicWr,
+    /// UD SEND.
+    pub ud: UdWr,
+}
+
+/// What a BIND_MW binds: layout of `ibv_mw_bind_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MwBindInfo {
+    /// The MR that the window opens onto.
+    pub mr: Handle,
+    /// First byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// `access::*` flags of the window.
+    pub mw_access_flags: u32,
+}
+
+/// The bind part of [`SendWr`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BindMwWr {
+    /// The window.
+    pub mw: Handle,
+    /// Its new rkey: the low 8 bits are the program's own.
+    pub rkey: u32,
+    /// What to bind it to.
+    pub bind_info: MwBindInfo,
+}
+
+/// A send work request: 128 bytes, layout of `ibv_send_wr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SendWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Next request of the list, or null.
+    pub next: *const SendWr,
+    /// `num_sge` pieces.
+    pub sg_list: *const Sge,
+    /// Number of pieces.
+    pub num_sge: i32,
+    /// One of [`wr_opcode`].
+    pub opcode: u32,
+    /// [`send_flags`].
+    pub send_flags: u32,
+    /// Immediate data in network byte order, or the rkey to invalidate (host order), by opcode.
+    pub imm_data: u32,
+    /// By opcode.
+    pub wr: WrOp,
+    /// XRC: the remote SRQ number. Not used by this device.
+    pub remote_srqn: u32,
+    /// For BIND_MW.
+    pub bind_mw: BindMwWr,
+}
+
+/// A receive work request: 32 bytes, layout of `ibv_recv_wr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RecvWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Next request of the list, or null.
+    pub next: *const RecvWr,
+    /// `num_sge` pieces.
+    pub sg_list: *const Sge,
+    /// Number of pieces.
+    pub num_sge: i32,
+}
+
+/// A work completion: 48 bytes, layout of `ibv_wc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wc {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// One of [`wc_status`].
+    pub status: u32,
+    /// One of [`wc_opcode`]; valid only when `status` is success.
+    pub opcode: u32,
+    /// Vendor error: a [`crate::verbs::cause::CauseCode`] number, 0 on success.
+    pub vendor_err: u32,
+    /// Bytes received, or read.
+    pub byte_len: u32,
+    /// Immediate data in network byte order, or the rkey that was invalidated (host order).
+    pub imm_data: u32,
+    /// The local QPN.
+    pub qp_num: u32,
+    /// The sender's QPN (UD).
+    pub src_qp: u32,
+    /// [`wc_flags`].
+    pub wc_flags: u32,
+    /// P_Key index.
+    pub pkey_index: u16,
+    /// Unused on RoCE.
+    pub slid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Unused on RoCE.
+    pub dlid_path_bits: u8,
+}
+
+macro_rules! consts {
+    ($(#[$m:meta])* $name:ident : $ty:ty { $($(#[$cm:meta])* $c:ident = $v:expr),* $(,)? }) => {
+        $(#[$m])*
+        pub mod $name {
+            $($(#[$cm])* pub const $c: $ty = $v;)*
+        }
+    };
+}
+
+consts! {
+    /// Opcodes of send work requests (numbers of `ibv_wr_opcode`).
+    #[allow(missing_docs)]
+    wr_opcode: u32 {
+        RDMA_WRITE = 0, RDMA_WRITE_WITH_IMM = 1, SEND = 2, SEND_WITH_IMM = 3, RDMA_READ = 4,
+        ATOMIC_CMP_AND_SWP = 5, ATOMIC_FETCH_AND_ADD = 6, LOCAL_INV = 7, BIND_MW = 8, SEND_WITH_INV = 9,
+    }
+}
+consts! {
+    /// Flags of send work requests (numbers of `ibv_send_flags`).
+    #[allow(missing_docs)]
+    send_flags: u32 {
+        FENCE = 1, SIGNALED = 2, SOLICITED = 4, INLINE = 8, IP_CSUM = 16,
+        /// Ours: leave the doorbell to a later post or to progress, so that several leave together.
+        MORE = 1 << 30,
+    }
+}
+consts! {
+    /// Completion statuses (numbers of `ibv_wc_status`).
+    #[allow(missing_docs)]
+    wc_status: u32 {
+        SUCCESS = 0, LOC_LEN_ERR = 1, LOC_QP_OP_ERR = 2, LOC_PROT_ERR = 4, WR_FLUSH_ERR = 5, MW_BIND_ERR = 6,
+        BAD_RESP_ERR = 7, LOC_ACCESS_ERR = 8, REM_INV_REQ_ERR = 9, REM_ACCESS_ERR = 10, REM_OP_ERR = 11,
+        RETRY_EXC_ERR = 12, RNR_RETRY_EXC_ERR = 13, FATAL_ERR = 19, RESP_TIMEOUT_ERR = 20, GENERAL_ERR = 21,
+    }
+}
+consts! {
+    /// Completion opcodes (numbers of `ibv_wc_opcode`).
+    #[allow(missing_docs)]
+    wc_opcode: u32 {
+        SEND = 0, RDMA_WRITE = 1, RDMA_READ = 2, COMP_SWAP = 3, FETCH_ADD = 4, BIND_MW = 5, LOCAL_INV = 6,
+        RECV = 128, RECV_RDMA_WITH_IMM = 129,
+    }
+}
+consts! {
+    /// Completion flags (numbers of `ibv_wc_flags`).
+    #[allow(missing_docs)]
+    wc_flags: u32 { GRH = 1, WITH_IMM = 2, IP_CSUM_OK = 4, WITH_INV = 8 }
+}
+consts! {
+    /// Access flags of MRs, windows and QPs (numbers of `ibv_access_flags`).
+    #[allow(missing_docs)]
+    access: u32 {
+        LOCAL_WRITE = 1, REMOTE_WRITE = 2, REMOTE_READ = 4, REMOTE_ATOMIC = 8, MW_BIND = 16, ZERO_BASED = 32,
+        ON_DEMAND = 64, HUGETLB = 128, RELAXED_ORDERING = 1 << 20,
+    }
+}
+consts! {
+    /// QP types (numbers of `ibv_qp_type`).
+    #[allow(missing_docs)]
+    qp_type: u32 { RC = 2, UC = 3, UD = 4 }
+}
+consts! {
+    /// QP states (numbers of `ibv_qp_state`).
+    #[allow(missing_docs)]
+    qp_state: u32 { RESET = 0, INIT = 1, RTR = 2, RTS = 3, SQD = 4, SQE = 5, ERR = 6 }
+}
+consts! {
+    /// Which attributes a modify sets (numbers of `ibv_qp_attr_mask`).
+    #[allow(missing_docs)]
+    qp_attr_mask: u32 {
+        STATE = 1, CUR_STATE = 2, EN_SQD_ASYNC_NOTIFY = 4, ACCESS_FLAGS = 8, PKEY_INDEX = 16, PORT = 32, QKEY = 64,
+        AV = 128, PATH_MTU = 256, TIMEOUT = 512, RETRY_CNT = 1024, RNR_RETRY = 2048, RQ_PSN = 4096,
+        MAX_QP_RD_ATOMIC = 8192, MIN_RNR_TIMER = 1 << 15, SQ_PSN = 1 << 16,
+        MAX_DEST_RD_ATOMIC = 1 << 17, CAP = 1 << 19, DEST_QPN = 1 << 20, RATE_LIMIT = 1 << 25,
+    }
+}
+consts! {
+    /// Path MTU codes (numbers of `ibv_mtu`); bytes are `128 << code`.
+    #[allow(missing_docs)]
+    mtu: u32 { MTU_256 = 1, MTU_512 = 2, MTU_1024 = 3, MTU_2048 = 4, MTU_4096 = 5 }
+}
+
+/// Address vector: where a QP or an AH sends to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AhAttr {
+    /// Destination GID: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
+    pub dgid: [u8; 16],
+    /// IPv6 zone (interface index) for link-local destinations, else 0.
+    pub scope_id: u32,
+    /// Destination UDP port in host order; 0 means the device's own port (4791 unless configured).
+    pub udp_port: u16,
+    /// IP hop limit; 0 means the system's default.
+    pub hop_limit: u8,
+    /// Traffic class: DSCP and ECN bits.
+    pub traffic_class: u8,
+}
+
+/// What a QP is created with.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QpInit {
+    /// Protection domain.
+    pub pd: Handle,
+    /// CQ of the send queue.
+    pub send_cq: Handle,
+    /// CQ of the receive queue.
+    pub recv_cq: Handle,
+    /// Shared receive queue, or 0.
+    pub srq: Handle,
+    /// One of [`qp_type`].
+    pub qp_type: u32,
+    /// 1: every send request is signalled.
+    pub sq_sig_all: u32,
+    /// Queue sizes: asked, and at return what was given (at least what was asked).
+    pub cap: QpCap,
+}
+
+/// Sizes of a QP's queues.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCap {
+    /// Outstanding send requests.
+    pub max_send_wr: u32,
+    /// Outstanding receive requests.
+    pub max_recv_wr: u32,
+    /// Pieces of a send request.
+    pub max_send_sge: u32,
+    /// Pieces of a receive request.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline_data: u32,
+}
+
+/// QP attributes of modify and query.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpAttr {
+    /// One of [`qp_state`].
+    pub qp_state: u32,
+    /// The state the program believes in ([`qp_attr_mask::CUR_STATE`]).
+    pub cur_qp_state: u32,
+    /// One of [`mtu`].
+    pub path_mtu: u32,
+    /// Q_Key (UD).
+    pub qkey: u32,
+    /// First PSN expected.
+    pub rq_psn: u32,
+    /// First PSN sent.
+    pub sq_psn: u32,
+    /// The peer's QPN.
+    pub dest_qp_num: u32,
+    /// [`access`] flags for remote operations.
+    pub qp_access_flags: u32,
+    /// Address vector.
+    pub ah: AhAttr,
+    /// Queue sizes (query only).
+    pub cap: QpCap,
+    /// Index into the P_Key table (only 0).
+    pub pkey_index: u16,
+    /// Port number (only 1).
+    pub port_num: u8,
+    /// 1: raise SQ_DRAINED on entering SQD.
+    pub en_sqd_async_notify: u8,
+    /// 1 while SQD drains (query only).
+    pub sq_draining: u8,
+    /// READ and atomic requests outstanding as requester.
+    pub max_rd_atomic: u8,
+    /// READ and atomic requests held as responder.
+    pub max_dest_rd_atomic: u8,
+    /// RNR NAK timer code 0 to 31 sent to the peer.
+    pub min_rnr_timer: u8,
+    /// ACK timeout: 4.096 µs · 2^n, 0 = off (the configured deadline still ends the operation).
+    pub timeout: u8,
+    /// Retries after a timeout, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK, 0 to 7; 7 = for ever.
+    pub rnr_retry: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// Send rate in bytes per second, 0 = unlimited.
+    pub rate_limit_bps: u64,
+}
+
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<Sge>() == 16);
+    assert!(size_of::<SendWr>() == 128);
+    assert!(offset_of!(SendWr, opcode) == 28);
+    assert!(offset_of!(SendWr, imm_data) == 36);
+    assert!(offset_of!(SendWr, wr) == 40);
+    assert!(offset_of!(SendWr, remote_srqn) == 72);
+    assert!(offset_of!(SendWr, bind_mw) == 80);
+    assert!(size_of::<RecvWr>() == 32);
+    assert!(size_of::<Wc>() == 48);
+    assert!(offset_of!(Wc, imm_data) == 24);
+    assert!(offset_of!(Wc, wc_flags) == 36);
+};

@@ -1,0 +1,2 @@
+//! Seeded simulator.
+fn main() {}
