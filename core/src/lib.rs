@@ -16,6 +16,7 @@
 
 pub mod config;
 pub mod counters;
+#[allow(unsafe_code)] // declares unsafe methods, has no unsafe block
 pub mod device;
 pub mod error;
 pub mod verbs;
