@@ -30,6 +30,7 @@ pub mod pool;
 #[allow(unsafe_code)] // slots in raw memory, shared by two threads
 pub mod ring;
 mod sync;
+pub mod mem;
 pub mod verbs;
 pub mod wheel;
 pub mod wire;
