@@ -30,6 +30,8 @@ pub mod pool;
 #[allow(unsafe_code)] // slots in raw memory, shared by two threads
 pub mod ring;
 mod sync;
+#[cfg(test)]
+mod testing;
 pub mod verbs;
 pub mod wheel;
 
