@@ -31,6 +31,8 @@ pub mod pool;
 pub mod ring;
 mod sync;
 pub mod mem;
+#[cfg(test)]
+mod testing;
 pub mod verbs;
 pub mod wheel;
 pub mod wire;
