@@ -14,12 +14,25 @@
 #![no_std]
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
+#[allow(unsafe_code)] // deals out raw memory
+pub mod arena;
+pub mod bitmap;
+pub mod bucket;
 pub mod config;
 pub mod counters;
 #[allow(unsafe_code)] // declares unsafe methods, has no unsafe block
 pub mod device;
 pub mod error;
+pub mod pool;
+#[allow(unsafe_code)] // slots in raw memory, shared by two threads
+pub mod ring;
+mod sync;
+pub mod mem;
 pub mod verbs;
+pub mod wheel;
 pub mod wire;
 
 pub use config::Config;
