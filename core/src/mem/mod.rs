@@ -1,12 +1,15 @@
 //! Memory: regions, windows and keys, and how bytes get in and out of them.
 //!
-//! A region turns a key and a range into a checked [`Target`]; [`Providers`] moves bytes between a
+//! [`region`] turns a key and a range into a checked [`Target`]; [`Providers`] moves bytes between a
 //! target and the engine's own buffers. Host memory ([`host`]) is built in as provider 0 and answers at
 //! once; other kinds (GPU memory) answer through [`Memory`] and may say `Pending`.
 //! MR bytes are never Rust references: the program may change, unmap or truncate them at any moment.
 
 #[allow(unsafe_code)]
 pub mod host;
+pub mod region;
+
+pub use region::{KeyError, Regions};
 
 /// What an access to memory answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
