@@ -7,9 +7,9 @@
 
 #[allow(unsafe_code)]
 pub mod host;
-//REGION pub mod region;
+pub mod region;
 
-//REGION pub use region::{KeyError, Regions};
+pub use region::{KeyError, Regions};
 
 /// What an access to memory answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
