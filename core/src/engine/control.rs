@@ -14,9 +14,7 @@ use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Req, Resource, Resp, Srq, WqeState, NONE};
 use crate::verbs::shared::{CqShared, QpShared, Shared, SrqShared};
 use crate::verbs::transition::{self, Limits};
-use crate::verbs::types::{
-    mtu, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, Wc,
-};
+use crate::verbs::types::{mtu, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, Wc};
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
 use crate::wire::{ack_timeout_ns, mtu_bytes, mtu_code, Flow, Psn};
 

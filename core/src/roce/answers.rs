@@ -42,7 +42,7 @@ impl Transport {
             if bytes > 0 {
                 // Looked up anew: the key may have gone since the request came.
                 let va = job.va.wrapping_add(u64::from(offset));
-                let got = self.regions.remote(job.rkey, qp.pd, qp.qpn, va, u64::from(bytes), access::REMOTE_READ);
+                let got = self.regions.remote(job.rkey, qp.pd, qp.qpn, va, bytes, access::REMOTE_READ);
                 match got {
                     Ok(t) => target = Some(t),
                     Err(_) => stop = Some(Access::Fault),

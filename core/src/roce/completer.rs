@@ -193,7 +193,7 @@ impl Transport {
             return;
         }
         let (status, cause) = match code {
-            NakCode::PsnSequence => {
+            NakCode::Psn => {
                 self.counters.rcvd_seq_err += 1;
                 qp.counters.rcvd_seq_err += 1;
                 if psn != qp.req.una_psn || matches!(qp.req.hold, Hold::Rnr(_)) {

@@ -128,7 +128,9 @@ impl Transport {
             qp.counters.rcvd_refused += 1;
             return;
         }
-        if payload.len() > self.config.max_mtu as usize || qp.resp.fence_len as usize >= crate::verbs::objects::MAX_FENCES - 1 {
+        if payload.len() > self.config.max_mtu as usize
+            || qp.resp.fence_len as usize >= crate::verbs::objects::MAX_FENCES - 1
+        {
             return self.drop_message(qi);
         }
         if !self.take_recv(s, qi) {
@@ -149,8 +151,7 @@ impl Transport {
         let sges = &qp.resp.recv.sges[..qp.resp.recv.num_sge as usize];
         let mut outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, 0, Move::Scatter(&grh));
         if outcome.is_ok() && !payload.is_empty() {
-            outcome =
-                copy_sges(&self.regions, &self.providers, qp.pd, sges, GRH_LEN as u64, Move::Scatter(payload));
+            outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, GRH_LEN as u64, Move::Scatter(payload));
         }
         match outcome {
             Ok(pending) => {
@@ -165,8 +166,8 @@ impl Transport {
                         let resp = &self.qps[qi].resp;
                         let (provider, token) = pending.map_or_else(
                             || {
-                                let last = (resp.fence_head + resp.fence_len - 1) as usize
-                                    % crate::verbs::objects::MAX_FENCES;
+                                let last =
+                                    (resp.fence_head + resp.fence_len - 1) as usize % crate::verbs::objects::MAX_FENCES;
                                 (resp.fences[last].provider, resp.fences[last].token)
                             },
                             |(p, t)| (p as u8, t),

@@ -249,7 +249,7 @@ impl Transport {
         self.flush_rq(s, qi, now);
     }
 
-    fn flush_sq(&mut self, s: &Shared, qi: usize, now: u64) {
+    pub(crate) fn flush_sq(&mut self, s: &Shared, qi: usize, now: u64) {
         let _ = now;
         loop {
             let sq = s.sq(qi, &self.key);
@@ -260,8 +260,11 @@ impl Transport {
             }
             let wqe = *sq.at(una).header();
             let ws = *qp.wqe(una);
-            let (status, report) =
-                if ws.done && !ws.placing { (u32::from(ws.status), wqe.is_signaled()) } else { (wc_status::WR_FLUSH_ERR, true) };
+            let (status, report) = if ws.done && !ws.placing {
+                (u32::from(ws.status), wqe.is_signaled())
+            } else {
+                (wc_status::WR_FLUSH_ERR, true)
+            };
             if report || status != wc_status::SUCCESS {
                 let cq = qp.scq;
                 if self.cq_room(s, cq) == 0 {
@@ -416,7 +419,17 @@ impl Transport {
 
     /// Ends the receive in use at once.
     #[allow(clippy::too_many_arguments)] // mirrors the fields of a completion
-    pub(crate) fn end_recv(&mut self, s: &Shared, qi: usize, status: u32, bytes: u32, imm: u32, flags: u32, solicited: bool, now: u64) {
+    pub(crate) fn end_recv(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        status: u32,
+        bytes: u32,
+        imm: u32,
+        flags: u32,
+        solicited: bool,
+        now: u64,
+    ) {
         let _ = now;
         let wc = self.recv_wc(qi, status, bytes, imm, flags);
         self.push_reserved(s, qi, wc, solicited);
@@ -468,7 +481,8 @@ impl Transport {
                         wc.vendor_err = CauseCode::LocalMemoryGone as u32;
                         self.push_reserved(s, qi, wc, false);
                     }
-                    self.qps[qi].resp.nak_owed = Some(crate::wire::Syndrome::Nak(crate::wire::NakCode::RemoteOperation).byte());
+                    self.qps[qi].resp.nak_owed =
+                        Some(crate::wire::Syndrome::Nak(crate::wire::NakCode::RemoteOperation).byte());
                     self.ready.set(qi);
                     self.enter_error(s, qi, now);
                     return false;

@@ -9,7 +9,7 @@ use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Hold, Qp, NONE};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, qp_type, wc_status, wr_opcode, Sge};
+use crate::verbs::types::{qp_type, wc_status, wr_opcode, Sge};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Class, Kind, Psn};
 
@@ -75,7 +75,7 @@ pub(crate) fn copy_sges(
         // An address that wraps is outside of every region; `local` says so.
         let addr = sge.addr.wrapping_add(offset);
         let target = regions
-            .local(sge.lkey, pd, addr, n as u64, !is_gather)
+            .local(sge.lkey, pd, addr, n as u32, !is_gather)
             .map_err(|e| Stop::Error(local_cause(e), sge.lkey, addr))?;
         let answer = if is_gather {
             let (head, rest) = core::mem::take(&mut gather).split_at_mut(n);

@@ -95,8 +95,7 @@ impl Transport {
         self.counters.send_nak_err += 1;
         qp.resp.nak_owed = Some(Syndrome::Nak(code).byte());
         self.ready.set(qi);
-        let event =
-            if code == NakCode::RemoteAccess { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
+        let event = if code == NakCode::RemoteAccess { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
         self.enter_error(s, qi, now);
         self.raise_qp(s, qi, event);
     }
@@ -114,7 +113,7 @@ impl Transport {
         }
         resp.nak_sent = true;
         resp.nak_high = psn;
-        resp.nak_owed = Some(Syndrome::Nak(NakCode::PsnSequence).byte());
+        resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
         qp.counters.send_nak_err += 1;
         self.counters.send_nak_err += 1;
         self.ready.set(qi);
@@ -244,13 +243,7 @@ impl Transport {
     }
 
     #[inline]
-    fn place_send(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        run: &Run,
-        payload: &[u8],
-    ) -> Result<Option<(u8, Token)>, Refusal> {
+    fn place_send(&mut self, s: &Shared, qi: usize, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
         if !self.take_recv(s, qi) {
             return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
         }
@@ -274,13 +267,9 @@ impl Transport {
         match copy_sges(&self.regions, &self.providers, qp.pd, sges, offset, Move::Scatter(payload)) {
             Ok(p) => Ok(p.map(|(provider, token)| (provider as u8, token))),
             Err(Stop::Busy | Stop::Pending(..)) => Err(Refusal::Rnr(RNR_SOON)),
-            Err(Stop::Error(cause, lkey, addr)) => Err(Refusal::NakRecv(
-                NakCode::RemoteOperation,
-                cause,
-                wc_status::LOC_PROT_ERR,
-                u64::from(lkey),
-                addr,
-            )),
+            Err(Stop::Error(cause, lkey, addr)) => {
+                Err(Refusal::NakRecv(NakCode::RemoteOperation, cause, wc_status::LOC_PROT_ERR, u64::from(lkey), addr))
+            }
         }
     }
 
@@ -307,19 +296,14 @@ impl Transport {
         }
         let offset = if run.first { 0 } else { qp.resp.offset };
         let (rkey, va) = (qp.resp.rkey, qp.resp.va);
-        let refuse =
-            |e: KeyError| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(rkey), va);
+        let refuse = |e: KeyError| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(rkey), va);
         if run.first {
             // The whole range at once, so that nothing is placed of a WRITE that would leave it.
-            self.regions
-                .remote(rkey, qp.pd, qp.qpn, va, u64::from(qp.resp.dma_len), access::REMOTE_WRITE)
-                .map_err(refuse)?;
+            self.regions.remote(rkey, qp.pd, qp.qpn, va, qp.resp.dma_len, access::REMOTE_WRITE).map_err(refuse)?;
         }
         let at = va.wrapping_add(offset);
-        let target = self
-            .regions
-            .remote(rkey, qp.pd, qp.qpn, at, payload.len() as u64, access::REMOTE_WRITE)
-            .map_err(refuse)?;
+        let target =
+            self.regions.remote(rkey, qp.pd, qp.qpn, at, payload.len() as u32, access::REMOTE_WRITE).map_err(refuse)?;
         match self.providers.place(&target, 0, payload) {
             Access::Ready => Ok(None),
             Access::Pending(t) => Ok(Some((target.provider as u8, t))),
@@ -433,7 +417,7 @@ impl Transport {
         }
         if run.dma_len > 0 {
             self.regions
-                .remote(run.rkey, qp.pd, qp.qpn, run.va, u64::from(run.dma_len), access::REMOTE_READ)
+                .remote(run.rkey, qp.pd, qp.qpn, run.va, run.dma_len, access::REMOTE_READ)
                 .map_err(|e| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(run.rkey), run.va))?;
         }
         let npkts = run.dma_len.div_ceil(qp.mtu).max(1);

@@ -202,8 +202,7 @@ impl Run {
             let x = ext!(AtomicEth);
             run.va = x.va;
             run.rkey = x.rkey;
-            (run.a, run.b) =
-                if run.kind == Kind::CmpSwap { (x.compare, x.swap_add) } else { (x.swap_add, 0) };
+            (run.a, run.b) = if run.kind == Kind::CmpSwap { (x.compare, x.swap_add) } else { (x.swap_add, 0) };
         }
         if op.has_aeth() {
             let x = ext!(Aeth);

@@ -16,8 +16,12 @@ use crate::verbs::wqe::{RecvWqe, SendWqe};
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 const ALLOWED_RC: u32 = 0x3ff;
-const ALLOWED_UC: u32 =
-    1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM | 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM | 1 << wr_opcode::LOCAL_INV | 1 << wr_opcode::BIND_MW;
+const ALLOWED_UC: u32 = 1 << wr_opcode::RDMA_WRITE
+    | 1 << wr_opcode::RDMA_WRITE_WITH_IMM
+    | 1 << wr_opcode::SEND
+    | 1 << wr_opcode::SEND_WITH_IMM
+    | 1 << wr_opcode::LOCAL_INV
+    | 1 << wr_opcode::BIND_MW;
 const ALLOWED_UD: u32 = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
 
 /// What a post left to do; also where it stopped at a bad request.

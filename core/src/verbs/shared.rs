@@ -204,7 +204,7 @@ impl Shared {
     /// # Errors
     /// [`Error::Busy`]: a thread polls the CQ. [`Error::Invalid`]: the entries do not fit.
     #[allow(unsafe_code)]
-    pub fn swap_cq(&self, cq: usize, mem: Region, capacity: u32, stride: u32, key: &EngineKey) -> Result<()> {
+    pub fn swap_cq(&self, cq: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) -> Result<()> {
         let ring = &self.cqs[cq].ring;
         let mut side = ring.consumer().ok_or(Error::Busy)?;
         if side.len() > capacity {
@@ -215,15 +215,12 @@ impl Shared {
         unsafe { fresh.install(mem, capacity, stride) };
         // SAFETY: the only producer of a local ring.
         let mut to = unsafe { fresh.engine_producer() };
-        let mut n = 0;
         while let Some(wc) = side.pop() {
             to.push(wc)?;
-            n += 1;
         }
-        // SAFETY: the consumer side is held (`side`), the producer side by the lock (`key`): nobody is inside.
-        // The entries stand in the region from its start; installing resets the cursors, publishing counts them again.
-        unsafe { ring.install(mem, capacity, stride) };
-        self.cq(cq, key).publish(n);
+        // SAFETY: the consumer side is held (`side`), the producer side by the lock: nobody is inside `ring`,
+        // and `fresh` is local.
+        unsafe { ring.adopt(&fresh) };
         Ok(())
     }
 
