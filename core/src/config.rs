@@ -86,7 +86,7 @@ impl Config {
             && self.qpn_count.is_power_of_two()
             && self.qpn_count >= least
             && self.qpn_base >= 16
-            && end <= (1 << 24) - 1
+            && end < (1 << 24)
             && self.ring_bytes <= 1 << 40;
         if fits {
             Ok(self)

@@ -142,7 +142,7 @@ impl Transport {
         peer.tx.on_acked(freed);
         peer.rx.on_acked(read_freed);
         self.wake_windows();
-        if s.sq(qi, &self.key).len() > 0 {
+        if !s.sq(qi, &self.key).is_empty() {
             self.ready.set(qi);
         }
         self.check_drained(s, qi);
@@ -224,7 +224,7 @@ impl Transport {
         qp.counters.rcvd_nak_err += 1;
         let index = qp.req.acked;
         let sq = s.sq(qi, &self.key);
-        if sq.len() == 0 || !qp.wqe(index).started {
+        if sq.is_empty() || !qp.wqe(index).started {
             return;
         }
         let wqe = *sq.at(index).header();
@@ -238,7 +238,7 @@ impl Transport {
         let qp = &mut self.qps[qi];
         let index = qp.req.acked;
         let ws = *qp.wqe(index);
-        if sq.len() == 0 || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
+        if sq.is_empty() || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
             return;
         }
         let slot = sq.at(index);
@@ -319,7 +319,7 @@ impl Transport {
         let qp = &mut self.qps[qi];
         let index = qp.req.acked;
         let ws = *qp.wqe(index);
-        if sq.len() == 0 || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
+        if sq.is_empty() || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
             return;
         }
         let slot = sq.at(index);

@@ -255,7 +255,7 @@ impl Transport {
             let sq = s.sq(qi, &self.key);
             let qp = &mut self.qps[qi];
             let una = qp.req.una;
-            if sq.len() == 0 {
+            if sq.is_empty() {
                 break;
             }
             let wqe = *sq.at(una).header();
@@ -306,7 +306,7 @@ impl Transport {
         }
         loop {
             let mut rq = s.rq(qi, &self.key);
-            if rq.len() == 0 {
+            if rq.is_empty() {
                 return;
             }
             if self.cq_room(s, rcq) == 0 {
