@@ -4,7 +4,7 @@
 //!
 //! 1. [`error`], [`config`], [`counters`]: plain data.
 //! 2. `arena`, `pool`, `ring`, `bitmap`, `wheel`, `bucket`: memory and time, fixed at init.
-//! 3. `wire`: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
+//! 3. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
 //! 4. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
 //! 5. [`verbs`]: the objects of the API.
 //! 6. `roce`: requester, completer, responder.
@@ -20,6 +20,7 @@ pub mod counters;
 pub mod device;
 pub mod error;
 pub mod verbs;
+pub mod wire;
 
 pub use config::Config;
 pub use error::{Error, Result};
