@@ -23,10 +23,9 @@ use crate::sys::Fd;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 
-/// Largest UDP payload over IPv4: 65,535 less the IP and UDP headers. Also what one burst may hold.
-pub const MAX_PAYLOAD_V4: usize = 65_507;
-/// The same over IPv6. The extra 20 bytes are what Linux counts against the length of a corked send.
-pub const MAX_PAYLOAD_V6: usize = 65_487;
+/// Most bytes of one burst. A GSO packet of 64 KiB or more with its link, IP and UDP headers is segmented in software
+/// before it reaches the device (gso_max_size), and the receiver then gets it in pieces; this leaves the headers room.
+pub const MAX_BURST: usize = (64 << 10) - 128;
 /// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MAX_SEGMENTS: u16 = 64;
 
@@ -161,7 +160,7 @@ impl UdpPort {
         let socket = socket::open(ep, &cfg)?;
         let mut carve = Carve { next: mem, left: len };
         // SAFETY: the caller's promise about `mem` is the one that both ask for; the carver hands out each byte once.
-        let (tx, rx) = unsafe { (tx::Tx::carve(&cfg, &socket.local, &mut carve)?, rx::Rx::carve(&cfg, &mut carve)?) };
+        let (tx, rx) = unsafe { (tx::Tx::carve(&cfg, &mut carve)?, rx::Rx::carve(&cfg, &mut carve)?) };
         Ok(UdpPort {
             fd: socket.fd,
             local: socket.local,

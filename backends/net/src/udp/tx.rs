@@ -1,11 +1,10 @@
 //! Sending: bursts are collected in one buffer and leave by one sendmmsg, each by one GSO message.
 
-use super::{
-    lines, Carve, ErrorKind, PortError, UdpConfig, UdpPort, ALIGN, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6, MAX_SEGMENTS,
-};
+use super::{lines, Carve, ErrorKind, PortError, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{Endpoint, SockAddr};
 use crate::sys::errno;
 use gdrcore_core::error::Result;
+use gdrcore_core::wire::icrc::Flow;
 
 /// Hosts remembered to refuse GSO; the oldest is forgotten, and found out again, when there are more.
 const REFUSERS: usize = 16;
@@ -69,7 +68,6 @@ pub(super) struct Tx {
     /// Slots `head..tail` wait for the kernel.
     head: usize,
     tail: usize,
-    payload_max: usize,
     refusers: [Endpoint; REFUSERS],
     refusers_len: usize,
     refusers_next: usize,
@@ -78,8 +76,8 @@ pub(super) struct Tx {
 impl Tx {
     const fn capacity(cfg: &UdpConfig) -> usize {
         let bytes = lines(cfg.tx_bytes as usize);
-        if bytes < lines(MAX_PAYLOAD_V4) {
-            lines(MAX_PAYLOAD_V4)
+        if bytes < MAX_BURST {
+            MAX_BURST
         } else {
             bytes
         }
@@ -97,7 +95,7 @@ impl Tx {
 
     /// # Safety
     /// As [`UdpPort::open`].
-    pub(super) unsafe fn carve(cfg: &UdpConfig, local: &Endpoint, carve: &mut Carve) -> Result<Tx> {
+    pub(super) unsafe fn carve(cfg: &UdpConfig, carve: &mut Carve) -> Result<Tx> {
         let n = cfg.tx_batch as usize;
         let slot =
             Slot { dst: Endpoint::default(), off: 0, len: 0, seg: 0, done: 0, tries: 0, single: false, refused: false };
@@ -129,7 +127,6 @@ impl Tx {
             batch: n,
             head: 0,
             tail: 0,
-            payload_max: if local.is_v4() { MAX_PAYLOAD_V4 } else { MAX_PAYLOAD_V6 },
             refusers: [Endpoint::default(); REFUSERS],
             refusers_len: 0,
             refusers_next: 0,
@@ -187,15 +184,15 @@ impl Tx {
 }
 
 impl UdpPort {
-    /// Room for one burst: 65,507 bytes over IPv4, 65,487 over IPv6. `None`: the batch is full, flush first.
+    /// Room for one burst, always [`MAX_BURST`] bytes. `None`: the batch is full, flush first.
     #[inline]
     pub fn tx_space(&mut self) -> Option<&mut [u8]> {
         let tx = &mut self.tx;
-        if tx.tail == tx.batch || tx.capacity - tx.used < tx.payload_max {
+        if tx.tail == tx.batch || tx.capacity - tx.used < MAX_BURST {
             return None;
         }
-        // SAFETY: `used + payload_max <= capacity`, initialised at carve, and the kernel never writes there.
-        Some(unsafe { core::slice::from_raw_parts_mut(tx.buffer.add(tx.used), tx.payload_max) })
+        // SAFETY: `used + MAX_BURST <= capacity`, initialised at carve, and the kernel never writes there.
+        Some(unsafe { core::slice::from_raw_parts_mut(tx.buffer.add(tx.used), MAX_BURST) })
     }
 
     /// Adds what was filled to the batch. A burst that cannot be sent at all (no bytes, more than the room given,
@@ -203,7 +200,7 @@ impl UdpPort {
     #[inline]
     pub fn tx_commit(&mut self, b: Burst) {
         let fits = b.len != 0
-            && b.len <= self.tx.payload_max
+            && b.len <= MAX_BURST
             && self.tx.tail < self.tx.batch
             && self.tx.used + b.len <= self.tx.capacity;
         if !fits || b.seg == 0 || b.dst.is_v4() != self.local.is_v4() {
@@ -213,7 +210,7 @@ impl UdpPort {
         let many = b.len > usize::from(b.seg);
         let too_many = b.len > usize::from(b.seg) * usize::from(self.max_segments(&b.dst));
         let i = self.tx.tail;
-        // `len <= 65,507` and `used <= capacity <= 16 MiB`: both fit.
+        // `len <= MAX_BURST` and `used <= capacity <= 16 MiB`: both fit.
         let (off, len) = (self.tx.used as u32, b.len as u32);
         let single = many && too_many;
         *self.tx.slot(i) = Slot { dst: b.dst, off, len, seg: b.seg, done: 0, tries: 0, single, refused: false };
@@ -237,7 +234,14 @@ impl UdpPort {
             // SAFETY: `run` initialised headers from `head` on; the buffers they name live in the caller's memory.
             let rc = unsafe { libc::sendmmsg(self.fd.raw(), self.tx.msgs.add(head), run as u32, libc::MSG_DONTWAIT) };
             match usize::try_from(rc) {
-                Ok(n) => self.tx.head += n.clamp(1, run),
+                Ok(n) => {
+                    self.tx.head += n.clamp(1, run);
+                    if n < run {
+                        // The next message failed and its errno is lost. If it was one left by ICMP, nothing will
+                        // tell of the queued record any more; if it was the message's own, it will fail again.
+                        self.drain_errors();
+                    }
+                }
                 Err(_) => {
                     if !self.on_refusal(head, errno()) {
                         return self.full();
@@ -357,5 +361,7 @@ impl UdpPort {
 
 /// A packet that was the k-th of a GSO send carries the ICRC of identification k; alone it leaves with 0.
 fn restamp(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
-    let _ = (local, dst, packet);
+    if local.is_v4() {
+        Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
+    }
 }

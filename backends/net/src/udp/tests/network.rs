@@ -1,0 +1,2 @@
+//! Ports in network namespaces of their own: small MTUs, links that refuse.
+
