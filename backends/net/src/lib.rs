@@ -12,6 +12,7 @@ pub mod addr;
 pub mod clock;
 pub mod fork;
 pub mod map;
+pub mod pcap;
 mod sys;
 pub mod udp;
 pub mod wait;

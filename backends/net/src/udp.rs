@@ -115,8 +115,6 @@ pub struct PortCounters {
     pub gso_refused: u64,
     /// Bursts dropped because the kernel refused to send them.
     pub send_err: u64,
-    /// Datagrams dropped because they did not fit their buffer.
-    pub rx_truncated: u64,
     /// Errors that found no room in the queue of [`UdpPort::take_error`].
     pub errors_lost: u64,
 }

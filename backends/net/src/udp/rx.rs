@@ -148,7 +148,7 @@ impl UdpPort {
         let data = unsafe { core::slice::from_raw_parts(self.rx.buffers.add(i * STRIDE), len) };
         // SAFETY: control `i` of `batch`.
         let control = unsafe { &*self.rx.controls.add(i) };
-        let used = (msg.msg_hdr.msg_controllen as usize).min(CONTROL);
+        let used = msg.msg_hdr.msg_controllen.min(CONTROL);
         let (seg, ecn) = parse_control(&control.0[..used]);
         // The whole of a single datagram is its only segment; at most 65,507 bytes, so it fits.
         let seg = if seg == 0 || usize::from(seg) > len { len as u16 } else { seg };

@@ -141,9 +141,10 @@ fn interface_of(local: &Endpoint) -> Option<u32> {
                 return best.map(|(_, index)| index);
             }
             if let Some((prefix, index)) = owner(message, own) {
-                if best.is_none_or(|(p, _)| prefix >= p) {
-                    best = Some((prefix, index));
-                }
+                best = match best {
+                    Some((narrower, _)) if narrower > prefix => best,
+                    _ => Some((prefix, index)),
+                };
             }
             rest = rest.get((len + 3) & !3..).unwrap_or(&[]);
         }

@@ -1,2 +1,1 @@
 //! Ports in network namespaces of their own: small MTUs, links that refuse.
-
