@@ -19,6 +19,7 @@ pub mod counters;
 #[allow(unsafe_code)] // declares unsafe methods, has no unsafe block
 pub mod device;
 pub mod error;
+pub mod mem;
 pub mod verbs;
 pub mod wire;
 
