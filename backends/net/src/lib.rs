@@ -10,6 +10,7 @@
 
 pub mod addr;
 pub mod clock;
+pub mod fault;
 pub mod fork;
 pub mod map;
 pub mod pcap;
