@@ -123,6 +123,8 @@ pub struct PortCounters {
 pub struct UdpPort {
     fd: Fd,
     local: Endpoint,
+    /// Index of the interface that owns `local`, 0 if none does.
+    interface: u32,
     gso: bool,
     gro: bool,
     tx: tx::Tx,
@@ -133,6 +135,8 @@ pub struct UdpPort {
 
 // SAFETY: the raw pointers inside lead only into memory that `open` was given for this port alone.
 unsafe impl Send for UdpPort {}
+// SAFETY: by shared reference the port only reads; whatever writes takes `&mut self`.
+unsafe impl Sync for UdpPort {}
 
 impl UdpPort {
     /// Bytes of memory that [`UdpPort::open`] needs.
@@ -162,6 +166,7 @@ impl UdpPort {
         Ok(UdpPort {
             fd: socket.fd,
             local: socket.local,
+            interface: socket.interface,
             gso: socket.gso,
             gro: socket.gro,
             tx,
@@ -183,9 +188,10 @@ impl UdpPort {
         &self.local
     }
 
-    /// MTU of the interface that owns the address, now. Control plane: several system calls.
+    /// MTU of the interface that owned the address when the port was opened, in bytes of IP packet, now; 1500 where
+    /// there is none. Cost: two system calls.
     pub fn link_mtu(&self) -> u32 {
-        socket::link_mtu(&self.local, self.fd.raw())
+        socket::link_mtu(self.interface, self.fd.raw())
     }
 
     /// Whether the kernel segments for us, and whether it hands whole bursts back.

@@ -26,7 +26,7 @@ pub enum ErrorKind {
 /// An error of one destination. Records that repeat the one before them are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortError {
-    /// Where the packet was meant to go.
+    /// Where the packet was meant to go. Port 0 stands for every port of the host.
     pub dst: Endpoint,
     /// Positive errno.
     pub errno: i32,
@@ -56,7 +56,10 @@ impl Errors {
     fn push(&mut self, e: PortError) -> bool {
         for k in 0..self.len {
             let known = &mut self.queue[(self.head + k) % QUEUE];
-            if known.dst == e.dst && known.errno == e.errno {
+            // The kernel's own records of an unconnected socket lack the port.
+            let port = known.dst.port == e.dst.port || known.dst.port == 0 || e.dst.port == 0;
+            if port && known.dst.same_host(&e.dst) && known.errno == e.errno {
+                known.dst.port = known.dst.port.max(e.dst.port);
                 // A refusal by the network tells more than the send error that it caused.
                 if known.kind == ErrorKind::Send {
                     known.kind = e.kind;
@@ -96,15 +99,18 @@ impl UdpPort {
         self.errors.pop()
     }
 
-    /// Takes the kernel's records, at most 64. Returns how many there were. Cost: a system call each, and one.
+    /// Takes the kernel's records, at most 64. Returns how many of them came from the network. Cost: a system call
+    /// each, and one.
     pub fn drain_errors(&mut self) -> usize {
         self.errors.more = false;
-        for n in 0..DRAIN_MAX {
+        let mut icmp = 0;
+        for _ in 0..DRAIN_MAX {
             match read_record(self.fd.raw(), self.local.is_v4()) {
-                Record::Empty => return n,
+                Record::Empty => return icmp,
                 Record::Foreign => {}
                 Record::Error { error, from_network } => {
                     if from_network {
+                        icmp += 1;
                         self.counters.icmp_err += 1;
                     }
                     self.report(error);
@@ -112,7 +118,7 @@ impl UdpPort {
             }
         }
         self.errors.more = true;
-        DRAIN_MAX
+        icmp
     }
 
     /// Queues an error for [`UdpPort::take_error`].

@@ -12,6 +12,7 @@ const UDP_NO_CHECK6_RX: i32 = 102;
 pub(super) struct Socket {
     pub(super) fd: Fd,
     pub(super) local: Endpoint,
+    pub(super) interface: u32,
     pub(super) gso: bool,
     pub(super) gro: bool,
 }
@@ -78,15 +79,16 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     // SAFETY: `bound` has room for `bound_len` bytes, and both live through the call.
     check(unsafe { libc::getsockname(raw, (&raw mut bound).cast(), &mut bound_len) })?;
     let local = Endpoint::from_sockaddr(&bound).ok_or(Error::Unsupported)?;
-    Ok(Socket { fd, local, gso, gro })
+    let interface = interface_of(&local).unwrap_or(0);
+    Ok(Socket { fd, local, interface, gso, gro })
 }
 
 /// What to assume of an address that no interface owns (nonlocal bind, or no netlink in this sandbox).
 const MTU_UNKNOWN: u32 = 1500;
 
-/// MTU of the interface that owns `local`.
-pub(super) fn link_mtu(local: &Endpoint, socket: RawFd) -> u32 {
-    interface_of(local).and_then(|index| interface_mtu(socket, index)).unwrap_or(MTU_UNKNOWN)
+/// MTU of an interface, by any socket of its namespace.
+pub(super) fn link_mtu(interface: u32, socket: RawFd) -> u32 {
+    interface_mtu(socket, interface).unwrap_or(MTU_UNKNOWN)
 }
 
 fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {

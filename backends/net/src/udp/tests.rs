@@ -438,11 +438,11 @@ fn the_kernels_word_on_the_waiter_wakes_for_packets_and_errors() {
 #[test]
 fn the_error_queue_merges_and_counts_what_it_cannot_hold() {
     let mut a = v4(1);
-    for n in 0..20 {
+    for n in 1..21 {
         a.port.report(PortError { dst: Endpoint::v4([127, 0, 0, 1], n), errno: 111, kind: ErrorKind::Icmp, mtu: 0 });
     }
     assert_eq!(a.port.counters().errors_lost, 4);
-    for n in 0..16 {
+    for n in 1..17 {
         assert_eq!(a.port.take_error().map(|e| e.dst.port), Some(n));
     }
     assert!(a.port.take_error().is_none());

@@ -284,10 +284,10 @@ impl UdpPort {
             libc::EINTR => return true,
             _ => {}
         }
-        let queued = self.drain_errors();
+        let icmp = self.drain_errors();
         let s = self.tx.slot(i);
         s.tries += 1;
-        if s.tries == 1 || (queued > 0 && s.tries < TRIES) {
+        if s.tries == 1 || (icmp > 0 && s.tries < TRIES) {
             return true;
         }
         let (dst, many) = (s.dst, s.len > u32::from(s.seg));
