@@ -1,1 +1,13 @@
 //! What the tests of the whole repository share.
+
+pub mod source;
+pub mod tools;
+
+/// Ends the test as skipped: prints the reason in the form that `scripts/test.sh` counts, and returns.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        println!("skipped: {}", format_args!($($reason)*));
+        return;
+    }};
+}
