@@ -1,5 +1,6 @@
 //! What the tests of the whole repository share.
 
+pub mod ends;
 pub mod source;
 pub mod tools;
 
