@@ -6,6 +6,7 @@ pub mod library;
 pub mod source;
 pub mod tools;
 pub mod traffic;
+pub mod trio;
 
 /// Ends the test as skipped: prints the reason in the form that `scripts/test.sh` counts, and returns.
 #[macro_export]
