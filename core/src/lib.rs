@@ -26,11 +26,11 @@ pub mod counters;
 #[allow(unsafe_code)] // declares unsafe methods, has no unsafe block
 pub mod device;
 pub mod error;
+pub mod mem;
 pub mod pool;
 #[allow(unsafe_code)] // slots in raw memory, shared by two threads
 pub mod ring;
 mod sync;
-pub mod mem;
 pub mod verbs;
 pub mod wheel;
 pub mod wire;

@@ -1,8 +1,8 @@
 //! The examples between hosts: separate user, network, mount and pid namespaces, programs without capabilities.
 
 use gdrcore_tests::lab::Lab;
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{find, run};
+use gdrcore_tests::tools::{find, run, scratch};
+use gdrcore_tests::{library, skip, trio};
 
 /// The hosts of a test, or its end as skipped.
 macro_rules! lab {
@@ -39,4 +39,27 @@ fn hosts_are_apart_and_their_programs_have_no_capabilities() {
     namespaces.dedup();
     assert_eq!(namespaces.len(), 8, "each host has namespaces of its own: {namespaces:?}");
     assert!(lab.is_up());
+}
+
+#[test]
+fn router_client_and_peer_in_namespaces_without_capabilities() {
+    let lab = lab!(3);
+    // The client's host has no link at all: it needs only the Unix socket.
+    lab.link((0, "r0", &["10.9.0.1/24", "fd09::1/64"]), (2, "p0", &["10.9.0.2/24", "fd09::2/64"])).expect("a link");
+    let bin = library::examples();
+    for (router, peer, address) in [
+        ("soft:10.9.0.1", "soft:10.9.0.2", "10.9.0.1"),
+        ("soft:[fd09::1]", "soft:[fd09::2]", "fd09::1"),
+        ("soft:10.9.0.1:4800", "soft:10.9.0.2:4801", "10.9.0.1"),
+    ] {
+        let dir = scratch("namespaces");
+        trio::run(&trio::Round {
+            command: &|host, program| lab.command(host, &bin.join(program)),
+            router,
+            peer,
+            address,
+            bytes: 300_001,
+            dir: &dir,
+        });
+    }
 }
