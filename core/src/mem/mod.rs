@@ -25,7 +25,7 @@ pub enum Access {
 }
 
 /// A provider's name for an access under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Token(pub u64);
 
 /// An 8-byte atomic on memory, in the CPU's byte order.
