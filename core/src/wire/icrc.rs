@@ -3,59 +3,34 @@
 //! The ICRC is a zlib CRC-32 over eight bytes of ones, the IP and UDP headers and the packet, with every field that a
 //! router may change set to ones. A [`Flow`] keeps what is the same in all packets of one direction.
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[allow(unsafe_code)] // SIMD loads
+mod clmul;
+#[allow(unsafe_code)] // calls what the machine was found to have
+mod cpu;
 mod field;
 mod table;
 
-use field::unshift;
+pub use cpu::Impl;
 
 use super::headers::Bth;
 use super::{ip, ICRC_LEN};
-
-/// Which implementation computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Impl {
-    /// Tables, any machine.
-    Table = 1,
-}
-
-impl Impl {
-    /// Every implementation, slowest first.
-    pub const ALL: &'static [Impl] = &[Impl::Table];
-
-    /// Whether this machine can run it.
-    pub fn is_available(self) -> bool {
-        match self {
-            Impl::Table => true,
-        }
-    }
-
-    /// The fastest that this machine can run.
-    #[inline]
-    pub fn best() -> Impl {
-        Impl::Table
-    }
-}
+use cpu::Runnable;
+use field::unshift;
 
 /// The state after `data`: reflected CRC-32 of zlib, without its inversions at both ends. Any thread.
 #[inline]
 pub fn crc32(state: u32, data: &[u8]) -> u32 {
-    crc32_with(Impl::best(), state, data)
+    Runnable::best().update(state, data)
 }
 
-/// [`crc32`] by the implementation named; the table's where the machine lacks it.
-#[inline]
+/// [`crc32`] by the implementation named, or the best that the machine has if it lacks that one.
 pub fn crc32_with(which: Impl, state: u32, data: &[u8]) -> u32 {
-    match which {
-        Impl::Table => table::update(state, data),
-    }
+    Runnable::at_most(which).update(state, data)
 }
 
 /// The state after the eight masked bytes that stand for the link's header.
 const AFTER_LRH: u32 = 0xDEBB_20E3;
-
-/// Bytes of IP header, UDP header and BTH: the part of a packet with masked fields.
-const MAX_HEAD: usize = ip::V6::LEN + ip::Udp::LEN + Bth::LEN;
 
 /// A received packet is not what its sender sent, or not from where it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,43 +54,58 @@ pub struct Accepted {
     pub exact: bool,
 }
 
-/// One direction of a conversation: addresses and ports, ready to compute ICRCs.
-#[derive(Clone, Copy, Debug)]
+/// One direction of a conversation: addresses and ports, ready to compute ICRCs. Eight bytes.
+///
+/// All bytes that come before the UDP length are constant but two fields of the IP header: the length and, on IPv4, the
+/// identification. Their share of the CRC is added to that of the constant bytes, because the CRC is linear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    head: [u8; MAX_HEAD],
-    head_len: u8,
+    /// The state before the UDP length, with zero in the fields that vary.
+    state: u32,
     v6: bool,
 }
 
-/// Where the fields that change lie in `Flow::head`.
-const V4_IDENT: usize = 4;
+/// A packet's bytes up to the end of its BTH, as the implementations take them.
+#[derive(Clone, Copy)]
+struct Head {
+    /// Eight bytes of the IP header, of which only those count that vary; as a little-endian number.
+    varying: u64,
+    /// Whether they come from an IPv6 header, and so lie farther from `last`.
+    v6: bool,
+    /// UDP's length and checksum, and the BTH, masked, with [`Flow::state`] added; as two little-endian numbers.
+    last: [u64; 2],
+}
+
+/// From IPv4's first byte to `Head::last`, less the eight bytes that vary.
+const V4_BETWEEN: usize = ip::V4::LEN + 4 - 8;
+/// From IPv6's fifth byte to `Head::last`, less the eight bytes that vary.
+const V6_BETWEEN: usize = ip::V6::LEN - 4 + 4 - 8;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const V4_FOLD: u64 = clmul::fold_high(8 * (V4_BETWEEN as u32 + 16));
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const V6_FOLD: u64 = clmul::fold_high(8 * (V6_BETWEEN as u32 + 16));
 
 impl Flow {
     /// A flow over IPv4.
     pub fn v4(src: [u8; 4], dst: [u8; 4], sport: u16, dport: u16) -> Flow {
-        let mut head = [0; MAX_HEAD];
+        let mut head = [0; ip::V4::LEN + 4];
         head[..12].copy_from_slice(&[0x45, 0xFF, 0, 0, 0, 0, 0x40, 0, 0xFF, ip::PROTO_UDP, 0xFF, 0xFF]);
         head[12..16].copy_from_slice(&src);
         head[16..20].copy_from_slice(&dst);
-        Flow { head, head_len: ip::V4::LEN as u8, v6: false }.with_ports(sport, dport)
+        head[20..22].copy_from_slice(&sport.to_be_bytes());
+        head[22..24].copy_from_slice(&dport.to_be_bytes());
+        Flow { state: crc32(AFTER_LRH, &head), v6: false }
     }
 
     /// A flow over IPv6.
     pub fn v6(src: [u8; 16], dst: [u8; 16], sport: u16, dport: u16) -> Flow {
-        let mut head = [0; MAX_HEAD];
+        let mut head = [0; ip::V6::LEN + 4];
         head[..8].copy_from_slice(&[0x6F, 0xFF, 0xFF, 0xFF, 0, 0, ip::PROTO_UDP, 0xFF]);
         head[8..24].copy_from_slice(&src);
         head[24..40].copy_from_slice(&dst);
-        Flow { head, head_len: ip::V6::LEN as u8, v6: true }.with_ports(sport, dport)
-    }
-
-    fn with_ports(mut self, sport: u16, dport: u16) -> Flow {
-        let at = self.head_len as usize;
-        self.head[at..at + 2].copy_from_slice(&sport.to_be_bytes());
-        self.head[at + 2..at + 4].copy_from_slice(&dport.to_be_bytes());
-        self.head[at + 6..at + 8].fill(0xFF);
-        self.head_len += ip::Udp::LEN as u8;
-        self
+        head[40..42].copy_from_slice(&sport.to_be_bytes());
+        head[42..44].copy_from_slice(&dport.to_be_bytes());
+        Flow { state: crc32(AFTER_LRH, &head), v6: true }
     }
 
     /// A flow between two GIDs: IPv4 where both are v4-mapped, else IPv6.
@@ -132,32 +122,38 @@ impl Flow {
         self.v6
     }
 
-    /// The ICRC of a packet (BTH to pad, without ICRC), to be stored least significant byte first.
-    ///
-    /// `ident` is the IPv4 identification that the packet leaves with, DF set; IPv6 has none and ignores it. Packets
-    /// shorter than a BTH or longer than a datagram have no meaningful ICRC and get some number.
     #[inline]
-    pub fn icrc(&self, ident: u16, packet: &[u8]) -> u32 {
-        self.icrc_with(Impl::best(), ident, packet)
+    fn head(&self, ident: u16, bth: &[u8; Bth::LEN], packet_len: usize) -> Head {
+        // Lengths wrap for packets that no datagram can carry; there is nothing to protect.
+        let udp_len = (packet_len + ICRC_LEN + ip::Udp::LEN) as u16;
+        // Shifts instead of copies: the bytes stay in registers, where the next step wants them.
+        let [a, b, c, d, rest @ ..] = *bth;
+        let begin = u32::from_le_bytes([a, b, c, d]) as u64;
+        let begin = begin << 32 | 0xFFFF_0000 | udp_len.swap_bytes() as u64;
+        let last = [begin ^ self.state as u64, u64::from_le_bytes(rest) | 0xFF];
+        let varying = if self.v6 {
+            udp_len.swap_bytes() as u64
+        } else {
+            let total_len = udp_len.wrapping_add(ip::V4::LEN as u16);
+            (total_len.swap_bytes() as u64) << 16 | (ident.swap_bytes() as u64) << 32
+        };
+        Head { varying, v6: self.v6, last }
     }
 
-    /// [`Flow::icrc`] by the implementation named.
+    /// The ICRC of a packet (BTH to pad, without ICRC), to be stored least significant byte first.
+    ///
+    /// `ident` is the IPv4 identification that the packet leaves with, DF set; IPv6 has none and ignores it. 0 for
+    /// packets shorter than a BTH.
+    #[inline]
+    pub fn icrc(&self, ident: u16, packet: &[u8]) -> u32 {
+        let Some((bth, rest)) = packet.split_first_chunk() else { return 0 };
+        !Runnable::best().icrc(self.head(ident, bth, packet.len()), rest)
+    }
+
+    /// [`Flow::icrc`] by the implementation named, or the best that the machine has if it lacks that one.
     pub fn icrc_with(&self, which: Impl, ident: u16, packet: &[u8]) -> u32 {
-        let mut head = self.head;
-        let head_len = self.head_len as usize;
-        let udp_len = (packet.len() + ICRC_LEN + ip::Udp::LEN) as u16;
-        head[head_len - 4..head_len - 2].copy_from_slice(&udp_len.to_be_bytes());
-        if self.v6 {
-            head[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        } else {
-            head[2..4].copy_from_slice(&udp_len.wrapping_add(ip::V4::LEN as u16).to_be_bytes());
-            head[V4_IDENT..V4_IDENT + 2].copy_from_slice(&ident.to_be_bytes());
-        }
-        let (bth, rest) = packet.split_at(packet.len().min(Bth::LEN));
-        let head_end = head_len + bth.len();
-        head[head_len..head_end].copy_from_slice(bth);
-        head[head_len + 4] = 0xFF;
-        !crc32_with(which, crc32_with(which, AFTER_LRH, &head[..head_end]), rest)
+        let Some((bth, rest)) = packet.split_first_chunk() else { return 0 };
+        !Runnable::at_most(which).icrc(self.head(ident, bth, packet.len()), rest)
     }
 
     /// Computes the ICRC of all but the last four bytes of `buf` and stores it there.
@@ -201,7 +197,8 @@ impl Flow {
         if self.v6 {
             return Err(BadIcrc);
         }
-        let after = self.head_len as usize - V4_IDENT + body_len;
+        // From the identification to the end of the UDP header, and all after it.
+        let after = ip::V4::LEN - 4 + ip::Udp::LEN + body_len;
         let [i0, i1, flags, offset] = unshift(difference, after as u16).to_le_bytes();
         if flags & !0x40 != 0 || offset != 0 {
             return Err(BadIcrc);
