@@ -61,7 +61,16 @@ fn main() {
         stop.store(true, Ordering::Relaxed);
         let c = a.dev.counters().expect("counters");
         let d = b.dev.counters().expect("counters");
-        println!("retransmitted {} + {}, timeouts {} + {}, sequence NAKs {} of {} packets; tx calls {} rx calls {}",
-            c.retransmitted_pkts, d.retransmitted_pkts, c.retry_timeouts, d.retry_timeouts, c.rcvd_seq_err, c.sent_pkts, c.port_tx_calls, d.port_rx_calls);
+        println!(
+            "retransmitted {} + {}, timeouts {} + {}, sequence NAKs {} of {} packets; tx calls {} rx calls {}",
+            c.retransmitted_pkts,
+            d.retransmitted_pkts,
+            c.retry_timeouts,
+            d.retry_timeouts,
+            c.rcvd_seq_err,
+            c.sent_pkts,
+            c.port_tx_calls,
+            d.port_rx_calls
+        );
     });
 }

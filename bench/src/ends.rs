@@ -32,13 +32,8 @@ impl End {
         let dev = unsafe { SoftDevice::init(mem.as_ptr(), mem.len(), name, &cfg).expect("device") };
         let pd = dev.pd_alloc().expect("pd");
         let (cq, _) = dev.cq_create(4096).expect("cq");
-        let cap = QpCap {
-            max_send_wr: depth,
-            max_recv_wr: depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 64,
-        };
+        let cap =
+            QpCap { max_send_wr: depth, max_recv_wr: depth, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
         let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..Default::default() };
         let qps = (0..n).map(|_| dev.qp_create(&init).map(|(h, qpn, _)| (h, qpn)).expect("qp")).collect();
         let buf = Map::new(bytes).expect("buffer");
@@ -76,10 +71,7 @@ impl End {
                         qp_state::RTR,
                         m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER,
                     ),
-                    (
-                        qp_state::RTS,
-                        m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC,
-                    ),
+                    (qp_state::RTS, m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC),
                 ];
                 for (state, mask) in steps {
                     attr.qp_state = state;
