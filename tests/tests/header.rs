@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+/// Structs without typedef, as a call has the same name.
+const TAGS_ONLY: &[&str] = &["gdrc_async_event"];
 /// In the order in which they appear in the header.
 const SOURCES: &[&str] = &[
     "consts.rs",
@@ -33,8 +35,8 @@ fn generate() -> String {
     builder.generate().expect("cbindgen reads ffi/src").write(&mut out);
     let mut text = String::from_utf8(out).expect("the header is UTF-8");
     text.push('\n');
-    // The call has the name of the struct, as stat(2) has: such a struct keeps its tag and has no typedef.
-    for tag in ["gdrc_async_event"] {
+    // As with stat(2): the struct keeps its tag, and the name alone is the call.
+    for tag in TAGS_ONLY {
         let (begin, end) = (format!("typedef struct {tag} {{"), format!("}} {tag};"));
         assert!(text.contains(&begin) && text.contains(&end), "{tag} is no longer a struct of the header");
         text = text.replace(&begin, &format!("struct {tag} {{")).replace(&end, "};");
