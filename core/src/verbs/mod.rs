@@ -1,4 +1,5 @@
 //! Verbs objects: their data, states and tables.
 
 pub mod cause;
+pub mod transition;
 pub mod types;
