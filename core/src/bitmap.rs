@@ -67,6 +67,25 @@ impl AtomicBitmap {
         self.summary.iter().any(|s| s.load(Ordering::Acquire) != 0)
     }
 
+    /// Takes one bit, if any is set.
+    pub fn take_one(&self) -> Option<usize> {
+        for (s, summary) in self.summary.iter().enumerate() {
+            while let Some(l) = bits(summary.load(Ordering::Acquire)).next() {
+                let leaf = s * WORD + l;
+                // Summary before leaf, as in `drain`; set again below while the leaf has more.
+                summary.fetch_and(!(1 << l), Ordering::AcqRel);
+                let word = self.leaves[leaf].load(Ordering::Acquire);
+                let Some(b) = bits(word).next() else { continue };
+                let before = self.leaves[leaf].fetch_and(!(1 << b), Ordering::AcqRel);
+                if before & !(1 << b) != 0 {
+                    summary.fetch_or(1 << l, Ordering::AcqRel);
+                }
+                return Some(leaf * WORD + b);
+            }
+        }
+        None
+    }
+
     /// Clears all bits that are set and calls `f` for each, lowest first. One thread at a time.
     ///
     /// Bits that are set meanwhile, by `f` too, may wait for the next drain: the work is bounded.

@@ -7,7 +7,7 @@ const SECOND: u64 = 1_000_000_000;
 ///
 /// What a refill leaves of a byte is kept as a fraction, so that no rate drifts, however often it is asked.
 /// Time must not run backwards; where it does, nothing happens until it has caught up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
     /// Bytes per second; 0: off, everything passes.
     rate_bps: u64,

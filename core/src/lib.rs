@@ -25,12 +25,18 @@ pub mod config;
 pub mod counters;
 #[allow(unsafe_code)] // declares unsafe methods, has no unsafe block
 pub mod device;
+#[allow(unsafe_code)] // the lock
+pub mod engine;
 pub mod error;
+#[allow(unsafe_code)] // copies between packets and the program's memory (mem/host)
 pub mod mem;
 pub mod pool;
 #[allow(unsafe_code)] // slots in raw memory, shared by two threads
 pub mod ring;
+pub mod roce;
 mod sync;
+#[cfg(test)]
+mod testing;
 pub mod verbs;
 pub mod wheel;
 pub mod wire;

@@ -19,19 +19,22 @@ const NIL: u32 = u32::MAX;
 
 /// Deals out indexes of one type of object, oldest free index first, so that a stale handle meets the same
 /// generation again only after 2^31 reuses of every index.
+///
+/// # Thread-safety
+/// `check` and the other questions: any thread. `alloc`, `free`, `grow`: one thread at a time (the engine's lock).
 pub struct Pool {
     /// Object type, in every handle.
     tag: u8,
     /// By index: odd while live.
     generations: Table<AtomicU32>,
     /// By index: the next free index.
-    next: Table<u32>,
+    next: Table<AtomicU32>,
     /// Oldest free index.
-    head: u32,
+    head: AtomicU32,
     /// Latest free index.
-    tail: u32,
+    tail: AtomicU32,
     /// Live objects.
-    live: usize,
+    live: AtomicU32,
 }
 
 impl Pool {
@@ -44,8 +47,15 @@ impl Pool {
             return Err(Error::Invalid);
         }
         let generations = Table::carve(walk, initial, limit, |_| AtomicU32::new(0))?;
-        let next = Table::carve(walk, initial, limit, |_| NIL)?;
-        let mut pool = Pool { tag, generations, next, head: NIL, tail: NIL, live: 0 };
+        let next = Table::carve(walk, initial, limit, |_| AtomicU32::new(NIL))?;
+        let pool = Pool {
+            tag,
+            generations,
+            next,
+            head: AtomicU32::new(NIL),
+            tail: AtomicU32::new(NIL),
+            live: AtomicU32::new(0),
+        };
         for i in 0..pool.next.len() {
             pool.append(i as u32);
         }
@@ -56,11 +66,11 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::NoMemory`] at the limit or where the heap has no room; the pool is then as before.
-    pub fn grow(&mut self, heap: &mut Heap) -> Result<()> {
+    pub fn grow(&self, heap: &mut Heap) -> Result<()> {
         let first = self.capacity();
         // `next` may be a chunk ahead, where an earlier call found room for it but not for the generations.
         if self.next.len() == self.generations.len() {
-            self.next.grow(heap, |_| NIL)?;
+            self.next.grow(heap, |_| AtomicU32::new(NIL))?;
         }
         self.generations.grow(heap, |_| AtomicU32::new(0))?;
         for i in first..self.capacity() {
@@ -70,46 +80,48 @@ impl Pool {
     }
 
     /// Puts `i` at the end of the free list.
-    fn append(&mut self, i: u32) {
-        self.next[i as usize] = NIL;
-        match self.tail {
-            NIL => self.head = i,
-            last => self.next[last as usize] = i,
+    fn append(&self, i: u32) {
+        self.next[i as usize].store(NIL, Ordering::Relaxed);
+        match self.tail.load(Ordering::Relaxed) {
+            NIL => self.head.store(i, Ordering::Relaxed),
+            last => self.next[last as usize].store(i, Ordering::Relaxed),
         }
-        self.tail = i;
+        self.tail.store(i, Ordering::Relaxed);
     }
 
     /// A fresh handle and its index. The pool does not grow by itself.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when all indexes are live.
-    pub fn alloc(&mut self) -> Result<(Handle, usize)> {
-        if self.head == NIL {
+    pub fn alloc(&self) -> Result<(Handle, usize)> {
+        let head = self.head.load(Ordering::Relaxed);
+        if head == NIL {
             return Err(Error::NoMemory);
         }
-        let index = self.head as usize;
-        self.head = self.next[index];
-        if self.head == NIL {
-            self.tail = NIL;
+        let index = head as usize;
+        let next = self.next[index].load(Ordering::Relaxed);
+        self.head.store(next, Ordering::Relaxed);
+        if next == NIL {
+            self.tail.store(NIL, Ordering::Relaxed);
         }
         self.step(index);
-        self.live += 1;
+        self.live.fetch_add(1, Ordering::Relaxed);
         Ok((self.handle(index), index))
     }
 
     /// Ends the life of `index`: its handles are stale from here on. One that is not live is left alone.
-    pub fn free(&mut self, index: usize) {
+    pub fn free(&self, index: usize) {
         if !self.is_live(index) {
             debug_assert!(false, "free of an index that is not live");
             return;
         }
         self.step(index);
-        self.live -= 1;
+        self.live.fetch_sub(1, Ordering::Relaxed);
         self.append(index as u32);
     }
 
     /// Moves the generation on. Release: a thread whose `check` passes sees what was written before.
-    fn step(&mut self, index: usize) {
+    fn step(&self, index: usize) {
         let g = &self.generations[index];
         g.store(g.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
@@ -142,7 +154,7 @@ impl Pool {
 
     /// Live objects.
     pub fn live(&self) -> usize {
-        self.live
+        self.live.load(Ordering::Relaxed) as usize
     }
 
     /// Indexes that exist now.

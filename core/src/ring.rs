@@ -139,6 +139,31 @@ impl<H: Copy> SlotRing<H> {
         self.consuming.cursor.store(0, Ordering::Relaxed);
     }
 
+    /// Takes the memory away: a ring of no capacity, which nothing can be posted to.
+    ///
+    /// # Safety
+    /// As [`SlotRing::install`].
+    pub unsafe fn uninstall(&self) {
+        self.base.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.stride.store(0, Ordering::Relaxed);
+        self.capacity.store(0, Ordering::Relaxed);
+        self.producing.cursor.store(0, Ordering::Relaxed);
+        self.consuming.cursor.store(0, Ordering::Relaxed);
+    }
+
+    /// Becomes what `other` is: its memory, its entries. `other` is not used any more.
+    ///
+    /// # Safety
+    /// As [`SlotRing::install`], for both.
+    pub unsafe fn adopt(&self, other: &Self) {
+        self.base.store(other.base.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.stride.store(other.stride.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.capacity.store(other.capacity.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (head, tail) = (&other.consuming.cursor, &other.producing.cursor);
+        self.consuming.cursor.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.producing.cursor.store(tail.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Number of slots; 0 while there is no memory.
     pub fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)

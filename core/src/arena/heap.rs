@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 /// Orders 0..32: blocks of 64 B to 128 GiB.
 const ORDERS: usize = 32;
 /// Regions in one heap: the first memory and 15 additions.
-const REGIONS: usize = 16;
+pub(super) const REGIONS: usize = 16;
 /// End of a list.
 const NIL: u32 = u32::MAX;
 
@@ -26,24 +26,24 @@ const INNER: u8 = 0;
 /// State bits of a block head; the low five bits are its order.
 const FREE: u8 = 0x40;
 /// Allocated by [`Heap::alloc`].
-const RAW: u8 = 0x80;
+pub(super) const RAW: u8 = 0x80;
 /// Allocated for a [`RawSlice`]. Kept apart from `RAW`, so that a [`Region`], which may be copied and freed
 /// twice by mistake, can never free the memory under a RawSlice.
-const TYPED: u8 = 0xc0;
+pub(super) const TYPED: u8 = 0xc0;
 /// The bits that hold the order.
 const ORDER: u8 = 0x1f;
 
 /// One piece of memory and its free lists.
 #[derive(Clone, Copy)]
-struct Arena {
+pub(super) struct Arena {
     /// State bytes, one per unit.
     state: *mut u8,
     /// First unit, aligned to [`PAGE`].
     units: *mut u8,
     /// Number of units.
-    count: u32,
+    pub(super) count: u32,
     /// Bit k: `lists[k]` is not empty.
-    nonempty: u32,
+    pub(super) nonempty: u32,
     /// First unit of the first free block, by order.
     lists: [u32; ORDERS],
 }
@@ -168,8 +168,8 @@ impl Arena {
 /// Blocks are powers of two, at least 64 bytes, aligned to their size or 4096, whichever is less.
 /// Allocating and freeing take O(log n), plus one step per region that is full; metadata lies in the regions.
 pub struct Heap {
-    arenas: [Arena; REGIONS],
-    used: usize,
+    pub(super) arenas: [Arena; REGIONS],
+    pub(super) used: usize,
     free: usize,
 }
 
@@ -258,7 +258,7 @@ impl Heap {
     }
 
     /// Frees the block at `ptr` if it is one and of this kind.
-    fn give(&mut self, ptr: *mut u8, kind: u8) -> bool {
+    pub(super) fn give(&mut self, ptr: *mut u8, kind: u8) -> bool {
         let addr = ptr as usize;
         for arena in &mut self.arenas[..self.used] {
             let at = addr.wrapping_sub(arena.units as usize);

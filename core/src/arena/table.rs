@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 use core::ops::{Index, IndexMut};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use super::{Heap, RawSlice, Walk};
 use crate::error::{Error, Result};
@@ -17,6 +17,8 @@ pub const CHUNK: usize = 64;
 pub struct Table<T> {
     directory: RawSlice<AtomicPtr<T>>,
     len: AtomicU32,
+    /// A thread is in `grow`.
+    growing: AtomicBool,
     /// AtomicPtr is Send and Sync for every T; a table is only as far as T is.
     own: PhantomData<T>,
 }
@@ -33,7 +35,7 @@ impl<T> Table<T> {
             return Err(Error::Invalid);
         }
         let directory = walk.slice_with(limit.div_ceil(CHUNK), |_| AtomicPtr::new(ptr::null_mut()))?;
-        let table = Table { directory, len: AtomicU32::new(0), own: PhantomData };
+        let table = Table { directory, len: AtomicU32::new(0), growing: AtomicBool::new(false), own: PhantomData };
         for first in (0..initial).step_by(CHUNK) {
             let chunk = walk.slice_with(CHUNK, |i| init(first + i))?;
             if !walk.is_query() {
@@ -54,29 +56,22 @@ impl<T> Table<T> {
         Ok(())
     }
 
-    /// Adds one chunk from the heap; `init` gets the new indexes.
+    /// Adds one chunk from the heap, while other threads read; `init` gets the new indexes.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] at the limit, or where the heap has no room.
-    pub fn grow(&mut self, heap: &mut Heap, init: impl FnMut(usize) -> T) -> Result<()> {
-        // SAFETY: `&mut self` excludes another grower.
-        unsafe { self.grow_shared(heap, init) }
-    }
-
-    /// [`Table::grow`] while other threads read.
-    ///
-    /// # Errors
-    /// As [`Table::grow`].
-    ///
-    /// # Safety
-    /// No other thread grows this table meanwhile.
-    pub unsafe fn grow_shared(&self, heap: &mut Heap, mut init: impl FnMut(usize) -> T) -> Result<()> {
-        let len = self.len();
-        if len / CHUNK >= self.directory.len() {
-            return Err(Error::NoMemory);
+    /// [`Error::NoMemory`] at the limit, or where the heap has no room; [`Error::Busy`] while another thread grows it.
+    pub fn grow(&self, heap: &mut Heap, mut init: impl FnMut(usize) -> T) -> Result<()> {
+        if self.growing.swap(true, Ordering::Acquire) {
+            return Err(Error::Busy);
         }
-        let chunk = heap.slice_with(CHUNK, |i| init(len + i))?;
-        self.attach(chunk)
+        let len = self.len();
+        let outcome = if len / CHUNK >= self.directory.len() {
+            Err(Error::NoMemory)
+        } else {
+            heap.slice_with(CHUNK, |i| init(len + i)).and_then(|chunk| self.attach(chunk))
+        };
+        self.growing.store(false, Ordering::Release);
+        outcome
     }
 
     /// Elements that exist now.

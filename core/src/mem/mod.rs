@@ -7,9 +7,9 @@
 
 #[allow(unsafe_code)]
 pub mod host;
-//REGION pub mod region;
+pub mod region;
 
-//REGION pub use region::{KeyError, Regions};
+pub use region::{KeyError, Regions};
 
 /// What an access to memory answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Access {
 }
 
 /// A provider's name for an access under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Token(pub u64);
 
 /// An 8-byte atomic on memory, in the CPU's byte order.

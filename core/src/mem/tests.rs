@@ -1,5 +1,3 @@
-extern crate std;
-
 use super::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 

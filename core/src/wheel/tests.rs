@@ -1,16 +1,11 @@
 use super::*;
+use crate::testing::{carve, heap};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
 fn wheel(n: usize) -> Wheel {
-    let mut walk = Walk::size_query();
-    Wheel::carve(&mut walk, n, n).unwrap();
-    let memory: &'static mut [u8] = std::vec![0u8; walk.offset()].leak();
-    // SAFETY: leaked, so it lives for ever, and it is used nowhere else.
-    #[allow(unsafe_code)]
-    let mut walk = unsafe { Walk::carve(memory.as_mut_ptr(), memory.len()) }.unwrap();
-    Wheel::carve(&mut walk, n, n).unwrap()
+    carve(|walk| Wheel::carve(walk, n, n))
 }
 
 fn ticks(ns: u64) -> u64 {
@@ -136,19 +131,8 @@ fn a_jump_to_the_end_of_time_is_bounded_work() {
 
 #[test]
 fn grows_by_chunks_up_to_the_limit() {
-    let mut walk = Walk::size_query();
-    Wheel::carve(&mut walk, 1, 65).unwrap();
-    let size = walk.offset();
-    let memory: &'static mut [u8] = std::vec![0u8; size + Heap::bytes_for(8192)].leak();
-    let (a, b) = memory.split_at_mut(size);
-    // SAFETY: leaked and used nowhere else.
-    #[allow(unsafe_code)]
-    let mut walk = unsafe { Walk::carve(a.as_mut_ptr(), a.len()) }.unwrap();
-    let mut wheel = Wheel::carve(&mut walk, 1, 65).unwrap();
-    let mut heap = Heap::new();
-    // SAFETY: as above.
-    #[allow(unsafe_code)]
-    unsafe { heap.add(b.as_mut_ptr(), b.len()) }.unwrap();
+    let mut wheel = carve(|walk| Wheel::carve(walk, 1, 65));
+    let mut heap = heap(8192);
     assert_eq!(wheel.capacity(), 64);
     wheel.grow(&mut heap).unwrap();
     assert_eq!(wheel.capacity(), 128);

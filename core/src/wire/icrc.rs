@@ -68,16 +68,11 @@ pub struct Flow {
 /// A packet's bytes up to the end of its BTH, as the implementations take them.
 #[derive(Clone, Copy)]
 struct Head {
-    /// [`Flow::state`].
-    state: u32,
     /// Eight bytes of the IP header, of which only those count that vary; as a little-endian number.
     varying: u64,
-    /// How many bytes lie between them and `last`.
-    between: usize,
-    /// The constant that folds `varying` over what comes up to the end of `last`.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    fold: u64,
-    /// UDP's length and checksum, and the BTH, masked; as two little-endian numbers.
+    /// Whether they come from an IPv6 header, and so lie farther from `last`.
+    v6: bool,
+    /// UDP's length and checksum, and the BTH, masked, with [`Flow::state`] added; as two little-endian numbers.
     last: [u64; 2],
 }
 
@@ -134,21 +129,15 @@ impl Flow {
         // Shifts instead of copies: the bytes stay in registers, where the next step wants them.
         let [a, b, c, d, rest @ ..] = *bth;
         let begin = u32::from_le_bytes([a, b, c, d]) as u64;
-        let last = [begin << 32 | 0xFFFF_0000 | udp_len.swap_bytes() as u64, u64::from_le_bytes(rest) | 0xFF];
-        let (varying, between) = if self.v6 {
-            (udp_len.swap_bytes() as u64, V6_BETWEEN)
+        let begin = begin << 32 | 0xFFFF_0000 | udp_len.swap_bytes() as u64;
+        let last = [begin ^ self.state as u64, u64::from_le_bytes(rest) | 0xFF];
+        let varying = if self.v6 {
+            udp_len.swap_bytes() as u64
         } else {
             let total_len = udp_len.wrapping_add(ip::V4::LEN as u16);
-            ((total_len.swap_bytes() as u64) << 16 | (ident.swap_bytes() as u64) << 32, V4_BETWEEN)
+            (total_len.swap_bytes() as u64) << 16 | (ident.swap_bytes() as u64) << 32
         };
-        Head {
-            state: self.state,
-            varying,
-            between,
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            fold: if self.v6 { V6_FOLD } else { V4_FOLD },
-            last,
-        }
+        Head { varying, v6: self.v6, last }
     }
 
     /// The ICRC of a packet (BTH to pad, without ICRC), to be stored least significant byte first.

@@ -1,5 +1,3 @@
-extern crate std;
-
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::vec::Vec;

@@ -1,5 +1,3 @@
-extern crate std;
-
 use super::*;
 use std::fmt::Write;
 use std::string::String;

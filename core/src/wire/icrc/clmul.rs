@@ -229,21 +229,20 @@ pub(super) fn update_128(state: u32, data: &[u8]) -> u32 {
     reduce(blocks_128(block, blocks))
 }
 
-/// The state after a flow's header and `rest`, by 128-bit registers; see [`super::Flow`].
+/// The state after a packet, by 128-bit registers: eight bytes that vary, the constant that folds them over what comes
+/// up to the end of the BTH, the two numbers of [`super::Head::last`], and what follows the BTH.
 #[target_feature(enable = "pclmulqdq,sse4.1,ssse3")]
-pub(super) fn icrc_128(head: super::Head, rest: &[u8]) -> u32 {
-    let (block, blocks) = go_on(head_block(head), rest);
+pub(super) fn icrc_128(varying: u64, fold: u64, begin: u64, end: u64, rest: &[u8]) -> u32 {
+    let (block, blocks) = go_on(head_block(varying, fold, begin, end), rest);
     reduce(blocks_128(block, blocks))
 }
 
 /// The block that stands for all of a packet up to the end of the BTH.
 #[inline]
 #[target_feature(enable = "pclmulqdq,sse2")]
-fn head_block(head: super::Head) -> __m128i {
-    let varying =
-        _mm_clmulepi64_si128(_mm_cvtsi64_si128(head.varying as i64), _mm_cvtsi64_si128(head.fold as i64), 0x00);
-    let [begin, end] = head.last;
-    _mm_xor_si128(varying, pair(begin ^ head.state as u64, end))
+fn head_block(varying: u64, fold: u64, begin: u64, end: u64) -> __m128i {
+    let varying = _mm_clmulepi64_si128(_mm_cvtsi64_si128(varying as i64), _mm_cvtsi64_si128(fold as i64), 0x00);
+    _mm_xor_si128(varying, pair(begin, end))
 }
 
 /// From here on 512-bit registers are worth their entry and exit.
@@ -257,10 +256,10 @@ pub(super) fn update_512(state: u32, data: &[u8]) -> u32 {
     reduce(if blocks.len() < WIDE_BLOCKS { blocks_128(block, blocks) } else { blocks_512(block, blocks) })
 }
 
-/// The state after a flow's header and `rest`, by 512-bit registers where there is enough of it.
+/// [`icrc_128`] by 512-bit registers where there is enough of it.
 #[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq,sse4.1,ssse3")]
-pub(super) fn icrc_512(head: super::Head, rest: &[u8]) -> u32 {
-    let (block, blocks) = go_on(head_block(head), rest);
+pub(super) fn icrc_512(varying: u64, fold: u64, begin: u64, end: u64, rest: &[u8]) -> u32 {
+    let (block, blocks) = go_on(head_block(varying, fold, begin, end), rest);
     reduce(if blocks.len() < WIDE_BLOCKS { blocks_128(block, blocks) } else { blocks_512(block, blocks) })
 }
 

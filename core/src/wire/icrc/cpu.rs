@@ -3,8 +3,8 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use super::clmul;
-use super::{table, Head};
+use super::{clmul, V4_FOLD, V6_FOLD};
+use super::{table, Head, V4_BETWEEN, V6_BETWEEN};
 
 /// An implementation of the CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,26 +85,28 @@ impl Runnable {
     /// The state after a packet that begins with `head`.
     #[inline]
     pub(super) fn icrc(self, head: Head, rest: &[u8]) -> u32 {
+        // Numbers, not a struct, go into the call: six of them travel in registers.
+        let Head { varying, v6, last: [begin, end] } = head;
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        let fold = if v6 { V6_FOLD } else { V4_FOLD };
         match self.0 {
-            Impl::Table => icrc_table(head, rest),
+            Impl::Table => icrc_table(varying, v6, begin, end, rest),
             // SAFETY: as in `update`.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Impl::Clmul => unsafe { clmul::icrc_128(head, rest) },
+            Impl::Clmul => unsafe { clmul::icrc_128(varying, fold, begin, end, rest) },
             // SAFETY: as in `update`.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Impl::Vpclmul => unsafe { clmul::icrc_512(head, rest) },
+            Impl::Vpclmul => unsafe { clmul::icrc_512(varying, fold, begin, end, rest) },
             #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-            _ => icrc_table(head, rest),
+            _ => icrc_table(varying, v6, begin, end, rest),
         }
     }
 }
 
-fn icrc_table(head: Head, rest: &[u8]) -> u32 {
-    const ZEROS: [u8; 64] = [0; 64];
-    let zeros = ZEROS.get(..head.between).unwrap_or(&ZEROS);
-    let varying = table::update(table::update(0, &head.varying.to_le_bytes()), zeros);
-    let [begin, end] = head.last;
-    let state = table::update(head.state ^ varying, &begin.to_le_bytes());
+fn icrc_table(varying: u64, v6: bool, begin: u64, end: u64, rest: &[u8]) -> u32 {
+    let varying = table::update(0, &varying.to_le_bytes());
+    let varying = if v6 { table::update(varying, &[0; V6_BETWEEN]) } else { table::update(varying, &[0; V4_BETWEEN]) };
+    let state = table::update(varying, &begin.to_le_bytes());
     table::update(table::update(state, &end.to_le_bytes()), rest)
 }
 
