@@ -4,17 +4,19 @@
 //! arithmetic alone, nothing that C passes is dereferenced, and a pointer to a closed context is refused
 //! for as long as its slot is not given again (slots are given in turn, the oldest first).
 
+use crate::consts::*;
 use crate::open_error::{self, Stage};
 use crate::ptr::{self, out, sized_in_optional, sized_out_optional};
 use crate::soft;
 use crate::types::*;
-use crate::{consts::*, fork};
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::{size_of, MaybeUninit};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::{Config, Error, Result};
+use gdrcore_net::fork::ForkGuard;
+use gdrcore_net::map::Map;
 
 /// Contexts that one process can have open.
 pub(crate) const SLOTS: usize = 1024;
@@ -37,14 +39,14 @@ pub(crate) trait Owned: Device {
 pub struct gdrc_context {
     /// `OPEN` is stored with release after `body` was written, and loaded with acquire before it is read.
     magic: AtomicU64,
-    /// The fork generation of the process that opened it.
-    owner: AtomicU64,
     body: UnsafeCell<MaybeUninit<Body>>,
 }
 
 #[derive(Clone, Copy)]
 struct Body {
     device: &'static dyn Owned,
+    /// Tells in one load whether this process is the one that opened it.
+    owner: ForkGuard,
     /// What gdrc_open mapped, to be unmapped at close; length 0: the caller's memory.
     mapped: (*mut u8, usize),
 }
@@ -54,9 +56,8 @@ const _: () = assert!(size_of::<gdrc_context>() == 64);
 // SAFETY: `body` is written only by the thread that moved `magic` to CHANGING, and read only while it is OPEN.
 unsafe impl Sync for gdrc_context {}
 
-static TABLE: [gdrc_context; SLOTS] = [const {
-    gdrc_context { magic: AtomicU64::new(FREE), owner: AtomicU64::new(0), body: UnsafeCell::new(MaybeUninit::uninit()) }
-}; SLOTS];
+static TABLE: [gdrc_context; SLOTS] =
+    [const { gdrc_context { magic: AtomicU64::new(FREE), body: UnsafeCell::new(MaybeUninit::uninit()) } }; SLOTS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// The slot of a pointer that C gave. Any bits are fine.
@@ -76,12 +77,10 @@ pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn Owned> {
     if c.magic.load(Ordering::Acquire) != OPEN {
         return Err(Error::StaleHandle);
     }
-    if c.owner.load(Ordering::Relaxed) != fork::generation() {
-        return Err(Error::OwnerDead);
-    }
     // SAFETY: OPEN was loaded with acquire, so `body` was written before; it is not changed until close, and the header
     // forbids other calls on a context during its close.
     let body = unsafe { (*c.body.get()).assume_init_ref() };
+    body.owner.check()?;
     Ok(body.device)
 }
 
@@ -98,10 +97,9 @@ fn claim() -> Result<&'static gdrc_context> {
 }
 
 /// Fills a claimed slot and opens it.
-fn publish(c: &'static gdrc_context, device: &'static dyn Owned, mapped: (*mut u8, usize)) -> *mut gdrc_context {
+fn publish(c: &'static gdrc_context, body: Body) -> *mut gdrc_context {
     // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes `body`.
-    unsafe { (*c.body.get()).write(Body { device, mapped }) };
-    c.owner.store(fork::generation(), Ordering::Relaxed);
+    unsafe { (*c.body.get()).write(body) };
     c.magic.store(OPEN, Ordering::Release);
     (&raw const *c).cast_mut()
 }
@@ -114,8 +112,8 @@ fn abandon(c: &gdrc_context) {
 #[doc(hidden)]
 #[cfg(test)]
 pub(crate) fn open_test_device(device: &'static dyn Owned) -> *mut gdrc_context {
-    fork::init().unwrap();
-    publish(claim().unwrap(), device, (core::ptr::null_mut(), 0))
+    let owner = ForkGuard::new().unwrap();
+    publish(claim().unwrap(), Body { device, owner, mapped: (core::ptr::null_mut(), 0) })
 }
 
 /// What an open needs, checked and in core's terms.
@@ -294,7 +292,7 @@ fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_cont
     let out = out!(out);
     let r = request(device, cfg)?;
     let stage = Stage::Memory { need: r.need, have: 0 };
-    let (base, len) = map(r.need).inspect_err(|&e| match e {
+    let (base, len) = Map::new(r.need).map(Map::into_raw).inspect_err(|&e| match e {
         // "too small" is what NoMemory says of a caller's memory; this is the system's refusal.
         Error::NoMemory => open_error::explain(r.name, stage, Error::Os(libc::ENOMEM)),
         e => open_error::explain(r.name, stage, e),
@@ -306,7 +304,7 @@ fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_cont
             Ok(0)
         }
         Err(e) => {
-            // SAFETY: `map` returned it, and the failed open left nothing behind that uses it.
+            // SAFETY: `into_raw` gave it, and the failed open left nothing behind that uses it.
             unsafe { unmap(base, len) };
             Err(e)
         }
@@ -316,13 +314,14 @@ fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_cont
 /// # Safety
 /// `len` bytes at `base`, page-aligned, are this context's until it is closed.
 unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> Result<*mut gdrc_context> {
-    fork::init().inspect_err(|&e| open_error::explain(r.name, Stage::Device, e))?;
+    let owner = ForkGuard::new().inspect_err(|&e| open_error::explain(r.name, Stage::Device, e))?;
     let c = claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
     // SAFETY: our contract is that of `init`.
     match unsafe { soft::init(base, len, r.name, &r.config) } {
-        Ok(dev) => {
+        Ok(device) => {
             open_error::clear();
-            Ok(publish(c, dev, if mapped { (base, len) } else { (core::ptr::null_mut(), 0) }))
+            let mapped = if mapped { (base, len) } else { (core::ptr::null_mut(), 0) };
+            Ok(publish(c, Body { device, owner, mapped }))
         }
         Err(e) => {
             abandon(c);
@@ -332,24 +331,11 @@ unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> R
     }
 }
 
-fn map(need: usize) -> Result<(*mut u8, usize)> {
-    let page = GDRC_CONTEXT_ALIGN as usize;
-    let len = need.max(1).checked_next_multiple_of(page).ok_or(Error::NoMemory)?;
-    let (prot, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a new anonymous mapping at an address that the kernel chooses touches nothing that exists.
-    let p = unsafe { libc::mmap(core::ptr::null_mut(), len, prot, flags, -1, 0) };
-    if p == libc::MAP_FAILED {
-        return Err(Error::NoMemory);
-    }
-    Ok((p.cast(), len))
-}
-
 /// # Safety
-/// `map` returned it, and nothing uses it any more.
+/// `Map::into_raw` gave it, and nothing uses it any more.
 unsafe fn unmap(base: *mut u8, len: usize) {
-    // SAFETY: our contract. A failure would only leave the mapping where it is.
-    unsafe { libc::munmap(base.cast(), len) };
+    // SAFETY: our contract.
+    drop(unsafe { Map::from_raw(base, len) });
 }
 
 /// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets and memory back.
@@ -379,7 +365,7 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
     let l = unsafe { body.device.close() };
     let (base, len) = body.mapped;
     if len > 0 {
-        // SAFETY: `map` returned it, the device in it is closed.
+        // SAFETY: `into_raw` gave it, the device in it is closed.
         unsafe { unmap(base, len) };
     }
     c.magic.store(FREE, Ordering::Release);

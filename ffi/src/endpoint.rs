@@ -155,13 +155,10 @@ fn endpoint_local(ctx: *mut gdrc_context, qp: gdrc_qp, mr: *const gdrc_mr, out: 
 }
 
 fn random() -> Result<[u32; 2]> {
-    let mut words = [0u32; 2];
-    // SAFETY: the array is 8 writable bytes.
-    let n = unsafe { libc::getrandom(words.as_mut_ptr().cast(), size_of_val(&words), 0) };
-    if n != size_of_val(&words) as isize {
-        return Err(Error::Os(libc::EIO));
-    }
-    Ok(words)
+    let mut b = [0; 8];
+    gdrcore_net::clock::random(&mut b)?;
+    let n = u64::from_ne_bytes(b);
+    Ok([n as u32, (n >> 32) as u32])
 }
 
 /// Writes an endpoint as GDRC_ENDPOINT_WIRE_BYTES bytes for any transport: magic "GDRC", version, fields in big-endian.

@@ -15,7 +15,6 @@ pub mod data;
 pub mod endpoint;
 #[cfg(test)]
 mod fake;
-mod fork;
 mod grh;
 mod layout;
 pub mod objects;

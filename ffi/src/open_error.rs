@@ -48,7 +48,7 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
             "the device name must be \"soft:<address>[:port]\" (IPv6 in brackets) or \"loopback\", at most {} bytes of UTF-8",
             crate::consts::GDRC_DEVICE_NAME_MAX
         )),
-        (Stage::Size, Error::Invalid) => set(format_args!(
+        (Stage::Size, Error::Invalid | Error::NoDevice) => set(format_args!(
             "'{device}': not a device name (\"soft:<address>[:port]\", \"soft:[<IPv6>]:<port>\", \"loopback\"), or a bound of gdrc_config is out of range"
         )),
         (Stage::Size, e) => set(format_args!("'{device}': {e}: a bound of gdrc_config is out of range")),
