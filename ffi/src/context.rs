@@ -127,7 +127,7 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
     // SAFETY: the header's contract: a NUL-terminated string, or NULL, that stays during the call; the request does not outlive it.
     let name: &'a str = unsafe { ptr::text(device) }.inspect_err(|&e| open_error::explain("", Stage::Name, e))?;
     let config = config(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
-    let need = soft::memsize(name, &config).inspect_err(|&e| open_error::explain(name, Stage::Size, e))?;
+    let need = soft::SoftDevice::memsize(name, &config).inspect_err(|&e| open_error::explain(name, Stage::Size, e))?;
     Ok(Request { name, config, need })
 }
 
@@ -144,10 +144,10 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
     };
     let mut flags = 0;
     if c.flags & GDRC_CONFIG_HELPER != 0 {
-        flags |= soft::HELPER;
+        flags |= soft::soft_flags::HELPER;
     }
     if c.flags & GDRC_CONFIG_NO_GSO != 0 {
-        flags |= soft::NO_GSO;
+        flags |= soft::soft_flags::NO_GSO;
     }
     let core = Config {
         max_pd: c.max_pd,
@@ -317,7 +317,7 @@ unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> R
     let owner = ForkGuard::new().inspect_err(|&e| open_error::explain(r.name, Stage::Device, e))?;
     let c = claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
     // SAFETY: our contract is that of `init`.
-    match unsafe { soft::init(base, len, r.name, &r.config) } {
+    match unsafe { soft::SoftDevice::init(base, len, r.name, &r.config) } {
         Ok(device) => {
             open_error::clear();
             let mapped = if mapped { (base, len) } else { (core::ptr::null_mut(), 0) };

@@ -17,6 +17,8 @@ int main(void) {
     size_t need = 0;
     gdrc_context *ctx = NULL;
     gdrc_config config;
+    gdrc_leaks leaks;
+    gdrc_pd pd;
 
     CHECK(gdrc_version_number() == GDRC_VERSION);
     memset(&config, 0, sizeof config);
@@ -26,6 +28,13 @@ int main(void) {
     CHECK(gdrc_open("no such device", NULL, &ctx) == -EINVAL && ctx == NULL);
     CHECK(gdrc_open_error(why, sizeof why) > 0 && strstr(why, "soft:") != NULL);
 
+    CHECK(gdrc_open("loopback", NULL, &ctx) == 0);
+    CHECK(gdrc_open_error(why, sizeof why) == 0);
+    CHECK(gdrc_pd_alloc(ctx, &pd) == 0);
+    memset(&leaks, 0, sizeof leaks);
+    leaks.struct_size = sizeof leaks;
+    CHECK(gdrc_close(ctx, &leaks) == 1 && leaks.pd == 1);
+    CHECK(gdrc_close(ctx, NULL) == -EINVAL);
     printf("gdrcore %s: %zu bytes for a context\n", gdrc_version(), need);
     return 0;
 }
