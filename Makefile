@@ -14,13 +14,24 @@ RELEASE  := $(CARGO_TARGET_DIR)/release
 BIN      := $(CARGO_TARGET_DIR)/c-examples
 VERSION  := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 SOVERSION := 0
+# What a program that links libgdrcore.a needs besides.
+LIBS_PRIVATE := -lpthread -ldl -lm
+# The header's folder as seen from the CMake package, so that an installed tree may be moved.
+INCLUDE_FROM_CMAKE = $(shell realpath -m --relative-to="$(LIBDIR)/cmake/gdrcore" "$(INCLUDEDIR)")
+FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
+	-e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' -e 's|@LIBS_PRIVATE@|$(LIBS_PRIVATE)|g' \
+	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|g' -e 's|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|g' \
+	-e 's|@INCLUDE_FROM_CMAKE@|$(INCLUDE_FROM_CMAKE)|g'
 
-.PHONY: all lib examples demo test install uninstall clean help
+.PHONY: all lib header examples demo test install uninstall clean help
 
 all: lib examples ## Build the library and the C examples.
 
 lib: ## Build libgdrcore.so and libgdrcore.a.
 	$(CARGO) build --release -p gdrcore
+
+header: ## Write include/gdrcore.h anew from ffi/src.
+	GDRC_BLESS=1 $(CARGO) test -q -p gdrcore-tests --test header
 
 examples: lib ## Build the C examples.
 	$(MAKE) -C c-examples OUT="$(BIN)" LIBDIR="$(RELEASE)" INCLUDEDIR="$(CURDIR)/include"
@@ -41,6 +52,10 @@ install: lib ## Install library, header, gdrcore.pc and CMake package below $(DE
 	ln -sf "libgdrcore.so.$(SOVERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so"
 	install -m 644 "$(RELEASE)/libgdrcore.a" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
+	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
+	$(FILL) ffi/pkg/gdrcoreConfig.cmake.in >"$(DESTDIR)$(LIBDIR)/cmake/gdrcore/gdrcoreConfig.cmake"
+	$(FILL) ffi/pkg/gdrcoreConfigVersion.cmake.in >"$(DESTDIR)$(LIBDIR)/cmake/gdrcore/gdrcoreConfigVersion.cmake"
+	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"/*.cmake
 
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \

@@ -1,4 +1,8 @@
+//! Build script of `ffi`: the soname of libgdrcore.so. It changes only when the ABI breaks (docs/ABI.md).
+
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=../build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libgdrcore.so.0");
+    // A missing symbol is an error of the build, not of the first program that loads the library.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
 }

@@ -175,6 +175,8 @@ pub trait Device: Sync {
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()>;
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)>;
     fn qp_destroy(&self, qp: Handle) -> Result<()>;
+    /// The QP's number on the wire.
+    fn qp_num(&self, qp: Handle) -> Result<u32>;
 
     /// Posts a list of send requests and rings the doorbell.
     /// On error `bad` names the first request that was not posted; those before it were.

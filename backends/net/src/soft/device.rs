@@ -201,6 +201,11 @@ impl Device for SoftDevice {
         self.lock().qp_query(qp)
     }
 
+    fn qp_num(&self, qp: Handle) -> Result<u32> {
+        self.fork.check()?;
+        self.lock().qp_number(qp)
+    }
+
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
         // What it owes its peer (a last ACK) leaves first.

@@ -1,0 +1,435 @@
+//! Contexts: what a `gdrc_context *` points at, and how one is opened and closed.
+//!
+//! A context lives in a fixed table of this library, not in the memory of the device. So a pointer is checked by
+//! arithmetic alone, nothing that C passes is dereferenced, and a pointer to a closed context is refused
+//! for as long as its slot is not given again (slots are given in turn, the oldest first).
+
+use crate::consts::*;
+use crate::open_error::{self, Stage};
+use crate::ptr::{self, out, sized_in_optional, sized_out_optional};
+use crate::soft;
+use crate::types::*;
+use core::cell::UnsafeCell;
+use core::ffi::{c_char, c_int, c_void, CStr};
+use core::mem::{size_of, MaybeUninit};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use gdrcore_core::device::{Device, Leaks};
+use gdrcore_core::{Config, Error, Result};
+use gdrcore_net::fork::ForkGuard;
+use gdrcore_net::map::Map;
+
+/// Contexts that one process can have open.
+pub(crate) const SLOTS: usize = 1024;
+
+/// Magic words of a slot. `OPEN` is "gdrcctx" with a version byte.
+const FREE: u64 = 0;
+const CHANGING: u64 = 1;
+const OPEN: u64 = u64::from_le_bytes(*b"gdrcctx\x01");
+
+/// A device that a context owns.
+pub(crate) trait Owned: Device {
+    /// Stops everything and gives system resources back; the device's memory is free afterwards.
+    /// # Safety
+    /// Nobody uses the device any more.
+    unsafe fn close(&self) -> Leaks;
+}
+
+/// Opaque: a device and everything that was made on it.
+#[repr(align(64))]
+pub struct gdrc_context {
+    /// `OPEN` is stored with release after `body` was written, and loaded with acquire before it is read.
+    magic: AtomicU64,
+    body: UnsafeCell<MaybeUninit<Body>>,
+}
+
+#[derive(Clone, Copy)]
+struct Body {
+    device: &'static dyn Owned,
+    /// Tells in one load whether this process is the one that opened it.
+    owner: ForkGuard,
+    /// What gdrc_open mapped, to be unmapped at close; length 0: the caller's memory.
+    mapped: (*mut u8, usize),
+}
+
+const _: () = assert!(size_of::<gdrc_context>() == 64);
+
+// SAFETY: `body` is written only by the thread that moved `magic` to CHANGING, and read only while it is OPEN.
+unsafe impl Sync for gdrc_context {}
+
+static TABLE: [gdrc_context; SLOTS] =
+    [const { gdrc_context { magic: AtomicU64::new(FREE), body: UnsafeCell::new(MaybeUninit::uninit()) } }; SLOTS];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The slot of a pointer that C gave. Any bits are fine.
+#[inline(always)]
+fn slot(ctx: *const gdrc_context) -> Option<&'static gdrc_context> {
+    let off = ctx.addr().wrapping_sub(TABLE.as_ptr().addr());
+    if !off.is_multiple_of(size_of::<gdrc_context>()) {
+        return None;
+    }
+    TABLE.get(off / size_of::<gdrc_context>())
+}
+
+/// The device of a context: the way in of every call.
+#[inline(always)]
+pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn Owned> {
+    let Some(c) = slot(ctx) else { return Err(Error::Invalid) };
+    if c.magic.load(Ordering::Acquire) != OPEN {
+        return Err(Error::StaleHandle);
+    }
+    // SAFETY: OPEN was loaded with acquire, so `body` was written before; it is not changed until close, and the header
+    // forbids other calls on a context during its close.
+    let body = unsafe { (*c.body.get()).assume_init_ref() };
+    body.owner.check()?;
+    Ok(body.device)
+}
+
+/// Takes a free slot, leaves it in CHANGING.
+fn claim() -> Result<&'static gdrc_context> {
+    for _ in 0..SLOTS {
+        let i = NEXT.fetch_add(1, Ordering::Relaxed) % SLOTS;
+        let c = &TABLE[i];
+        if c.magic.compare_exchange(FREE, CHANGING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return Ok(c);
+        }
+    }
+    Err(Error::Os(libc::EMFILE))
+}
+
+/// Fills a claimed slot and opens it.
+fn publish(c: &'static gdrc_context, body: Body) -> *mut gdrc_context {
+    // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes `body`.
+    unsafe { (*c.body.get()).write(body) };
+    c.magic.store(OPEN, Ordering::Release);
+    (&raw const *c).cast_mut()
+}
+
+fn abandon(c: &gdrc_context) {
+    c.magic.store(FREE, Ordering::Release);
+}
+
+/// Puts a device that is not this library's own behind a context pointer: for tests of the C surface.
+#[doc(hidden)]
+#[cfg(test)]
+pub(crate) fn open_test_device(device: &'static dyn Owned) -> *mut gdrc_context {
+    let owner = ForkGuard::new().unwrap();
+    publish(claim().unwrap(), Body { device, owner, mapped: (core::ptr::null_mut(), 0) })
+}
+
+/// What an open needs, checked and in core's terms.
+struct Request<'a> {
+    name: &'a str,
+    config: soft::SoftConfig<'a>,
+    need: usize,
+}
+
+fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request<'a>> {
+    // SAFETY: the header's contract: a NUL-terminated string, or NULL, that stays during the call; the request does not outlive it.
+    let name: &'a str = unsafe { ptr::text(device) }.inspect_err(|&e| open_error::explain("", Stage::Name, e))?;
+    let config = config(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
+    let need = soft::SoftDevice::memsize(name, &config).inspect_err(|&e| open_error::explain(name, Stage::Size, e))?;
+    Ok(Request { name, config, need })
+}
+
+fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
+    let c = sized_in_optional!(cfg);
+    if c.flags & !(GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_HELPER | GDRC_CONFIG_NO_GSO) != 0 || c.reserved != 0 {
+        return Err(Error::Invalid);
+    }
+    let pcap: Option<&'a CStr> = if c.pcap_path.is_null() {
+        None
+    } else {
+        // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
+        Some(unsafe { ptr::cstr(c.pcap_path, libc::PATH_MAX as usize) }?)
+    };
+    let mut flags = 0;
+    if c.flags & GDRC_CONFIG_HELPER != 0 {
+        flags |= soft::soft_flags::HELPER;
+    }
+    if c.flags & GDRC_CONFIG_NO_GSO != 0 {
+        flags |= soft::soft_flags::NO_GSO;
+    }
+    let core = Config {
+        max_pd: c.max_pd,
+        max_mr: c.max_mr,
+        max_cq: c.max_cq,
+        max_qp: c.max_qp,
+        max_srq: c.max_srq,
+        max_ah: c.max_ah,
+        max_peer: c.max_peer,
+        ring_bytes: c.ring_bytes,
+        max_sge: c.max_sge,
+        max_inline: c.max_inline,
+        max_rd_atomic: c.max_rd_atomic,
+        qpn_base: c.qpn_base,
+        qpn_count: c.qpn_count,
+        max_mtu: c.max_mtu,
+        deadline_ns: u64::from(c.deadline_ms) * 1_000_000,
+        window_max: c.window_max,
+        seed: c.seed,
+        flags: c.flags & GDRC_CONFIG_STRICT_CQ,
+    };
+    Ok(soft::SoftConfig { core, flags, pcap })
+}
+
+/// Fills `cfg` with the default of every bound, so that a program can print them or change one by a factor.
+/// `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means the same.
+///
+/// Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over 4096.
+/// Threads: any. Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_config_default(cfg: *mut gdrc_config) -> c_int {
+    ptr::ret(config_default(cfg))
+}
+
+fn config_default(cfg: *mut gdrc_config) -> Result<c_int> {
+    let d = Config::DEFAULT;
+    crate::ptr::sized_out!(cfg).write(&gdrc_config {
+        max_pd: d.max_pd,
+        max_mr: d.max_mr,
+        max_cq: d.max_cq,
+        max_qp: d.max_qp,
+        max_srq: d.max_srq,
+        max_ah: d.max_ah,
+        max_peer: d.max_peer,
+        max_sge: d.max_sge,
+        max_inline: d.max_inline,
+        max_rd_atomic: d.max_rd_atomic,
+        max_mtu: d.max_mtu,
+        window_max: d.window_max,
+        deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),
+        ring_bytes: d.ring_bytes,
+        ..ptr::zeroed()
+    });
+    Ok(0)
+}
+
+/// Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The number depends on
+/// the arguments and the library's version only. `cfg` may be NULL: all defaults.
+///
+/// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is NULL;
+/// -E2BIG: cfg is from a newer header and sets fields that this library does not know; gdrc_open_error has the words.
+/// Threads: any. Cost: no allocation, no system call.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usize) -> c_int {
+    ptr::ret(context_size(device, cfg, bytes))
+}
+
+fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usize) -> Result<c_int> {
+    open_error::explain("", Stage::Argument, Error::Invalid);
+    let out = out!(bytes);
+    let r = request(device, cfg)?;
+    open_error::clear();
+    out.write(r.need);
+    Ok(0)
+}
+
+/// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be aligned to
+/// GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not matter; it must stay where it is,
+/// untouched, until gdrc_close returned.
+///
+/// device: "soft:127.0.0.1", "soft:10.0.0.1:4800", "soft:[::1]:4791", "soft:[fe80::1%eth0]:4791" (a RoCEv2 NIC in
+/// software at that local address and UDP port, 4791 by default) or "loopback" (queue pairs of this context only).
+///
+/// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small; -E2BIG: as in gdrc_context_size;
+/// -EADDRNOTAVAIL: the address is not local; -EADDRINUSE: the port is taken; -EMFILE: over 1024 contexts, or out of
+/// descriptors; other errnos of the system. gdrc_open_error has the words.
+/// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no allocation.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_context_init(
+    memory: *mut c_void,
+    bytes: usize,
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    out: *mut *mut gdrc_context,
+) -> c_int {
+    ptr::ret(context_init(memory, bytes, device, cfg, out))
+}
+
+fn context_init(
+    memory: *mut c_void,
+    bytes: usize,
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    out: *mut *mut gdrc_context,
+) -> Result<c_int> {
+    open_error::explain("", Stage::Argument, Error::Invalid);
+    let out = out!(out);
+    let r = request(device, cfg)?;
+    let stage = Stage::Memory { need: r.need, have: bytes };
+    if memory.is_null()
+        || !memory.addr().is_multiple_of(GDRC_CONTEXT_ALIGN as usize)
+        || memory.addr().checked_add(bytes).is_none()
+    {
+        open_error::explain(r.name, stage, Error::Invalid);
+        return Err(Error::Invalid);
+    }
+    if bytes < r.need {
+        open_error::explain(r.name, stage, Error::NoMemory);
+        return Err(Error::NoMemory);
+    }
+    // SAFETY: the header's contract: `bytes` at `memory` are the context's until close.
+    out.write(unsafe { open_in(memory.cast(), bytes, &r, false) }?);
+    Ok(0)
+}
+
+/// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as gdrc_context_init.
+/// `cfg` may be NULL: all defaults.
+///
+/// Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped.
+/// Threads: any. Cost: one mmap; pages are touched when they are used.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_open(
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    out: *mut *mut gdrc_context,
+) -> c_int {
+    ptr::ret(open(device, cfg, out))
+}
+
+fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_context) -> Result<c_int> {
+    open_error::explain("", Stage::Argument, Error::Invalid);
+    let out = out!(out);
+    let r = request(device, cfg)?;
+    let stage = Stage::Memory { need: r.need, have: 0 };
+    let (base, len) = Map::new(r.need).map(Map::into_raw).inspect_err(|&e| match e {
+        // "too small" is what NoMemory says of a caller's memory; this is the system's refusal.
+        Error::NoMemory => open_error::explain(r.name, stage, Error::Os(libc::ENOMEM)),
+        e => open_error::explain(r.name, stage, e),
+    })?;
+    // SAFETY: the mapping is fresh, ours, and goes only when the open fails or the context closes.
+    match unsafe { open_in(base, len, &r, true) } {
+        Ok(ctx) => {
+            out.write(ctx);
+            Ok(0)
+        }
+        Err(e) => {
+            // SAFETY: `into_raw` gave it, and the failed open left nothing behind that uses it.
+            unsafe { unmap(base, len) };
+            Err(e)
+        }
+    }
+}
+
+/// # Safety
+/// `len` bytes at `base`, page-aligned, are this context's until it is closed.
+unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> Result<*mut gdrc_context> {
+    let owner = ForkGuard::new().inspect_err(|&e| open_error::explain(r.name, Stage::Device, e))?;
+    let c = claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
+    // SAFETY: our contract is that of `init`.
+    match unsafe { soft::SoftDevice::init(base, len, r.name, &r.config) } {
+        Ok(device) => {
+            open_error::clear();
+            let mapped = if mapped { (base, len) } else { (core::ptr::null_mut(), 0) };
+            Ok(publish(c, Body { device, owner, mapped }))
+        }
+        Err(e) => {
+            abandon(c);
+            open_error::explain(r.name, Stage::Device, e);
+            Err(e)
+        }
+    }
+}
+
+/// # Safety
+/// `Map::into_raw` gave it, and nothing uses it any more.
+unsafe fn unmap(base: *mut u8, len: usize) {
+    // SAFETY: our contract.
+    drop(unsafe { Map::from_raw(base, len) });
+}
+
+/// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets and memory back.
+/// What the program did not destroy is counted and destroyed. No other call on the context may run or follow;
+/// later ones get -EINVAL.
+///
+/// Returns the number of objects left behind, and, where `leaks` is not NULL, their kinds.
+/// Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);
+/// -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it stays the parent's).
+/// Threads: one. Cost: system calls.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> c_int {
+    ptr::ret(close(ctx, leaks))
+}
+
+fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
+    let out = sized_out_optional!(leaks);
+    device(ctx)?;
+    let c = slot(ctx).ok_or(Error::Invalid)?;
+    // Of two closes at once one wins, the other sees a stale context.
+    if c.magic.compare_exchange(OPEN, CHANGING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return Err(Error::StaleHandle);
+    }
+    // SAFETY: the slot was OPEN, so `body` was written; it is CHANGING by us, so nobody writes it.
+    let body = unsafe { (*c.body.get()).assume_init() };
+    // SAFETY: the header's contract: no other call on the context runs, and from CHANGING on none begins.
+    let l = unsafe { body.device.close() };
+    let (base, len) = body.mapped;
+    if len > 0 {
+        // SAFETY: `into_raw` gave it, the device in it is closed.
+        unsafe { unmap(base, len) };
+    }
+    c.magic.store(FREE, Ordering::Release);
+    let l = gdrc_leaks { pd: l.pd, mr: l.mr, mw: l.mw, cq: l.cq, qp: l.qp, srq: l.srq, ah: l.ah, ..ptr::zeroed() };
+    let sum: u64 = [l.pd, l.mr, l.mw, l.cq, l.qp, l.srq, l.ah].iter().map(|&n| u64::from(n)).sum();
+    if let Some(out) = out {
+        out.write(&l);
+    }
+    Ok(c_int::try_from(sum).unwrap_or(c_int::MAX))
+}
+
+/// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The memory must stay
+/// untouched until gdrc_close returned.
+///
+/// Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be of use.
+/// Threads: any. Cost: no system call.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> c_int {
+    ptr::ret(arena_add(ctx, memory, bytes))
+}
+
+fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Result<c_int> {
+    let dev = device(ctx)?;
+    if memory.is_null() || !memory.addr().is_multiple_of(64) || bytes == 0 || memory.addr().checked_add(bytes).is_none()
+    {
+        return Err(Error::Invalid);
+    }
+    // SAFETY: the header's contract: the memory is the context's until it is closed.
+    unsafe { dev.arena_add(memory.cast(), bytes) }?;
+    Ok(0)
+}
+
+/// Fills `attr` with what the device can do. `attr->struct_size` must be set before the call.
+///
+/// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0.
+/// Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_query_device(ctx: *mut gdrc_context, attr: *mut gdrc_device_attr) -> c_int {
+    ptr::ret(query_device(ctx, attr))
+}
+
+fn query_device(ctx: *mut gdrc_context, attr: *mut gdrc_device_attr) -> Result<c_int> {
+    let out = crate::ptr::sized_out!(attr);
+    let a = device(ctx)?.query()?;
+    out.write(&gdrc_device_attr {
+        max_msg_size: a.max_msg_size,
+        node_guid: a.node_guid,
+        max_pd: a.max_pd,
+        max_mr: a.max_mr,
+        max_cq: a.max_cq,
+        max_qp: a.max_qp,
+        max_srq: a.max_srq,
+        max_ah: a.max_ah,
+        max_qp_wr: a.max_qp_wr,
+        max_cqe: a.max_cqe,
+        max_sge: a.max_sge,
+        max_inline: a.max_inline,
+        max_rd_atomic: a.max_rd_atomic,
+        active_mtu: a.active_mtu,
+        udp_port: a.udp_port,
+        qpn_base: a.qpn_base,
+        gid: a.gid,
+        scope_id: a.scope_id,
+        ..ptr::zeroed()
+    });
+    Ok(0)
+}

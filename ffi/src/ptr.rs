@@ -1,0 +1,326 @@
+//! Every pointer that C gives is looked at here and nowhere else.
+//!
+//! What can be checked is checked: null, alignment, `struct_size`. What cannot, whether the memory behind a pointer is
+//! the caller's, is the contract of each function in the header; the macros carry that proof to the call sites.
+//! Nothing here panics.
+
+use crate::types::*;
+use core::ffi::{c_char, c_int, CStr};
+use core::fmt;
+use core::mem::{size_of, MaybeUninit};
+use gdrcore_core::{Error, Result};
+
+/// A struct with more than this from a newer header is refused without looking at its tail.
+const STRUCT_SIZE_MAX: usize = 4096;
+
+/// The C result of a call: a count, or the negative errno.
+#[inline(always)]
+pub(crate) fn ret(r: Result<c_int>) -> c_int {
+    match r {
+        Ok(n) => n,
+        Err(e) => errno(e),
+    }
+}
+
+/// Out of line, so that the good path of the hot calls stays short.
+#[cold]
+#[inline(never)]
+pub(crate) fn errno(e: Error) -> c_int {
+    match e.errno() {
+        n @ 1..=4095 => -n,
+        // An `Os` error that carries no errno: a bug below, but not one to confuse the caller's sign test with.
+        _ => -libc::EIO,
+    }
+}
+
+/// A count as a C result.
+#[inline(always)]
+pub(crate) fn count(n: usize) -> c_int {
+    c_int::try_from(n).unwrap_or(c_int::MAX)
+}
+
+fn check<T>(p: *const T) -> Result<()> {
+    if p.is_null() || !p.is_aligned() {
+        return Err(Error::Invalid);
+    }
+    Ok(())
+}
+
+/// A place for a result: known to be non-null and aligned before the call does anything, written only on success.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// # Safety
+    /// `p` is null, misaligned, or writable for a `T` until the returned value is dropped.
+    #[inline(always)]
+    pub(crate) unsafe fn new(p: *mut T) -> Result<Self> {
+        check(p)?;
+        Ok(Out(p))
+    }
+
+    /// As `new`, with null for "not wanted".
+    /// # Safety
+    /// As for `new`.
+    pub(crate) unsafe fn optional(p: *mut T) -> Result<Option<Self>> {
+        if p.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the same contract as ours.
+        unsafe { Self::new(p) }.map(Some)
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(self, v: T) {
+        // SAFETY: `new` was promised a writable place, and checked that it is non-null and aligned.
+        unsafe { self.0.write(v) }
+    }
+}
+
+/// A struct whose first field is `u32 struct_size`.
+/// # Safety
+/// `repr(C)`, no niches, no drop: all-zero bytes and any mix of bytes are a value; the first field is that `u32`.
+pub(crate) unsafe trait Versioned: Copy {}
+
+macro_rules! versioned {
+    // SAFETY: repr(C) structs of integers and raw pointers in types.rs, each with struct_size first.
+    ($($t:ty)*) => { $(unsafe impl Versioned for $t {})* };
+}
+versioned! {
+    gdrc_config gdrc_device_attr gdrc_mr_attr gdrc_srq_attr gdrc_qp_init gdrc_qp_attr gdrc_leaks gdrc_endpoint
+    gdrc_connect_opts
+}
+
+/// `struct_size` of the struct at `p`, if it can be one.
+/// # Safety
+/// `p` is null, misaligned, or readable for 4 bytes.
+unsafe fn struct_size<T: Versioned>(p: *const T) -> Result<usize> {
+    check(p)?;
+    // SAFETY: non-null and aligned by `check`; `Versioned` says that a u32 lies first.
+    let n = unsafe { p.cast::<u32>().read() } as usize;
+    if n < size_of::<u32>() {
+        return Err(Error::Invalid);
+    }
+    if n > STRUCT_SIZE_MAX {
+        return Err(Error::TooBig);
+    }
+    Ok(n)
+}
+
+/// A zeroed `T` with its own size in it.
+pub(crate) fn zeroed<T: Versioned>() -> T {
+    let mut v = MaybeUninit::<T>::zeroed();
+    // SAFETY: `Versioned`: a u32 lies first, and the struct is aligned for its fields.
+    unsafe { v.as_mut_ptr().cast::<u32>().write(size_of::<T>() as u32) };
+    // SAFETY: `Versioned`: all-zero bytes are a value.
+    unsafe { v.assume_init() }
+}
+
+/// Copies a struct of the caller's version into one of ours: a missing tail is zero, which means default;
+/// a longer one must be zero, else the caller asks for what this library does not know.
+/// # Safety
+/// `p` is null, misaligned, or readable for 4 bytes and for the `struct_size` that they hold.
+pub(crate) unsafe fn read<T: Versioned>(p: *const T) -> Result<T> {
+    // SAFETY: our contract covers the 4 bytes.
+    let n = unsafe { struct_size(p) }?;
+    let ours = size_of::<T>();
+    let bytes = p.cast::<u8>();
+    for i in ours..n {
+        // SAFETY: i < n = struct_size, which our contract says is readable.
+        if unsafe { bytes.add(i).read() } != 0 {
+            return Err(Error::TooBig);
+        }
+    }
+    let mut v = zeroed::<T>();
+    // SAFETY: n bytes are readable at `p`, `v` has `ours` bytes, and a local never overlaps the caller's memory.
+    unsafe { core::ptr::copy_nonoverlapping(bytes, (&raw mut v).cast::<u8>(), n.min(ours)) };
+    Ok(v)
+}
+
+/// As [`read`], with null for "all defaults".
+/// # Safety
+/// As for `read`.
+pub(crate) unsafe fn read_optional<T: Versioned>(p: *const T) -> Result<T> {
+    if p.is_null() {
+        return Ok(zeroed());
+    }
+    // SAFETY: the same contract as ours.
+    unsafe { read(p) }
+}
+
+/// A place for a struct of the caller's version.
+pub(crate) struct VersionedOut<T>(*mut T, usize);
+
+impl<T: Versioned> VersionedOut<T> {
+    /// # Safety
+    /// `p` is null, misaligned, or readable for 4 bytes and writable for the `struct_size` that they hold
+    /// until the returned value is dropped.
+    pub(crate) unsafe fn new(p: *mut T) -> Result<Self> {
+        // SAFETY: our contract covers the 4 bytes.
+        let n = unsafe { struct_size(p) }?;
+        Ok(VersionedOut(p, n))
+    }
+
+    /// As `new`, with null for "not wanted".
+    /// # Safety
+    /// As for `new`.
+    pub(crate) unsafe fn optional(p: *mut T) -> Result<Option<Self>> {
+        if p.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the same contract as ours.
+        unsafe { Self::new(p) }.map(Some)
+    }
+
+    /// Writes what both versions know, zeroes what only the caller's knows, keeps the caller's `struct_size`.
+    pub(crate) fn write(self, v: &T) {
+        let VersionedOut(p, n) = self;
+        let head = size_of::<u32>();
+        let known = n.min(size_of::<T>());
+        let src = (&raw const *v).cast::<u8>();
+        let dst = p.cast::<u8>();
+        // SAFETY: head <= known (struct_size is at least 4), so the start lies within `v` and within the n bytes of `p`.
+        let (src, to) = unsafe { (src.add(head), dst.add(head)) };
+        // SAFETY: known <= size_of::<T>() and known <= n, which `new` was promised to be writable; `v` is ours.
+        unsafe { core::ptr::copy_nonoverlapping(src, to, known - head) };
+        // SAFETY: known <= n.
+        let tail = unsafe { dst.add(known) };
+        // SAFETY: the n - known bytes after `known` are writable by the contract of `new`.
+        unsafe { core::ptr::write_bytes(tail, 0, n - known) };
+    }
+}
+
+/// A C string of at most [`GDRC_DEVICE_NAME_MAX`](crate::consts::GDRC_DEVICE_NAME_MAX) bytes as text.
+/// # Safety
+/// `p` is null or points to a NUL-terminated string that outlives `'a`.
+pub(crate) unsafe fn text<'a>(p: *const c_char) -> Result<&'a str> {
+    // SAFETY: the same contract as ours.
+    let s = unsafe { cstr(p, crate::consts::GDRC_DEVICE_NAME_MAX as usize) }?;
+    s.to_str().map_err(|_| Error::Invalid)
+}
+
+/// A C string of at most `max` bytes.
+/// # Safety
+/// As for `text`.
+pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize) -> Result<&'a CStr> {
+    check(p)?;
+    for n in 0..=max {
+        // SAFETY: bytes up to and including the NUL are readable, and none before n was NUL.
+        if unsafe { p.add(n).read() } == 0 {
+            // SAFETY: the NUL lies at n, within readable memory that outlives 'a.
+            return Ok(unsafe { CStr::from_ptr(p) });
+        }
+    }
+    Err(Error::Invalid)
+}
+
+/// Formats into a caller's buffer like snprintf: NUL-terminated, cut where it does not fit; returns the length that it
+/// needs without the NUL.
+/// # Safety
+/// `buf` is null or writable for `len` bytes.
+pub(crate) unsafe fn format(buf: *mut c_char, len: usize, args: fmt::Arguments<'_>) -> Result<c_int> {
+    if buf.is_null() && len != 0 {
+        return Err(Error::Invalid);
+    }
+    let mut w = Writer { buf: buf.cast(), room: len.saturating_sub(1), needed: 0 };
+    // Writer never fails, and neither do the Display implementations of core.
+    let _ = fmt::write(&mut w, args);
+    if len > 0 {
+        let end = w.needed.min(len - 1);
+        // SAFETY: end < len, and `buf` is writable for len bytes.
+        unsafe { buf.add(end).write(0) };
+    }
+    Ok(count(w.needed))
+}
+
+struct Writer {
+    buf: *mut u8,
+    room: usize,
+    needed: usize,
+}
+
+impl fmt::Write for Writer {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let take = self.room.saturating_sub(self.needed).min(s.len());
+        if take > 0 {
+            // SAFETY: needed < room <= the buffer's length where take > 0 (see `take`).
+            let to = unsafe { self.buf.add(self.needed) };
+            // SAFETY: needed + take <= room, within the buffer that `format` was promised; a str of ours does not overlap it.
+            unsafe { core::ptr::copy_nonoverlapping(s.as_ptr(), to, take) };
+        }
+        self.needed = self.needed.saturating_add(s.len());
+        Ok(())
+    }
+}
+
+/// `Out` of a pointer argument; returns from the function with -EINVAL on null or misaligned.
+macro_rules! out {
+    ($p:expr) => {{
+        // SAFETY: the header's contract: the argument is NULL or a writable struct of its type, for the call's length.
+        (unsafe { $crate::ptr::Out::new($p) })?
+    }};
+}
+/// As `out!`, NULL allowed.
+macro_rules! out_optional {
+    ($p:expr) => {{
+        // SAFETY: as for out!.
+        (unsafe { $crate::ptr::Out::optional($p) })?
+    }};
+}
+/// A struct with struct_size that the caller filled.
+macro_rules! sized_in {
+    ($p:expr) => {{
+        // SAFETY: the header's contract: NULL or a readable struct of struct_size bytes.
+        (unsafe { $crate::ptr::read($p) })?
+    }};
+}
+/// As `sized_in!`, NULL means all defaults.
+macro_rules! sized_in_optional {
+    ($p:expr) => {{
+        // SAFETY: as for sized_in!.
+        (unsafe { $crate::ptr::read_optional($p) })?
+    }};
+}
+/// A struct with struct_size that the call fills.
+macro_rules! sized_out {
+    ($p:expr) => {{
+        // SAFETY: the header's contract: NULL or a writable struct of struct_size bytes, for the call's length.
+        (unsafe { $crate::ptr::VersionedOut::new($p) })?
+    }};
+}
+/// As `sized_out!`, NULL allowed.
+macro_rules! sized_out_optional {
+    ($p:expr) => {{
+        // SAFETY: as for sized_out!.
+        (unsafe { $crate::ptr::VersionedOut::optional($p) })?
+    }};
+}
+/// A frozen struct that the caller filled, copied.
+macro_rules! plain_in {
+    ($p:expr) => {{
+        let p = $p;
+        // SAFETY: the header's contract: NULL or a readable struct of its type.
+        (unsafe { $crate::ptr::read_plain(p) })?
+    }};
+}
+pub(crate) use {out, out_optional, plain_in, sized_in, sized_in_optional, sized_out, sized_out_optional};
+
+/// Copies a frozen struct.
+/// # Safety
+/// `p` is null, misaligned, or readable for a `T`.
+pub(crate) unsafe fn read_plain<T: Copy>(p: *const T) -> Result<T> {
+    check(p)?;
+    // SAFETY: non-null and aligned by `check`, readable by our contract.
+    Ok(unsafe { p.read() })
+}
+
+/// The caller's array of `n` completions.
+/// # Safety
+/// `p` is null, misaligned, or writable for `n` structs, by nobody else during `'a`.
+#[inline(always)]
+pub(crate) unsafe fn wc_slice<'a>(p: *mut gdrc_wc, n: c_int) -> Result<&'a mut [gdrcore_core::verbs::types::Wc]> {
+    check(p)?;
+    let n = usize::try_from(n).map_err(|_| Error::Invalid)?;
+    // SAFETY: aligned and non-null by `check`; writable for n by our contract; layout.rs asserts that gdrc_wc and Wc are
+    // one layout, integers only, so that whatever bytes lie there are values; n * 48 < isize::MAX as n is a C int.
+    Ok(unsafe { core::slice::from_raw_parts_mut(p.cast(), n) })
+}

@@ -1,0 +1,189 @@
+//! Queue pairs: create, modify, query, destroy.
+
+use crate::context::device;
+use crate::objects::ah_attr;
+use crate::ptr::{out, out_optional, ret, sized_in, sized_out, sized_out_optional, zeroed};
+use crate::types::*;
+use core::ffi::c_int;
+use gdrcore_core::verbs::types::{QpAttr, QpCap, QpInit};
+use gdrcore_core::Result;
+
+fn cap_in(c: &gdrc_qp_cap) -> QpCap {
+    QpCap {
+        max_send_wr: c.max_send_wr,
+        max_recv_wr: c.max_recv_wr,
+        max_send_sge: c.max_send_sge,
+        max_recv_sge: c.max_recv_sge,
+        max_inline_data: c.max_inline_data,
+    }
+}
+
+fn cap_out(c: &QpCap) -> gdrc_qp_cap {
+    gdrc_qp_cap {
+        max_send_wr: c.max_send_wr,
+        max_recv_wr: c.max_recv_wr,
+        max_send_sge: c.max_send_sge,
+        max_recv_sge: c.max_recv_sge,
+        max_inline_data: c.max_inline_data,
+    }
+}
+
+/// Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its `cap` holds what was
+/// given. `qpn` receives the QP's number and may be NULL.
+///
+/// Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different protection domains,
+/// a size over the device's, an unknown qp_type, a NULL pointer, with GDRC_CONFIG_STRICT_CQ a CQ that is too small;
+/// -EOPNOTSUPP: the device does not have this type.
+/// Threads: any. Cost: no system call. Source: IBTA verb Create Queue Pair; ibv_create_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_create(
+    ctx: *mut gdrc_context,
+    inout: *mut gdrc_qp_init,
+    out: *mut gdrc_qp,
+    qpn: *mut u32,
+) -> c_int {
+    ret(qp_create(ctx, inout, out, qpn))
+}
+
+fn qp_create(ctx: *mut gdrc_context, inout: *mut gdrc_qp_init, out: *mut gdrc_qp, qpn: *mut u32) -> Result<c_int> {
+    let out = out!(out);
+    let qpn = out_optional!(qpn);
+    let mut init = sized_in!(inout.cast_const());
+    let given = sized_out!(inout);
+    let (handle, number, cap) = device(ctx)?.qp_create(&QpInit {
+        pd: init.pd.handle,
+        send_cq: init.send_cq.handle,
+        recv_cq: init.recv_cq.handle,
+        srq: init.srq.handle,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+        cap: cap_in(&init.cap),
+    })?;
+    out.write(gdrc_qp { handle });
+    init.cap = cap_out(&cap);
+    given.write(&init);
+    if let Some(qpn) = qpn {
+        qpn.write(number);
+    }
+    Ok(0)
+}
+
+/// Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. What each transition needs and
+/// allows is the table of IBTA's Modify Queue Pair. gdrc_qp_connect does the usual ones in one call.
+///
+/// Errors: -EINVAL: the transition does not exist, needs an attribute that mask lacks or does not allow one that it has,
+/// a value is out of range, stale handle, attr is NULL or its struct_size 0 (nothing was changed);
+/// -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none; to RTR it may take a peer slot (-ENOMEM).
+/// Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_modify(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    attr: *const gdrc_qp_attr,
+    mask: u32,
+) -> c_int {
+    ret(qp_modify(ctx, qp, attr, mask))
+}
+
+fn qp_modify(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *const gdrc_qp_attr, mask: u32) -> Result<c_int> {
+    let a = sized_in!(attr);
+    let a = QpAttr {
+        qp_state: a.qp_state,
+        cur_qp_state: a.cur_qp_state,
+        path_mtu: a.path_mtu,
+        qkey: a.qkey,
+        rq_psn: a.rq_psn,
+        sq_psn: a.sq_psn,
+        dest_qp_num: a.dest_qp_num,
+        qp_access_flags: a.qp_access_flags,
+        ah: ah_attr(&a.ah),
+        cap: cap_in(&a.cap),
+        pkey_index: a.pkey_index,
+        port_num: a.port_num,
+        en_sqd_async_notify: a.en_sqd_async_notify,
+        sq_draining: a.sq_draining,
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        reserved: 0,
+        rate_limit_bps: a.rate_limit_bps,
+    };
+    device(ctx)?.qp_modify(qp.handle, &a, mask)?;
+    Ok(0)
+}
+
+/// Fills `attr`, and `init` unless it is NULL (struct_size set in both), with what the QP is now.
+///
+/// Errors: -EINVAL: stale handle, attr is NULL, a struct_size is 0.
+/// Threads: any. Cost: none. Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_query(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    attr: *mut gdrc_qp_attr,
+    init: *mut gdrc_qp_init,
+) -> c_int {
+    ret(qp_query(ctx, qp, attr, init))
+}
+
+fn qp_query(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *mut gdrc_qp_attr, init: *mut gdrc_qp_init) -> Result<c_int> {
+    let attr = sized_out!(attr);
+    let init = sized_out_optional!(init);
+    let (a, i) = device(ctx)?.qp_query(qp.handle)?;
+    attr.write(&gdrc_qp_attr {
+        qp_state: a.qp_state,
+        cur_qp_state: a.cur_qp_state,
+        path_mtu: a.path_mtu,
+        qkey: a.qkey,
+        rq_psn: a.rq_psn,
+        sq_psn: a.sq_psn,
+        dest_qp_num: a.dest_qp_num,
+        qp_access_flags: a.qp_access_flags,
+        ah: gdrc_ah_attr {
+            dgid: a.ah.dgid,
+            scope_id: a.ah.scope_id,
+            udp_port: a.ah.udp_port,
+            hop_limit: a.ah.hop_limit,
+            traffic_class: a.ah.traffic_class,
+        },
+        cap: cap_out(&a.cap),
+        pkey_index: a.pkey_index,
+        port_num: a.port_num,
+        en_sqd_async_notify: a.en_sqd_async_notify,
+        sq_draining: a.sq_draining,
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        rate_limit_bps: a.rate_limit_bps,
+        ..zeroed()
+    });
+    if let Some(init) = init {
+        init.write(&gdrc_qp_init {
+            qp_type: i.qp_type,
+            pd: gdrc_pd { handle: i.pd },
+            send_cq: gdrc_cq { handle: i.send_cq },
+            recv_cq: gdrc_cq { handle: i.recv_cq },
+            srq: gdrc_srq { handle: i.srq },
+            sq_sig_all: i.sq_sig_all,
+            cap: cap_out(&i.cap),
+            ..zeroed()
+        });
+    }
+    Ok(0)
+}
+
+/// Destroys a QP. Requests still in it end without completion, and the device does not touch their memory any more;
+/// completions that are already in a CQ stay there.
+///
+/// Errors: -EBUSY: another thread uses it, or a type-2 window is bound to it; -EINVAL: stale handle.
+/// Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
+    ret(device(ctx).and_then(|d| d.qp_destroy(qp.handle)).map(|()| 0))
+}

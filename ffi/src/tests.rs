@@ -1,0 +1,511 @@
+//! The C surface with hostile arguments, over a fake device: what it must refuse before any device is asked.
+
+use crate::connect::*;
+use crate::consts::*;
+use crate::context::*;
+use crate::data::*;
+use crate::endpoint::*;
+use crate::fake::{Fake, DEPTH, GOOD, QPN};
+use crate::objects::*;
+use crate::open_error::*;
+use crate::ptr::zeroed;
+use crate::qp::*;
+use crate::stats::*;
+use crate::strings::*;
+use crate::types::*;
+use core::ffi::{c_char, c_int, CStr};
+use core::mem::{size_of, MaybeUninit};
+use core::ptr::{null, null_mut};
+use core::sync::atomic::Ordering;
+use gdrcore_core::counters::Counters;
+
+const EINVAL: c_int = -libc::EINVAL;
+
+/// All calls here are C calls with pointers of the tests' own locals, or with deliberate garbage that must not be followed.
+macro_rules! c {
+    ($e:expr) => {{
+        // SAFETY: every pointer is null, checked garbage, or a live local that is large enough.
+        unsafe { $e }
+    }};
+}
+
+fn open_error_text() -> String {
+    let mut buf = [0 as c_char; 600];
+    let n = c!(gdrc_open_error(buf.as_mut_ptr(), buf.len()));
+    // SAFETY: gdrc_open_error ends its text with NUL.
+    let s = unsafe { CStr::from_ptr(buf.as_ptr()) }.to_str().unwrap().to_string();
+    assert_eq!(s.len(), usize::try_from(n).unwrap());
+    s
+}
+
+fn send_wr(num_sge: i32) -> gdrc_send_wr {
+    // SAFETY: integers, raw pointers and a union of integers: zero is a value of each.
+    let mut wr: gdrc_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    wr.num_sge = num_sge;
+    wr
+}
+
+#[test]
+fn context_pointers_of_any_bits_are_refused_without_being_followed() {
+    let (_, good) = Fake::open();
+    let mut pd = gdrc_pd::default();
+    let base = good.addr();
+    for bits in [0, 1, 7, 64, 4096, base + 1, base + 8, base + 63, base ^ (1 << 40), usize::MAX, usize::MAX - 63] {
+        let ctx = core::ptr::without_provenance_mut(bits);
+        assert_eq!(c!(gdrc_pd_alloc(ctx, &mut pd)), EINVAL, "{bits:#x}");
+        assert_eq!(c!(gdrc_progress(ctx)), EINVAL);
+        assert_eq!(c!(gdrc_poll_cq(ctx, gdrc_cq { handle: GOOD }, 1, [gdrc_wc::default()].as_mut_ptr())), EINVAL);
+        assert_eq!(c!(gdrc_close(ctx, null_mut())), EINVAL);
+    }
+    assert_eq!(pd.handle, 0);
+    assert_eq!(c!(gdrc_pd_alloc(good, &mut pd)), 0);
+    assert_eq!(pd.handle, GOOD);
+}
+
+#[test]
+fn context_is_stale_after_close_and_leaks_are_counted() {
+    let (fake, ctx) = Fake::open();
+    let mut leaks: gdrc_leaks = zeroed();
+    leaks.struct_size = 0;
+    assert_eq!(c!(gdrc_close(ctx, &mut leaks)), EINVAL);
+    assert_eq!(fake.closed.load(Ordering::Relaxed), 0);
+    leaks = zeroed();
+    assert_eq!(c!(gdrc_close(ctx, &mut leaks)), 3);
+    assert_eq!((leaks.qp, leaks.mr, leaks.pd), (2, 1, 0));
+    assert_eq!(c!(gdrc_close(ctx, &mut leaks)), EINVAL);
+    assert_eq!(c!(gdrc_fd(ctx)), EINVAL);
+    assert_eq!(fake.closed.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn context_of_the_parent_is_refused_in_the_child() {
+    let (_, ctx) = Fake::open();
+    // SAFETY: the child calls only gdrcore functions that touch atomics, and _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let ok =
+                c!(gdrc_progress(ctx)) == -libc::EOWNERDEAD && c!(gdrc_close(ctx, null_mut())) == -libc::EOWNERDEAD;
+            // SAFETY: ends the child without running the harness.
+            unsafe { libc::_exit(if ok { 0 } else { 1 }) }
+        }
+        pid => {
+            let mut status = -1;
+            // SAFETY: our child, our local.
+            unsafe { libc::waitpid(pid, &mut status, 0) };
+            assert_eq!(status, 0);
+        }
+    }
+    assert_eq!(c!(gdrc_arm(ctx)), 1);
+}
+
+#[test]
+fn null_outputs_are_refused_before_the_device_is_asked() {
+    let (fake, ctx) = Fake::open();
+    let (pd, mr, cq, srq, qp) = (
+        gdrc_pd { handle: GOOD },
+        gdrc_mr { handle: GOOD },
+        gdrc_cq { handle: GOOD },
+        gdrc_srq { handle: GOOD },
+        gdrc_qp { handle: GOOD },
+    );
+    let mem = (&raw const *fake).cast_mut().cast();
+    let mut srq_attr: gdrc_srq_attr = zeroed();
+    let mut init: gdrc_qp_init = zeroed();
+    let mut e: gdrc_endpoint = zeroed();
+    let mut out = gdrc_ah::default();
+    let results = [
+        c!(gdrc_pd_alloc(ctx, null_mut())),
+        c!(gdrc_mr_reg(ctx, pd, mem, 8, 1, null_mut(), null_mut())),
+        c!(gdrc_mr_query(ctx, mr, null_mut())),
+        c!(gdrc_mw_alloc(ctx, pd, 1, null_mut(), null_mut())),
+        c!(gdrc_ah_create(ctx, pd, null(), &mut out)),
+        c!(gdrc_ah_create(ctx, pd, null(), null_mut())),
+        c!(gdrc_ah_from_wc(ctx, pd, null(), null(), &mut out)),
+        c!(gdrc_cq_create(ctx, 1, null_mut())),
+        c!(gdrc_srq_create(ctx, pd, &mut srq_attr, null_mut())),
+        c!(gdrc_srq_create(ctx, pd, null_mut(), &mut gdrc_srq::default())),
+        c!(gdrc_srq_query(ctx, srq, null_mut())),
+        c!(gdrc_qp_create(ctx, &mut init, null_mut(), null_mut())),
+        c!(gdrc_qp_create(ctx, null_mut(), &mut gdrc_qp::default(), null_mut())),
+        c!(gdrc_qp_modify(ctx, qp, null(), 1)),
+        c!(gdrc_qp_query(ctx, qp, null_mut(), null_mut())),
+        c!(gdrc_post_send(ctx, qp, null(), null_mut())),
+        c!(gdrc_post_recv(ctx, qp, null(), null_mut())),
+        c!(gdrc_post_srq_recv(ctx, srq, null(), null_mut())),
+        c!(gdrc_poll_cq(ctx, cq, 1, null_mut())),
+        c!(gdrc_poll_cq(ctx, cq, -1, [gdrc_wc::default()].as_mut_ptr())),
+        c!(gdrc_poll_cq(ctx, cq, c_int::MIN, [gdrc_wc::default()].as_mut_ptr())),
+        c!(gdrc_cq_event(ctx, null_mut())),
+        c!(gdrc_async_event(ctx, null_mut())),
+        c!(gdrc_endpoint_local(ctx, qp, null(), null_mut())),
+        c!(gdrc_endpoint_pack(null(), null_mut())),
+        c!(gdrc_endpoint_pack(&e, null_mut())),
+        c!(gdrc_endpoint_unpack(null(), &mut e)),
+        c!(gdrc_qp_connect(ctx, qp, null(), null(), null())),
+        c!(gdrc_counters(ctx, null_mut(), 4)),
+        c!(gdrc_qp_counters(ctx, qp, null_mut(), 4)),
+        c!(gdrc_last_cause(ctx, null_mut())),
+        c!(gdrc_qp_cause(ctx, qp, null_mut())),
+        c!(gdrc_cause_str(null(), null_mut(), 0)),
+        c!(gdrc_query_device(ctx, null_mut())),
+        c!(gdrc_arena_add(ctx, null_mut(), 4096)),
+        c!(gdrc_config_default(null_mut())),
+        c!(gdrc_context_size(null(), null(), null_mut())),
+        c!(gdrc_open(null(), null(), null_mut())),
+        c!(gdrc_open_error(null_mut(), 10)),
+    ];
+    assert_eq!(results, [EINVAL; 39]);
+    assert_eq!(fake.calls.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn misaligned_structs_are_refused() {
+    let (fake, ctx) = Fake::open();
+    let mut room = [0u64; 64];
+    let odd: *mut u8 = room.as_mut_ptr().cast::<u8>().wrapping_add(1);
+    assert_eq!(c!(gdrc_pd_alloc(ctx, odd.cast())), EINVAL);
+    assert_eq!(c!(gdrc_query_device(ctx, odd.cast())), EINVAL);
+    assert_eq!(c!(gdrc_post_send(ctx, gdrc_qp { handle: GOOD }, odd.cast(), null_mut())), EINVAL);
+    assert_eq!(c!(gdrc_poll_cq(ctx, gdrc_cq { handle: GOOD }, 1, odd.cast())), EINVAL);
+    assert_eq!(c!(gdrc_counters(ctx, odd.cast(), 1)), EINVAL);
+    assert_eq!(fake.calls.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn stale_and_garbage_handles_reach_the_device_and_come_back_as_einval() {
+    let (_, ctx) = Fake::open();
+    for handle in [0, 1, GOOD ^ 1, GOOD ^ (1 << 63), u64::MAX] {
+        assert_eq!(c!(gdrc_pd_dealloc(ctx, gdrc_pd { handle })), EINVAL);
+        assert_eq!(c!(gdrc_mr_dereg(ctx, gdrc_mr { handle })), EINVAL);
+        assert_eq!(c!(gdrc_mw_dealloc(ctx, gdrc_mw { handle })), EINVAL);
+        assert_eq!(c!(gdrc_ah_destroy(ctx, gdrc_ah { handle })), EINVAL);
+        assert_eq!(c!(gdrc_cq_resize(ctx, gdrc_cq { handle }, 4)), EINVAL);
+        assert_eq!(c!(gdrc_cq_destroy(ctx, gdrc_cq { handle })), EINVAL);
+        assert_eq!(c!(gdrc_cq_arm(ctx, gdrc_cq { handle }, 0)), EINVAL);
+        assert_eq!(c!(gdrc_srq_modify(ctx, gdrc_srq { handle }, 4)), EINVAL);
+        assert_eq!(c!(gdrc_srq_destroy(ctx, gdrc_srq { handle })), EINVAL);
+        assert_eq!(c!(gdrc_qp_destroy(ctx, gdrc_qp { handle })), EINVAL);
+        let wr = send_wr(0);
+        let mut bad = null();
+        assert_eq!(c!(gdrc_post_send(ctx, gdrc_qp { handle }, &wr, &mut bad)), EINVAL);
+        assert!(core::ptr::eq(bad, &wr));
+    }
+}
+
+#[test]
+fn struct_size_rules_hold_in_both_directions() {
+    let (_, ctx) = Fake::open();
+    // A caller of a longer future version: the tail that we do not know is zeroed.
+    let mut long = [u32::MAX; 40];
+    long[0] = 160;
+    assert_eq!(c!(gdrc_query_device(ctx, long.as_mut_ptr().cast())), 0);
+    assert_eq!(long[0], 160);
+    let known = size_of::<gdrc_device_attr>() / 4;
+    assert!(long[known..].iter().all(|&w| w == 0));
+    // A caller of a shorter version: nothing behind its end is touched.
+    let mut short = [u32::MAX; 40];
+    short[0] = 16;
+    assert_eq!(c!(gdrc_query_device(ctx, short.as_mut_ptr().cast())), 0);
+    assert!(short[4..].iter().all(|&w| w == u32::MAX));
+    // Sizes that none can have.
+    for (size, err) in [(0, EINVAL), (3, EINVAL), (4097, -libc::E2BIG), (u32::MAX, -libc::E2BIG)] {
+        let mut a: gdrc_device_attr = zeroed();
+        a.struct_size = size;
+        assert_eq!(c!(gdrc_query_device(ctx, &mut a)), err, "{size}");
+        let mut cfg: gdrc_config = zeroed();
+        cfg.struct_size = size;
+        assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), &cfg, &mut 0)), err, "{size}");
+    }
+    // As input: a zero tail is fine, another is not.
+    let mut cfg = [0u32; 40];
+    cfg[0] = 160;
+    let mut bytes = 0;
+    assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), cfg.as_ptr().cast(), &mut bytes)), 0);
+    assert!(bytes > 0);
+    cfg[39] = 1;
+    bytes = 7;
+    assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), cfg.as_ptr().cast(), &mut bytes)), -libc::E2BIG);
+    assert_eq!(bytes, 7);
+    assert!(open_error_text().contains("newer header"), "{}", open_error_text());
+}
+
+#[test]
+fn config_flags_and_reserved_fields_must_have_a_meaning() {
+    let mut cfg: gdrc_config = zeroed();
+    cfg.flags = 1 << 31;
+    assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), &cfg, &mut 0)), EINVAL);
+    cfg.flags = 0;
+    cfg.reserved = 1;
+    assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), &cfg, &mut 0)), EINVAL);
+    let mut cfg: gdrc_config = zeroed();
+    assert_eq!(c!(gdrc_config_default(&mut cfg)), 0);
+    assert_eq!((cfg.max_qp, cfg.max_mtu, cfg.deadline_ms), (128, 4096, 30_000));
+}
+
+#[test]
+fn open_errors_say_what_to_do() {
+    let mut ctx = null_mut();
+    for name in [c"", c"soft", c"mlx5_0", c"soft:", c"loopback2"] {
+        assert!(c!(gdrc_open(name.as_ptr(), null(), &mut ctx)) < 0, "{name:?}");
+        assert!(ctx.is_null());
+        assert!(open_error_text().contains("loopback"), "{name:?}: {}", open_error_text());
+    }
+    let long = [b'x' as c_char; 4096];
+    assert_eq!(c!(gdrc_open(long.as_ptr(), null(), &mut ctx)), EINVAL);
+    assert!(open_error_text().contains("255"));
+    assert_eq!(c!(gdrc_open(null(), null(), &mut ctx)), EINVAL);
+    // Cut like snprintf.
+    let mut buf = [1 as c_char; 8];
+    let n = c!(gdrc_open_error(buf.as_mut_ptr(), buf.len()));
+    assert!(n > 8 && buf[7] == 0 && buf[6] != 0);
+    assert_eq!(n, c!(gdrc_open_error(null_mut(), 0)));
+}
+
+#[test]
+fn caller_memory_must_be_aligned_and_large_enough() {
+    let mut need = 0;
+    assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), null(), &mut need)), 0);
+    let mut ctx = null_mut();
+    let mut init = |bits: usize, len| {
+        c!(gdrc_context_init(core::ptr::without_provenance_mut(bits), len, c"loopback".as_ptr(), null(), &mut ctx))
+    };
+    assert_eq!(init(0, need), EINVAL);
+    assert_eq!(init(4096 + 8, need), EINVAL);
+    assert_eq!(init(4096 + 2048, need), EINVAL);
+    assert_eq!(init(usize::MAX - 4095, need), EINVAL);
+    assert_eq!(init(4096, usize::MAX), EINVAL);
+    assert_eq!(init(4096, need - 1), -libc::ENOMEM);
+    assert!(open_error_text().contains(&need.to_string()));
+    assert_eq!(init(4096, 0), -libc::ENOMEM);
+    assert!(ctx.is_null());
+}
+
+#[test]
+fn registration_refuses_ranges_that_cannot_be() {
+    let (fake, ctx) = Fake::open();
+    let pd = gdrc_pd { handle: GOOD };
+    let mut mr = gdrc_mr::default();
+    let at = core::ptr::without_provenance_mut;
+    assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 0, 1, &mut mr, null_mut())), EINVAL);
+    assert_eq!(c!(gdrc_mr_reg(ctx, pd, null_mut(), 4096, 1, &mut mr, null_mut())), EINVAL);
+    assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), usize::MAX, 1, &mut mr, null_mut())), EINVAL);
+    assert_eq!(c!(gdrc_mr_reg_iova(ctx, pd, at(4096), 4096, u64::MAX, 1, &mut mr, null_mut())), EINVAL);
+    assert_eq!(c!(gdrc_mr_reg_iova(ctx, pd, at(4096), 4096, 8, GDRC_ACCESS_ZERO_BASED, &mut mr, null_mut())), EINVAL);
+    assert_eq!(fake.calls.load(Ordering::Relaxed), 0);
+    let mut attr: gdrc_mr_attr = zeroed();
+    assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 64, GDRC_ACCESS_ZERO_BASED, &mut mr, &mut attr)), 0);
+    assert_eq!((mr.handle, attr.rkey, attr.length), (GOOD, 2, 4096));
+    assert_eq!(fake.reg.lock().unwrap().unwrap().iova, 0);
+    assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 64, 1, &mut mr, null_mut())), 0);
+    assert_eq!(fake.reg.lock().unwrap().unwrap().iova, 4096);
+}
+
+#[test]
+fn posting_names_the_first_request_that_was_not_posted() {
+    let (_, ctx) = Fake::open();
+    let qp = gdrc_qp { handle: GOOD };
+    let mut wrs = [send_wr(1), send_wr(0), send_wr(-1)];
+    let p = wrs.as_mut_ptr();
+    // SAFETY: elements of the array.
+    unsafe {
+        (*p).next = p.add(1);
+        (*p.add(1)).next = p.add(2);
+    }
+    let mut bad = null();
+    assert_eq!(c!(gdrc_post_send(ctx, qp, p, &mut bad)), EINVAL);
+    assert_eq!(bad, p.wrapping_add(2).cast_const());
+    // SAFETY: as before.
+    unsafe { (*p.add(2)).num_sge = i32::MAX };
+    assert_eq!(c!(gdrc_post_send(ctx, qp, p, &mut bad)), EINVAL);
+    // SAFETY: as before: a cycle.
+    unsafe {
+        (*p.add(2)).num_sge = 0;
+        (*p.add(2)).next = p;
+    }
+    assert_eq!(c!(gdrc_post_send(ctx, qp, p, &mut bad)), -libc::EAGAIN);
+    assert_eq!(bad, p.wrapping_add(DEPTH % 3).cast_const());
+    // SAFETY: as before.
+    unsafe { (*p.add(2)).next = null_mut() };
+    bad = null();
+    assert_eq!(c!(gdrc_post_send(ctx, qp, p, &mut bad)), 0);
+    assert!(bad.is_null(), "written only on failure");
+}
+
+#[test]
+fn polling_returns_counts() {
+    let (fake, ctx) = Fake::open();
+    let mut wc = [gdrc_wc::default(); 4];
+    let cq = gdrc_cq { handle: GOOD };
+    assert_eq!(c!(gdrc_poll_cq(ctx, cq, 0, wc.as_mut_ptr())), 0);
+    assert_eq!(c!(gdrc_poll_cq(ctx, cq, 1, wc.as_mut_ptr())), 1);
+    assert_eq!(c!(gdrc_poll_cq(ctx, cq, 4, wc.as_mut_ptr())), 2);
+    assert_eq!((wc[1].wr_id, wc[1].opcode), (42, GDRC_WC_OP_RECV));
+    assert_eq!(c!(gdrc_progress(ctx)), c_int::MAX, "a count never wraps to an error");
+    assert_eq!(c!(gdrc_wait(ctx, 0)), 0);
+    assert_eq!(c!(gdrc_wait(ctx, -1)), 1);
+    assert_eq!(c!(gdrc_wait(ctx, 77)), -libc::EIO, "an error without errno is still negative");
+    let mut e = gdrc_async_event::default();
+    assert_eq!(c!(gdrc_async_event(ctx, &mut e)), 0);
+    fake.event.store(GDRC_EVENT_SQ_DRAINED, Ordering::Relaxed);
+    assert_eq!(c!(gdrc_async_event(ctx, &mut e)), 1);
+    assert_eq!((e.event, e.handle), (GDRC_EVENT_SQ_DRAINED, GOOD));
+    let mut q = gdrc_cq::default();
+    assert_eq!(c!(gdrc_cq_event(ctx, &mut q)), 1);
+    assert_eq!(q.handle, GOOD);
+}
+
+fn endpoints(ctx: *mut gdrc_context) -> (gdrc_endpoint, gdrc_endpoint) {
+    let mut l: gdrc_endpoint = zeroed();
+    assert_eq!(c!(gdrc_endpoint_local(ctx, gdrc_qp { handle: GOOD }, &gdrc_mr { handle: GOOD }, &mut l)), 0);
+    assert_eq!((l.qpn, l.addr, l.length, l.rkey, l.udp_port), (QPN, 0x8000, 4096, 2, 4791));
+    let r = gdrc_endpoint { mtu: GDRC_MTU_1024, max_rd_atomic: 4, qpn: 0x77, psn: 0x55, udp_port: 4800, ..l };
+    (l, r)
+}
+
+#[test]
+fn connect_walks_rc_to_rts_with_the_defaults() {
+    let (fake, ctx) = Fake::open();
+    let (l, r) = endpoints(ctx);
+    assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), 0);
+    let m = fake.modified.lock().unwrap().clone();
+    let states: Vec<u32> = m.iter().map(|(a, _)| a.qp_state).collect();
+    assert_eq!(states, [GDRC_QPS_INIT, GDRC_QPS_RTR, GDRC_QPS_RTS]);
+    let a = m[2].0;
+    assert_eq!((a.timeout, a.retry_cnt, a.rnr_retry, a.min_rnr_timer), (14, 7, 7, 12));
+    assert_eq!((a.path_mtu, a.dest_qp_num, a.rq_psn, a.sq_psn), (GDRC_MTU_1024, 0x77, 0x55, l.psn));
+    assert_eq!((a.max_rd_atomic, a.max_dest_rd_atomic, a.ah.udp_port, a.ah.scope_id), (4, 16, 4800, 0));
+    assert_eq!(a.qp_access_flags, 14);
+    assert_ne!(m[1].1 & GDRC_QP_AV, 0);
+    assert_eq!(m[0].1, GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS);
+    drop(m);
+    // In RTS already.
+    assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), EINVAL);
+}
+
+#[test]
+fn connect_that_fails_half_way_leaves_reset() {
+    let (fake, ctx) = Fake::open();
+    let (l, r) = endpoints(ctx);
+    fake.fail_at.store(GDRC_QPS_RTR, Ordering::Relaxed);
+    assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), -libc::ENOMEM);
+    assert_eq!(fake.modified.lock().unwrap().last().unwrap().0.qp_state, GDRC_QPS_RESET);
+    fake.fail_at.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), 0);
+}
+
+#[test]
+fn connect_checks_endpoints_and_options() {
+    let (fake, ctx) = Fake::open();
+    let (l, r) = endpoints(ctx);
+    let qp = gdrc_qp { handle: GOOD };
+    let go = |l: gdrc_endpoint, r: gdrc_endpoint, o: gdrc_connect_opts| c!(gdrc_qp_connect(ctx, qp, &l, &r, &o));
+    let o: gdrc_connect_opts = zeroed();
+    assert_eq!(go(gdrc_endpoint { qpn: QPN + 1, ..l }, r, o), EINVAL);
+    assert_eq!(go(l, gdrc_endpoint { qp_type: GDRC_QPT_UC, ..r }, o), EINVAL);
+    assert_eq!(go(l, gdrc_endpoint { mtu: 9, ..r }, o), EINVAL);
+    assert_eq!(go(l, gdrc_endpoint { udp_port: 70_000, ..r }, o), EINVAL);
+    assert_eq!(go(l, r, gdrc_connect_opts { timeout: 32, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_connect_opts { retry_cnt: 8, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_connect_opts { flags: 2, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_connect_opts { pkey_index: 1 << 16, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_connect_opts { struct_size: 0, ..o }), EINVAL);
+    assert!(fake.modified.lock().unwrap().iter().all(|(a, _)| a.qp_state == GDRC_QPS_RESET));
+    let exact = gdrc_connect_opts { flags: GDRC_CONNECT_EXACT, access: GDRC_ACCESS_REMOTE_READ, ..o };
+    assert_eq!(go(l, r, exact), 0);
+    let a = fake.modified.lock().unwrap().last().unwrap().0;
+    assert_eq!((a.timeout, a.retry_cnt, a.rnr_retry, a.qp_access_flags), (0, 0, 0, GDRC_ACCESS_REMOTE_READ));
+}
+
+#[test]
+fn connect_of_ud_needs_no_peer_and_link_local_peers_get_our_zone() {
+    let (fake, ctx) = Fake::open();
+    fake.qp_type.store(GDRC_QPT_UD, Ordering::Relaxed);
+    let (l, _) = endpoints(ctx);
+    assert_eq!(l.qkey >> 31, 0);
+    assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, null(), null())), 0);
+    assert_eq!(fake.modified.lock().unwrap()[0].1 & GDRC_QP_QKEY, GDRC_QP_QKEY);
+
+    let (fake, ctx) = Fake::open();
+    let (l, mut r) = endpoints(ctx);
+    r.gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    r.scope_id = 0;
+    assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, null(), null())), EINVAL);
+    assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), 0);
+    assert_eq!(fake.modified.lock().unwrap().last().unwrap().0.ah.scope_id, 3);
+}
+
+#[test]
+fn answers_to_ud_messages_go_to_the_sender_of_the_grh() {
+    let (fake, ctx) = Fake::open();
+    let pd = gdrc_pd { handle: GOOD };
+    let mut grh = [0u8; 40];
+    grh[0] = 0x60;
+    (grh[8], grh[9], grh[23]) = (0xfe, 0x80, 5);
+    let mut ah = gdrc_ah::default();
+    let mut wc = gdrc_wc::default();
+    assert_eq!(c!(gdrc_ah_from_wc(ctx, pd, &wc, grh.as_ptr().cast(), &mut ah)), EINVAL);
+    wc.wc_flags = GDRC_WC_FLAG_GRH;
+    assert_eq!(c!(gdrc_ah_from_wc(ctx, pd, &wc, grh.as_ptr().cast(), &mut ah)), 0);
+    let a = fake.ah.lock().unwrap().unwrap();
+    assert_eq!((a.dgid[15], a.scope_id), (5, 3));
+    grh[0] = 0;
+    assert_eq!(c!(gdrc_ah_from_wc(ctx, pd, &wc, grh.as_ptr().cast(), &mut ah)), EINVAL);
+}
+
+#[test]
+fn counters_have_names_and_are_cut_to_the_callers_array() {
+    let (_, ctx) = Fake::open();
+    let n = gdrc_counter_count();
+    assert_eq!(n as usize, Counters::NAMES.len());
+    for (i, want) in Counters::NAMES.iter().enumerate() {
+        // SAFETY: the index is below the count, so the name is a static C string.
+        let name = unsafe { CStr::from_ptr(gdrc_counter_name(i as u32)) };
+        assert_eq!(name.to_str().unwrap(), *want);
+    }
+    assert!(gdrc_counter_name(n).is_null());
+    assert!(gdrc_counter_name(u32::MAX).is_null());
+    let mut v = [7u64; 3];
+    assert_eq!(c!(gdrc_counters(ctx, v.as_mut_ptr(), 2)), 2);
+    assert_eq!(v, [11, 22, 7]);
+    let mut all = vec![0u64; n as usize + 5];
+    assert_eq!(c!(gdrc_qp_counters(ctx, gdrc_qp { handle: GOOD }, all.as_mut_ptr(), n + 5)), n as c_int);
+    assert_eq!(all[n as usize - 1], 99);
+}
+
+#[test]
+fn causes_become_words_whatever_the_struct_holds() {
+    let (_, ctx) = Fake::open();
+    let mut cause = gdrc_cause::default();
+    assert_eq!(c!(gdrc_last_cause(ctx, &mut cause)), 0);
+    assert_eq!(cause.code, GDRC_CAUSE_REMOTE_ACCESS);
+    let mut buf = [0 as c_char; 256];
+    assert!(c!(gdrc_cause_str(&cause, buf.as_mut_ptr(), buf.len())) > 20);
+    // SAFETY: gdrc_cause_str ends its text with NUL.
+    assert!(unsafe { CStr::from_ptr(buf.as_ptr()) }.to_str().unwrap().contains("0x0000abcd"));
+    for code in (0..40).chain([u32::MAX]) {
+        let hostile = gdrc_cause { code, peer: [0xff; 16], qpn: u32::MAX, arg0: u64::MAX, arg1: u64::MAX, ..cause };
+        assert!(c!(gdrc_cause_str(&hostile, buf.as_mut_ptr(), 3)) > 3);
+        assert_eq!(buf[2], 0);
+    }
+}
+
+#[test]
+fn texts_exist_for_any_number() {
+    for n in [c_int::MIN, -4095, -22, -11, 0, 11, 22, 130, 100_000, c_int::MAX] {
+        // SAFETY: static C strings.
+        assert!(!unsafe { CStr::from_ptr(gdrc_strerror(n)) }.is_empty());
+    }
+    for n in (0..200).chain([u32::MAX]) {
+        for s in [gdrc_wc_status_str(n), gdrc_wc_opcode_str(n), gdrc_qp_state_str(n), gdrc_event_str(n)] {
+            // SAFETY: static C strings.
+            assert!(!unsafe { CStr::from_ptr(s) }.is_empty());
+        }
+    }
+    // SAFETY: a static C string.
+    let v = unsafe { CStr::from_ptr(gdrc_version()) }.to_str().unwrap();
+    let mut n = 0u32;
+    for part in v.split('.') {
+        n = n << 8 | part.parse::<u32>().unwrap();
+    }
+    assert_eq!(n, gdrc_version_number(), "GDRC_VERSION is not the package's version {v}");
+}

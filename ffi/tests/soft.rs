@@ -1,0 +1,243 @@
+//! The C calls over the soft device: what a program does from open to close, on loopback and over UDP.
+
+mod common;
+
+use common::*;
+use core::ffi::{c_int, CStr};
+use core::ptr::{null, null_mut};
+use gdrcore::connect::gdrc_qp_connect;
+use gdrcore::consts::*;
+use gdrcore::context::*;
+use gdrcore::data::*;
+use gdrcore::objects::*;
+use gdrcore::qp::*;
+use gdrcore::stats::*;
+use gdrcore::types::*;
+
+/// SEND, WRITE, READ, atomics and an error between two sides.
+fn exchange(a: &mut Side, b: &mut Side) {
+    a.buf[..5].copy_from_slice(b"hello");
+    assert_eq!(b.post_recv(3, &mut [b.sge(100, 64)]), 0);
+    assert_eq!(a.post_send(GDRC_WR_SEND, GDRC_SEND_SIGNALED, &mut [a.sge(0, 5)], (0, 0)), 0);
+    let wc = b.poll(Some(a)).expect("the receive ends");
+    assert_eq!((wc.status, wc.opcode, wc.wr_id, wc.byte_len), (GDRC_WC_SUCCESS, GDRC_WC_OP_RECV, 3, 5));
+    assert_eq!(&b.buf[100..105], b"hello");
+    let wc = a.poll(Some(b)).expect("the send ends");
+    assert_eq!((wc.status, wc.opcode, wc.wr_id, wc.qp_num), (GDRC_WC_SUCCESS, GDRC_WC_OP_SEND, 7, a.qpn));
+
+    // Two pieces, one remote range of 20,000 bytes: several packets.
+    for (i, x) in a.buf[..20_000].iter_mut().enumerate() {
+        *x = (i * 7) as u8;
+    }
+    let remote = (b.local.addr + 1000, b.local.rkey);
+    let mut sges = [a.sge(0, 7_001), a.sge(7_001, 12_999)];
+    assert_eq!(a.post_send(GDRC_WR_RDMA_WRITE, GDRC_SEND_SIGNALED, &mut sges, remote), 0);
+    assert_eq!(a.poll(Some(b)).expect("the write ends").status, GDRC_WC_SUCCESS);
+    assert_eq!(a.buf[..20_000], b.buf[1000..21_000]);
+
+    assert_eq!(a.post_send(GDRC_WR_RDMA_READ, GDRC_SEND_SIGNALED, &mut [a.sge(30_000, 20_000)], remote), 0);
+    assert_eq!(a.poll(Some(b)).expect("the read ends").status, GDRC_WC_SUCCESS);
+    assert_eq!(a.buf[30_000..50_000], b.buf[1000..21_000]);
+
+    b.buf[8..16].copy_from_slice(&41u64.to_ne_bytes());
+    let mut wr: gdrc_send_wr = zeroed();
+    let mut sge = a.sge(64, 8);
+    wr.sg_list = &mut sge;
+    wr.num_sge = 1;
+    wr.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD;
+    wr.send_flags = GDRC_SEND_SIGNALED;
+    wr.wr.atomic = gdrc_atomic_wr { remote_addr: b.local.addr + 8, compare_add: 1, swap: 0, rkey: b.local.rkey };
+    assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, null_mut())), 0);
+    assert_eq!(a.poll(Some(b)).expect("the atomic ends").status, GDRC_WC_SUCCESS);
+    assert_eq!(a.buf[64..72], 41u64.to_ne_bytes());
+    assert_eq!(b.buf[8..16], 42u64.to_ne_bytes());
+
+    // A key that never was: an error completion that says why.
+    let bad = (b.local.addr, b.local.rkey ^ 0x5a00);
+    assert_eq!(a.post_send(GDRC_WR_RDMA_WRITE, 0, &mut [a.sge(0, 8)], bad), 0);
+    let wc = a.poll(Some(b)).expect("an error is completed, signalled or not");
+    assert_eq!((wc.status, wc.vendor_err), (GDRC_WC_REM_ACCESS_ERR, GDRC_CAUSE_REMOTE_ACCESS));
+    let mut cause = gdrc_cause::default();
+    assert_eq!(c!(gdrc_qp_cause(a.ctx, a.qp, &mut cause)), 0);
+    assert_eq!((cause.code, cause.qpn), (GDRC_CAUSE_REMOTE_ACCESS, a.qpn));
+    let mut attr: gdrc_qp_attr = sized();
+    assert_eq!(c!(gdrc_qp_query(a.ctx, a.qp, &mut attr, null_mut())), 0);
+    assert_eq!(attr.qp_state, GDRC_QPS_ERR);
+}
+
+fn destroy(s: Side) {
+    assert_eq!(c!(gdrc_pd_dealloc(s.ctx, s.pd)), -libc::EBUSY);
+    assert_eq!(c!(gdrc_cq_destroy(s.ctx, s.cq)), -libc::EBUSY);
+    assert_eq!(c!(gdrc_qp_destroy(s.ctx, s.qp)), 0);
+    assert_eq!(c!(gdrc_qp_destroy(s.ctx, s.qp)), -libc::EINVAL);
+    assert_eq!(c!(gdrc_cq_destroy(s.ctx, s.cq)), 0);
+    assert_eq!(c!(gdrc_mr_dereg(s.ctx, s.mr)), 0);
+    assert_eq!(c!(gdrc_mr_query(s.ctx, s.mr, &mut sized())), -libc::EINVAL);
+    assert_eq!(c!(gdrc_pd_dealloc(s.ctx, s.pd)), 0);
+}
+
+#[test]
+fn rc_on_loopback_from_open_to_close_without_a_leak() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (mut a, mut b) = (side(&ctx, GDRC_QPT_RC, 64 << 10), side(&ctx, GDRC_QPT_RC, 64 << 10));
+    connect(&a, &b);
+    exchange(&mut a, &mut b);
+    destroy(a);
+    destroy(b);
+    assert_eq!(ctx.close(), 0);
+}
+
+fn udp(x: &CStr, y: &CStr) {
+    let (cx, cy) = (Ctx::open(x, None), Ctx::open(y, None));
+    let (mut a, mut b) = (side(&cx, GDRC_QPT_RC, 64 << 10), side(&cy, GDRC_QPT_RC, 64 << 10));
+    connect(&a, &b);
+    exchange(&mut a, &mut b);
+    let mut v = vec![0u64; gdrc_counter_count() as usize];
+    assert_eq!(c!(gdrc_counters(cx.0, v.as_mut_ptr(), v.len() as u32)), v.len() as c_int);
+    assert!(v[0] > 0 && v[1] > 0, "packets sent and received: {v:?}");
+    destroy(a);
+    destroy(b);
+    assert_eq!((cx.close(), cy.close()), (0, 0));
+}
+
+#[test]
+fn rc_over_udp_ipv4() {
+    udp(c"soft:127.0.0.1:24791", c"soft:127.0.0.2:24791");
+}
+
+#[test]
+fn rc_over_udp_ipv6() {
+    udp(c"soft:[::1]:24792", c"soft:[::1]:24793");
+}
+
+#[test]
+fn ud_on_loopback_tells_the_sender_and_can_be_answered() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (mut a, b) = (side(&ctx, GDRC_QPT_UD, 4096), side(&ctx, GDRC_QPT_UD, 4096));
+    for s in [&a, &b] {
+        assert_eq!(c!(gdrc_qp_connect(s.ctx, s.qp, &s.local, null(), null())), 0);
+    }
+    let to = gdrc_ah_attr { dgid: b.local.gid, scope_id: 0, udp_port: 0, hop_limit: 0, traffic_class: 0 };
+    let mut ah = gdrc_ah::default();
+    assert_eq!(c!(gdrc_ah_create(a.ctx, a.pd, &to, &mut ah)), 0);
+    a.buf[..4].copy_from_slice(b"ping");
+    assert_eq!(b.post_recv(1, &mut [b.sge(0, 256)]), 0);
+    let mut wr: gdrc_send_wr = zeroed();
+    let mut sge = a.sge(0, 4);
+    (wr.sg_list, wr.num_sge, wr.opcode, wr.send_flags) = (&mut sge, 1, GDRC_WR_SEND, GDRC_SEND_SIGNALED);
+    wr.wr.ud = gdrc_ud_wr { ah, remote_qpn: b.qpn, remote_qkey: b.local.qkey };
+    assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, null_mut())), 0);
+    let wc = b.poll(None).expect("the message arrives");
+    assert_eq!((wc.status, wc.byte_len, wc.src_qp), (GDRC_WC_SUCCESS, 44, a.qpn));
+    assert_eq!(&b.buf[40..44], b"ping");
+    let mut back = gdrc_ah::default();
+    assert_eq!(c!(gdrc_ah_from_wc(b.ctx, b.pd, &wc, b.buf.as_ptr().cast(), &mut back)), 0);
+    assert_eq!(c!(gdrc_ah_destroy(b.ctx, back)), 0);
+    assert_eq!(c!(gdrc_ah_destroy(a.ctx, ah)), 0);
+}
+
+#[test]
+fn close_counts_what_was_left_by_kind() {
+    let ctx = Ctx::open(c"loopback", None);
+    let s = side(&ctx, GDRC_QPT_RC, 4096);
+    let mut leaks: gdrc_leaks = sized();
+    let raw = ctx.0;
+    core::mem::forget(ctx);
+    assert_eq!(c!(gdrc_close(raw, &mut leaks)), 4);
+    assert_eq!((leaks.pd, leaks.mr, leaks.cq, leaks.qp, leaks.srq, leaks.ah, leaks.mw), (1, 1, 1, 1, 0, 0, 0));
+    assert_eq!(c!(gdrc_progress(raw)), -libc::EINVAL);
+    drop(s.buf);
+}
+
+#[test]
+fn caller_memory_is_used_whatever_was_in_it_and_is_free_after_close() {
+    let mut need = 0;
+    assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), null(), &mut need)), 0);
+    let layout = std::alloc::Layout::from_size_align(need + 4096, 4096).unwrap();
+    // SAFETY: the size is not zero.
+    let mem = unsafe { std::alloc::alloc(layout) };
+    // SAFETY: freshly allocated with that size.
+    unsafe { mem.write_bytes(0xa5, need + 4096) };
+    let mut ctx = null_mut();
+    for round in 0..3 {
+        let rc = c!(gdrc_context_init(mem.cast(), need, c"loopback".as_ptr(), null(), &mut ctx));
+        assert_eq!(rc, 0, "round {round}: {}", open_error());
+        let ctx = Ctx(ctx);
+        let (mut a, mut b) = (side(&ctx, GDRC_QPT_RC, 64 << 10), side(&ctx, GDRC_QPT_RC, 64 << 10));
+        connect(&a, &b);
+        exchange(&mut a, &mut b);
+        assert_eq!(ctx.close(), 8);
+    }
+    // SAFETY: the allocation has `need + 4096` bytes.
+    let rest = unsafe { core::slice::from_raw_parts(mem.add(need), 4096) };
+    assert!(rest.iter().all(|&b| b == 0xa5), "written behind its end");
+    // SAFETY: allocated above with this layout, and the contexts are closed.
+    unsafe { std::alloc::dealloc(mem, layout) };
+}
+
+#[test]
+fn open_says_which_address_or_port_is_wrong() {
+    let first = Ctx::open(c"soft:127.0.0.1:24801", None);
+    let mut ctx = null_mut();
+    assert_eq!(c!(gdrc_open(c"soft:127.0.0.1:24801".as_ptr(), null(), &mut ctx)), -libc::EADDRINUSE);
+    assert!(open_error().contains("another process") && open_error().contains("24801"), "{}", open_error());
+    assert_eq!(c!(gdrc_open(c"soft:192.0.2.77".as_ptr(), null(), &mut ctx)), -libc::EADDRNOTAVAIL);
+    assert!(open_error().contains("192.0.2.77") && open_error().contains("ip address"), "{}", open_error());
+    assert!(c!(gdrc_open(c"soft:127.0.0.1:99999".as_ptr(), null(), &mut ctx)) < 0);
+    assert!(!open_error().is_empty());
+    assert!(ctx.is_null());
+    drop(first);
+    drop(Ctx::open(c"soft:127.0.0.1:24801", None));
+}
+
+#[test]
+fn sleeping_on_an_armed_cq_ends_with_the_completion() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    connect(&a, &b);
+    assert_eq!(c!(gdrc_wait(ctx.0, 0)), 0);
+    assert_eq!(c!(gdrc_wait(ctx.0, 20)), 0);
+    assert_eq!(b.post_recv(1, &mut [b.sge(0, 64)]), 0);
+    assert_eq!(c!(gdrc_cq_arm(ctx.0, b.cq, 0)), 0);
+    assert_eq!(a.post_send(GDRC_WR_SEND, GDRC_SEND_SIGNALED, &mut [a.sge(0, 5)], (0, 0)), 0);
+    assert_eq!(c!(gdrc_wait(ctx.0, 2000)), 1);
+    let mut cq = gdrc_cq::default();
+    assert_eq!(c!(gdrc_cq_event(ctx.0, &mut cq)), 1);
+    assert_eq!(cq.handle, b.cq.handle);
+    assert!(b.poll(None).is_some());
+    assert!(c!(gdrc_fd(ctx.0)) >= 0);
+}
+
+#[test]
+fn child_of_a_fork_is_refused_while_the_helper_runs_and_may_open_its_own() {
+    let mut config: gdrc_config = sized();
+    config.flags = GDRC_CONFIG_HELPER;
+    let ctx = Ctx::open(c"soft:127.0.0.1:24811", Some(&config));
+    let s = side(&ctx, GDRC_QPT_RC, 4096);
+    // SAFETY: the child makes C calls that allocate nothing from the C heap, and leaves by _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let mut own = null_mut();
+            let mut wc = gdrc_wc::default();
+            let dead = -libc::EOWNERDEAD;
+            let ok = c!(gdrc_progress(ctx.0)) == dead
+                && c!(gdrc_poll_cq(ctx.0, s.cq, 1, &mut wc)) == dead
+                && c!(gdrc_helper_stop(ctx.0)) == dead
+                && c!(gdrc_close(ctx.0, null_mut())) == dead
+                && c!(gdrc_open(c"loopback".as_ptr(), null(), &mut own)) == 0
+                && c!(gdrc_progress(own)) >= 0
+                && c!(gdrc_close(own, null_mut())) == 0;
+            // SAFETY: ends the child without running the harness in it.
+            unsafe { libc::_exit(if ok { 0 } else { 1 }) }
+        }
+        pid => {
+            let mut status = -1;
+            // SAFETY: our child, our local.
+            unsafe { libc::waitpid(pid, &mut status, 0) };
+            assert_eq!(status, 0);
+        }
+    }
+    assert!(c!(gdrc_progress(ctx.0)) >= 0);
+    assert_eq!(ctx.close(), 4);
+    drop(s.buf);
+}

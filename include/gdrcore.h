@@ -1,0 +1,1295 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * gdrcore: RDMA over RoCEv2, with a NIC or without one. Link with -lgdrcore (pkg-config gdrcore).
+ *
+ * Generated from ffi/src by cbindgen (`make header`): do not edit. docs/ABI.md has what all calls share:
+ *
+ * - Calls return 0 or a count on success, a negative errno on failure; outputs are written on success only.
+ * - Structs that begin with struct_size: set every field to 0, then struct_size to sizeof. 0 means the default.
+ * - Handles are passed by value; {0} is never valid; the handle of a destroyed object is refused with -EINVAL.
+ * - A context pointer may be used by any thread. One thread at a time per side of a QP, per CQ, per SRQ: others get -EBUSY.
+ * - After fork the child gets -EOWNERDEAD on its parent's contexts, and may open its own.
+ */
+
+#ifndef GDRCORE_H
+#define GDRCORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__linux__) && defined(__LP64__)
+#else
+#error "gdrcore is for 64-bit Linux"
+#endif
+
+// Version of the header: (major << 16) | (minor << 8) | patch. gdrc_version_number() is the library's.
+#define GDRC_VERSION 256
+
+// Opcodes of send work requests (ibv_wr_opcode).
+#define GDRC_WR_RDMA_WRITE 0
+
+#define GDRC_WR_RDMA_WRITE_WITH_IMM 1
+
+#define GDRC_WR_SEND 2
+
+#define GDRC_WR_SEND_WITH_IMM 3
+
+#define GDRC_WR_RDMA_READ 4
+
+#define GDRC_WR_ATOMIC_CMP_AND_SWP 5
+
+#define GDRC_WR_ATOMIC_FETCH_AND_ADD 6
+
+#define GDRC_WR_LOCAL_INV 7
+
+#define GDRC_WR_BIND_MW 8
+
+#define GDRC_WR_SEND_WITH_INV 9
+
+// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have ended.
+#define GDRC_SEND_FENCE 1
+
+// Make a completion.
+#define GDRC_SEND_SIGNALED 2
+
+// Wake the receiver's solicited-only armed CQ.
+#define GDRC_SEND_SOLICITED 4
+
+// Copy the payload during the post: its memory is free at return and needs no lkey.
+#define GDRC_SEND_INLINE 8
+
+#define GDRC_SEND_IP_CSUM 16
+
+// Ours: more will be posted at once, leave the doorbell to the next post or to gdrc_progress.
+#define GDRC_SEND_MORE 1073741824
+
+// Completion statuses (ibv_wc_status).
+#define GDRC_WC_SUCCESS 0
+
+#define GDRC_WC_LOC_LEN_ERR 1
+
+#define GDRC_WC_LOC_QP_OP_ERR 2
+
+#define GDRC_WC_LOC_PROT_ERR 4
+
+#define GDRC_WC_WR_FLUSH_ERR 5
+
+#define GDRC_WC_MW_BIND_ERR 6
+
+#define GDRC_WC_BAD_RESP_ERR 7
+
+#define GDRC_WC_LOC_ACCESS_ERR 8
+
+#define GDRC_WC_REM_INV_REQ_ERR 9
+
+#define GDRC_WC_REM_ACCESS_ERR 10
+
+#define GDRC_WC_REM_OP_ERR 11
+
+#define GDRC_WC_RETRY_EXC_ERR 12
+
+#define GDRC_WC_RNR_RETRY_EXC_ERR 13
+
+#define GDRC_WC_FATAL_ERR 19
+
+#define GDRC_WC_RESP_TIMEOUT_ERR 20
+
+#define GDRC_WC_GENERAL_ERR 21
+
+// Completion opcodes (ibv_wc_opcode).
+#define GDRC_WC_OP_SEND 0
+
+#define GDRC_WC_OP_RDMA_WRITE 1
+
+#define GDRC_WC_OP_RDMA_READ 2
+
+#define GDRC_WC_OP_COMP_SWAP 3
+
+#define GDRC_WC_OP_FETCH_ADD 4
+
+#define GDRC_WC_OP_BIND_MW 5
+
+#define GDRC_WC_OP_LOCAL_INV 6
+
+// Bit 7 is set in every receive opcode.
+#define GDRC_WC_OP_RECV 128
+
+#define GDRC_WC_OP_RECV_RDMA_WITH_IMM 129
+
+// Completion flags (ibv_wc_flags). GRH: the first 40 bytes of the receive buffer hold it.
+#define GDRC_WC_FLAG_GRH 1
+
+#define GDRC_WC_FLAG_WITH_IMM 2
+
+#define GDRC_WC_FLAG_IP_CSUM_OK 4
+
+#define GDRC_WC_FLAG_WITH_INV 8
+
+// Access flags of regions, windows and QPs (ibv_access_flags).
+#define GDRC_ACCESS_LOCAL_WRITE 1
+
+#define GDRC_ACCESS_REMOTE_WRITE 2
+
+#define GDRC_ACCESS_REMOTE_READ 4
+
+#define GDRC_ACCESS_REMOTE_ATOMIC 8
+
+#define GDRC_ACCESS_MW_BIND 16
+
+// Work requests count from 0 instead of from the program's address.
+#define GDRC_ACCESS_ZERO_BASED 32
+
+#define GDRC_ACCESS_ON_DEMAND 64
+
+#define GDRC_ACCESS_HUGETLB 128
+
+#define GDRC_ACCESS_RELAXED_ORDERING 1048576
+
+// QP types (ibv_qp_type).
+#define GDRC_QPT_RC 2
+
+#define GDRC_QPT_UC 3
+
+#define GDRC_QPT_UD 4
+
+// QP states (ibv_qp_state).
+#define GDRC_QPS_RESET 0
+
+#define GDRC_QPS_INIT 1
+
+#define GDRC_QPS_RTR 2
+
+#define GDRC_QPS_RTS 3
+
+#define GDRC_QPS_SQD 4
+
+#define GDRC_QPS_SQE 5
+
+#define GDRC_QPS_ERR 6
+
+// Which attributes gdrc_qp_modify sets (ibv_qp_attr_mask).
+#define GDRC_QP_STATE 1
+
+#define GDRC_QP_CUR_STATE 2
+
+#define GDRC_QP_EN_SQD_ASYNC_NOTIFY 4
+
+#define GDRC_QP_ACCESS_FLAGS 8
+
+#define GDRC_QP_PKEY_INDEX 16
+
+#define GDRC_QP_PORT 32
+
+#define GDRC_QP_QKEY 64
+
+#define GDRC_QP_AV 128
+
+#define GDRC_QP_PATH_MTU 256
+
+#define GDRC_QP_TIMEOUT 512
+
+#define GDRC_QP_RETRY_CNT 1024
+
+#define GDRC_QP_RNR_RETRY 2048
+
+#define GDRC_QP_RQ_PSN 4096
+
+#define GDRC_QP_MAX_QP_RD_ATOMIC 8192
+
+#define GDRC_QP_MIN_RNR_TIMER 32768
+
+#define GDRC_QP_SQ_PSN 65536
+
+#define GDRC_QP_MAX_DEST_RD_ATOMIC 131072
+
+#define GDRC_QP_CAP 524288
+
+#define GDRC_QP_DEST_QPN 1048576
+
+#define GDRC_QP_RATE_LIMIT 33554432
+
+// Path MTU codes (ibv_mtu); bytes are 128 << code.
+#define GDRC_MTU_256 1
+
+#define GDRC_MTU_512 2
+
+#define GDRC_MTU_1024 3
+
+#define GDRC_MTU_2048 4
+
+#define GDRC_MTU_4096 5
+
+// Asynchronous events (ibv_event_type).
+#define GDRC_EVENT_CQ_ERR 0
+
+#define GDRC_EVENT_QP_FATAL 1
+
+#define GDRC_EVENT_QP_REQ_ERR 2
+
+#define GDRC_EVENT_QP_ACCESS_ERR 3
+
+#define GDRC_EVENT_COMM_EST 4
+
+#define GDRC_EVENT_SQ_DRAINED 5
+
+#define GDRC_EVENT_SRQ_LIMIT_REACHED 15
+
+#define GDRC_EVENT_QP_LAST_WQE_REACHED 16
+
+// Flags of gdrc_config. STRICT_CQ: refuse a QP whose queues could overflow its CQ.
+#define GDRC_CONFIG_STRICT_CQ 1
+
+// Start the helper thread at open.
+#define GDRC_CONFIG_HELPER 2
+
+// Send one packet per message of the system call, without segmentation offload.
+#define GDRC_CONFIG_NO_GSO 4
+
+// Flag of gdrc_connect_opts: zeros in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the rd_atomic fields are meant.
+#define GDRC_CONNECT_EXACT 1
+
+// Version of the endpoint descriptor.
+#define GDRC_ENDPOINT_VERSION 1
+
+// Bytes of an endpoint descriptor on the wire.
+#define GDRC_ENDPOINT_WIRE_BYTES 128
+
+// Alignment of the memory given to gdrc_context_init, in bytes.
+#define GDRC_CONTEXT_ALIGN 4096
+
+// Longest device name, in bytes without the final NUL.
+#define GDRC_DEVICE_NAME_MAX 255
+
+// Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str says each in words.
+#define GDRC_CAUSE_NONE 0
+
+#define GDRC_CAUSE_LOCAL_KEY 1
+
+#define GDRC_CAUSE_LOCAL_RANGE 2
+
+#define GDRC_CAUSE_LOCAL_ACCESS 3
+
+#define GDRC_CAUSE_LOCAL_MEMORY_GONE 4
+
+#define GDRC_CAUSE_REMOTE_ACCESS 5
+
+#define GDRC_CAUSE_REMOTE_INVALID_REQUEST 6
+
+#define GDRC_CAUSE_REMOTE_OPERATION 7
+
+#define GDRC_CAUSE_RETRY_EXCEEDED 8
+
+#define GDRC_CAUSE_RNR_RETRY_EXCEEDED 9
+
+#define GDRC_CAUSE_DEADLINE 10
+
+#define GDRC_CAUSE_PEER_UNREACHABLE 11
+
+#define GDRC_CAUSE_MTU_EXCEEDED 12
+
+#define GDRC_CAUSE_PEER_USED_BAD_KEY 13
+
+#define GDRC_CAUSE_PEER_LEFT_RANGE 14
+
+#define GDRC_CAUSE_PEER_LACKS_ACCESS 15
+
+#define GDRC_CAUSE_PEER_BAD_REQUEST 16
+
+#define GDRC_CAUSE_MESSAGE_TOO_LONG 17
+
+#define GDRC_CAUSE_BAD_RESPONSE 18
+
+#define GDRC_CAUSE_FLUSHED 19
+
+#define GDRC_CAUSE_BAD_WINDOW 20
+
+#define GDRC_CAUSE_BAD_OPCODE 21
+
+#define GDRC_CAUSE_TOO_LONG 22
+
+#define GDRC_CAUSE_BAD_ADDRESS_HANDLE 23
+
+#define GDRC_CAUSE_SOCKET 24
+
+#define GDRC_CAUSE_MISALIGNED_ATOMIC 25
+
+// Opaque: a device and everything that was made on it.
+typedef struct gdrc_context gdrc_context;
+
+// Every bound of a context. Set struct_size and leave the rest 0: 0 means the default everywhere.
+// All memory follows from these numbers (gdrc_context_size).
+typedef struct gdrc_config {
+    // sizeof(struct gdrc_config).
+    uint32_t struct_size;
+    // GDRC_CONFIG_ flags.
+    uint32_t flags;
+    // Protection domains (64).
+    uint32_t max_pd;
+    // Memory regions and windows together (1024), at most 65536.
+    uint32_t max_mr;
+    // Completion queues (128).
+    uint32_t max_cq;
+    // Queue pairs (128).
+    uint32_t max_qp;
+    // Shared receive queues (16).
+    uint32_t max_srq;
+    // Address handles (128).
+    uint32_t max_ah;
+    // Distinct peer addresses that QPs and address handles name (256).
+    uint32_t max_peer;
+    // Pieces of a scatter/gather list (16).
+    uint32_t max_sge;
+    // Bytes of inline data (256).
+    uint32_t max_inline;
+    // READs and atomics that a QP holds as responder (16), at most 128.
+    uint32_t max_rd_atomic;
+    // Largest path MTU in bytes (4096).
+    uint32_t max_mtu;
+    // First QPN of the context's block (chosen at random).
+    uint32_t qpn_base;
+    // Size of the block, a power of two and at least 4 * max_qp (chosen).
+    uint32_t qpn_count;
+    // Largest window of unacknowledged bytes to one peer address (196608).
+    uint32_t window_max;
+    // After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
+    uint32_t deadline_ms;
+    // Zero.
+    uint32_t reserved;
+    // Bytes for the rings of QPs, SRQs and CQs (4 MiB).
+    uint64_t ring_bytes;
+    // Write every packet to this pcap file as an Ethernet frame, or NULL. Read during the call only.
+    const char *pcap_path;
+    // Seed of keys and packet numbers; 0: taken from the system's random source.
+    uint64_t seed;
+} gdrc_config;
+
+// What a program left behind when it closed a context.
+typedef struct gdrc_leaks {
+    // sizeof(struct gdrc_leaks), set by the caller.
+    uint32_t struct_size;
+    // Protection domains.
+    uint32_t pd;
+    // Memory regions.
+    uint32_t mr;
+    // Memory windows.
+    uint32_t mw;
+    // Completion queues.
+    uint32_t cq;
+    // Queue pairs.
+    uint32_t qp;
+    // Shared receive queues.
+    uint32_t srq;
+    // Address handles.
+    uint32_t ah;
+} gdrc_leaks;
+
+// What a device can do.
+typedef struct gdrc_device_attr {
+    // sizeof(struct gdrc_device_attr), set by the caller.
+    uint32_t struct_size;
+    // Zero.
+    uint32_t reserved;
+    // Largest message in bytes.
+    uint64_t max_msg_size;
+    // Node GUID.
+    uint64_t node_guid;
+    // Bounds, as in the configuration.
+    uint32_t max_pd;
+    // Memory regions and windows.
+    uint32_t max_mr;
+    // Completion queues.
+    uint32_t max_cq;
+    // Queue pairs.
+    uint32_t max_qp;
+    // Shared receive queues.
+    uint32_t max_srq;
+    // Address handles.
+    uint32_t max_ah;
+    // Requests in one queue.
+    uint32_t max_qp_wr;
+    // Entries of one CQ.
+    uint32_t max_cqe;
+    // Pieces of a scatter/gather list.
+    uint32_t max_sge;
+    // Inline bytes.
+    uint32_t max_inline;
+    // READs and atomics outstanding per QP.
+    uint32_t max_rd_atomic;
+    // Largest GDRC_MTU_ code that the link carries.
+    uint32_t active_mtu;
+    // The device's UDP port.
+    uint32_t udp_port;
+    // First QPN of the device's block.
+    uint32_t qpn_base;
+    // The device's GID: its IPv6 address, or its IPv4 address as ::ffff:a.b.c.d.
+    uint8_t gid[16];
+    // IPv6 zone (interface index) of the GID, else 0.
+    uint32_t scope_id;
+    // Zero.
+    uint32_t reserved2;
+} gdrc_device_attr;
+
+// Protection domain. `{0}` is never valid; a handle of a destroyed object is refused with -EINVAL.
+typedef struct gdrc_pd {
+    // Index, type and generation; opaque.
+    uint64_t handle;
+} gdrc_pd;
+
+// Memory region.
+typedef struct gdrc_mr {
+    // Opaque.
+    uint64_t handle;
+} gdrc_mr;
+
+// What a memory region is.
+typedef struct gdrc_mr_attr {
+    // sizeof(struct gdrc_mr_attr), set by the caller.
+    uint32_t struct_size;
+    // Memory provider: 0 is host memory.
+    uint32_t provider;
+    // The program's address of the first byte.
+    uint64_t addr;
+    // Length in bytes.
+    uint64_t length;
+    // The address that work requests, local and remote, use for the first byte.
+    uint64_t iova;
+    // Local key.
+    uint32_t lkey;
+    // Remote key.
+    uint32_t rkey;
+    // GDRC_ACCESS_ flags.
+    uint32_t access;
+    // Zero.
+    uint32_t reserved;
+} gdrc_mr_attr;
+
+// Memory window.
+typedef struct gdrc_mw {
+    // Opaque.
+    uint64_t handle;
+} gdrc_mw;
+
+// Where a QP or an address handle sends to: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
+typedef struct gdrc_ah_attr {
+    // Destination GID: an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
+    uint8_t dgid[16];
+    // IPv6 zone (interface index) for link-local destinations, else 0.
+    uint32_t scope_id;
+    // Destination UDP port in host byte order; 0: the device's own.
+    uint16_t udp_port;
+    // IP hop limit; 0: the system's default.
+    uint8_t hop_limit;
+    // DSCP and ECN bits.
+    uint8_t traffic_class;
+} gdrc_ah_attr;
+
+// Address handle.
+typedef struct gdrc_ah {
+    // Opaque.
+    uint64_t handle;
+} gdrc_ah;
+
+// A work completion: 48 bytes, layout of ibv_wc. Frozen.
+typedef struct gdrc_wc {
+    // Of the work request.
+    uint64_t wr_id;
+    // GDRC_WC_; everything but wr_id, status, vendor_err and qp_num is valid only on success.
+    uint32_t status;
+    // GDRC_WC_OP_.
+    uint32_t opcode;
+    // On an error a GDRC_CAUSE_ number, else 0.
+    uint32_t vendor_err;
+    // Bytes received or read.
+    uint32_t byte_len;
+    // Immediate data in network byte order (GDRC_WC_FLAG_WITH_IMM), or the rkey invalidated (GDRC_WC_FLAG_WITH_INV).
+    uint32_t imm_data;
+    // The local QPN.
+    uint32_t qp_num;
+    // The sender's QPN (UD).
+    uint32_t src_qp;
+    // GDRC_WC_FLAG_.
+    uint32_t wc_flags;
+    // P_Key index.
+    uint16_t pkey_index;
+    // Not used on RoCE.
+    uint16_t slid;
+    // Service level.
+    uint8_t sl;
+    // Not used on RoCE.
+    uint8_t dlid_path_bits;
+} gdrc_wc;
+
+// Completion queue.
+typedef struct gdrc_cq {
+    // Opaque.
+    uint64_t handle;
+} gdrc_cq;
+
+// SRQ attributes.
+typedef struct gdrc_srq_attr {
+    // sizeof(struct gdrc_srq_attr), set by the caller.
+    uint32_t struct_size;
+    // Outstanding requests: asked, and at return what was given.
+    uint32_t max_wr;
+    // Pieces of a request: asked, and at return what was given.
+    uint32_t max_sge;
+    // Raise GDRC_EVENT_SRQ_LIMIT_REACHED once when fewer requests are left; 0 = off.
+    uint32_t srq_limit;
+} gdrc_srq_attr;
+
+// Shared receive queue.
+typedef struct gdrc_srq {
+    // Opaque.
+    uint64_t handle;
+} gdrc_srq;
+
+// Sizes of a QP's queues: 20 bytes. Frozen, as it lies inside other structs.
+typedef struct gdrc_qp_cap {
+    // Outstanding send requests.
+    uint32_t max_send_wr;
+    // Outstanding receive requests; ignored with an SRQ.
+    uint32_t max_recv_wr;
+    // Pieces of a send request.
+    uint32_t max_send_sge;
+    // Pieces of a receive request.
+    uint32_t max_recv_sge;
+    // Bytes of inline data.
+    uint32_t max_inline_data;
+} gdrc_qp_cap;
+
+// What a QP is created with.
+typedef struct gdrc_qp_init {
+    // sizeof(struct gdrc_qp_init), set by the caller.
+    uint32_t struct_size;
+    // GDRC_QPT_.
+    uint32_t qp_type;
+    // Protection domain.
+    struct gdrc_pd pd;
+    // CQ of the send queue.
+    struct gdrc_cq send_cq;
+    // CQ of the receive queue; may be the same.
+    struct gdrc_cq recv_cq;
+    // Shared receive queue, or {0}.
+    struct gdrc_srq srq;
+    // 1: every send request is signalled.
+    uint32_t sq_sig_all;
+    // Asked, and at return what was given (at least what was asked).
+    struct gdrc_qp_cap cap;
+} gdrc_qp_init;
+
+// Queue pair.
+typedef struct gdrc_qp {
+    // Opaque.
+    uint64_t handle;
+} gdrc_qp;
+
+// QP attributes of modify and query.
+typedef struct gdrc_qp_attr {
+    // sizeof(struct gdrc_qp_attr), set by the caller.
+    uint32_t struct_size;
+    // GDRC_QPS_.
+    uint32_t qp_state;
+    // The state that the program believes in (GDRC_QP_CUR_STATE).
+    uint32_t cur_qp_state;
+    // GDRC_MTU_ code; bytes are 128 << code.
+    uint32_t path_mtu;
+    // Q_Key (UD).
+    uint32_t qkey;
+    // First PSN expected, 24 bits.
+    uint32_t rq_psn;
+    // First PSN sent, 24 bits.
+    uint32_t sq_psn;
+    // The peer's QPN, 24 bits.
+    uint32_t dest_qp_num;
+    // GDRC_ACCESS_REMOTE_ flags: what the peer may do.
+    uint32_t qp_access_flags;
+    // Address vector.
+    struct gdrc_ah_attr ah;
+    // Queue sizes (query only).
+    struct gdrc_qp_cap cap;
+    // Index into the P_Key table: 0.
+    uint16_t pkey_index;
+    // Port number: 1.
+    uint8_t port_num;
+    // 1: raise GDRC_EVENT_SQ_DRAINED on entering SQD.
+    uint8_t en_sqd_async_notify;
+    // 1 while SQD drains (query only).
+    uint8_t sq_draining;
+    // READs and atomics outstanding as requester.
+    uint8_t max_rd_atomic;
+    // READs and atomics held as responder.
+    uint8_t max_dest_rd_atomic;
+    // RNR NAK timer code sent to the peer, 0 to 31.
+    uint8_t min_rnr_timer;
+    // ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off, the context's deadline still ends the operation.
+    uint8_t timeout;
+    // Retries after a timeout, 0 to 7.
+    uint8_t retry_cnt;
+    // Retries after an RNR NAK, 0 to 7; 7 = for ever.
+    uint8_t rnr_retry;
+    // Zero.
+    uint8_t reserved;
+    // Zero.
+    uint32_t reserved2;
+    // Send rate in bytes per second; 0 = unlimited.
+    uint64_t rate_limit_bps;
+} gdrc_qp_attr;
+
+// One piece of a local buffer: 16 bytes, layout of ibv_sge. Frozen.
+typedef struct gdrc_sge {
+    // Address of the first byte, in the MR's terms (its iova).
+    uint64_t addr;
+    // Length in bytes.
+    uint32_t length;
+    // Local key of the MR that holds the range; ignored for inline data.
+    uint32_t lkey;
+} gdrc_sge;
+
+// Remote side of WRITE and READ.
+typedef struct gdrc_rdma_wr {
+    // Remote address.
+    uint64_t remote_addr;
+    // Remote key.
+    uint32_t rkey;
+} gdrc_rdma_wr;
+
+// Operands of CMP_SWAP and FETCH_ADD.
+typedef struct gdrc_atomic_wr {
+    // Remote address, a multiple of 8.
+    uint64_t remote_addr;
+    // Compared with (CMP_SWAP) or added (FETCH_ADD).
+    uint64_t compare_add;
+    // Stored where the comparison holds.
+    uint64_t swap;
+    // Remote key.
+    uint32_t rkey;
+} gdrc_atomic_wr;
+
+// Destination of a UD SEND.
+typedef struct gdrc_ud_wr {
+    // Address handle.
+    struct gdrc_ah ah;
+    // Destination QPN.
+    uint32_t remote_qpn;
+    // Q_Key to send; with bit 31 set the QP's own is sent.
+    uint32_t remote_qkey;
+} gdrc_ud_wr;
+
+// The transport-specific part of gdrc_send_wr; the opcode chooses.
+typedef union gdrc_wr_op {
+    // WRITE and READ.
+    struct gdrc_rdma_wr rdma;
+    // CMP_SWAP and FETCH_ADD.
+    struct gdrc_atomic_wr atomic;
+    // UD SEND.
+    struct gdrc_ud_wr ud;
+} gdrc_wr_op;
+
+// What BIND_MW binds a window to.
+typedef struct gdrc_mw_bind_info {
+    // The region that the window opens onto; registered with GDRC_ACCESS_MW_BIND.
+    struct gdrc_mr mr;
+    // First byte.
+    uint64_t addr;
+    // Length in bytes; 0 with a type-1 window closes it.
+    uint64_t length;
+    // GDRC_ACCESS_ flags of the window.
+    uint32_t mw_access_flags;
+} gdrc_mw_bind_info;
+
+// The bind part of gdrc_send_wr.
+typedef struct gdrc_bind_mw_wr {
+    // The window.
+    struct gdrc_mw mw;
+    // Its new rkey: the low 8 bits are the program's own.
+    uint32_t rkey;
+    // What to bind it to.
+    struct gdrc_mw_bind_info bind_info;
+} gdrc_bind_mw_wr;
+
+// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list are free again when
+// gdrc_post_send returns; the memory that the pieces name stays the device's until the completion.
+typedef struct gdrc_send_wr {
+    // Returned in the completion.
+    uint64_t wr_id;
+    // Next request, or NULL.
+    struct gdrc_send_wr *next;
+    // `num_sge` pieces; may be NULL when there are none.
+    struct gdrc_sge *sg_list;
+    // Number of pieces, 0 to cap.max_send_sge.
+    int32_t num_sge;
+    // GDRC_WR_.
+    uint32_t opcode;
+    // GDRC_SEND_ flags.
+    uint32_t send_flags;
+    // Immediate data in network byte order; for SEND_WITH_INV and LOCAL_INV the rkey to invalidate, host order.
+    uint32_t imm_data;
+    // By opcode.
+    union gdrc_wr_op wr;
+    // Not used (XRC).
+    uint32_t remote_srqn;
+    // For BIND_MW.
+    struct gdrc_bind_mw_wr bind_mw;
+} gdrc_send_wr;
+
+// A receive work request: 32 bytes, layout of ibv_recv_wr. Frozen.
+typedef struct gdrc_recv_wr {
+    // Returned in the completion.
+    uint64_t wr_id;
+    // Next request, or NULL.
+    struct gdrc_recv_wr *next;
+    // `num_sge` pieces. On UD the first 40 bytes receive the GRH.
+    struct gdrc_sge *sg_list;
+    // Number of pieces, 0 to cap.max_recv_sge.
+    int32_t num_sge;
+} gdrc_recv_wr;
+
+// An asynchronous event. Frozen.
+struct gdrc_async_event {
+    // GDRC_EVENT_.
+    uint32_t event;
+    // Zero.
+    uint32_t reserved;
+    // Handle word of the QP, CQ or SRQ concerned.
+    uint64_t handle;
+};
+
+// What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local, send it as 128 bytes
+// (gdrc_endpoint_pack), give the peer's to gdrc_qp_connect.
+typedef struct gdrc_endpoint {
+    // sizeof(struct gdrc_endpoint), set by the caller.
+    uint32_t struct_size;
+    // GDRC_ENDPOINT_VERSION.
+    uint32_t version;
+    // The device's GID.
+    uint8_t gid[16];
+    // IPv6 zone on this machine, else 0. Means nothing to a peer and is not sent.
+    uint32_t scope_id;
+    // QPN.
+    uint32_t qpn;
+    // First PSN that this side will send.
+    uint32_t psn;
+    // Largest GDRC_MTU_ code that this side's link carries.
+    uint32_t mtu;
+    // GDRC_QPT_.
+    uint32_t qp_type;
+    // UDP port of the device.
+    uint32_t udp_port;
+    // Address of a buffer offered to the peer, or 0.
+    uint64_t addr;
+    // Its length in bytes.
+    uint64_t length;
+    // Its remote key.
+    uint32_t rkey;
+    // Q_Key (UD).
+    uint32_t qkey;
+    // READs and atomics that this side serves at once.
+    uint32_t max_rd_atomic;
+    // Zero.
+    uint32_t reserved;
+} gdrc_endpoint;
+
+// Choices of gdrc_qp_connect. 0 means the default named at each field, unless GDRC_CONNECT_EXACT is set.
+typedef struct gdrc_connect_opts {
+    // sizeof(struct gdrc_connect_opts), set by the caller.
+    uint32_t struct_size;
+    // GDRC_ACCESS_REMOTE_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC).
+    uint32_t access;
+    // ACK timeout code (14: 67 ms).
+    uint32_t timeout;
+    // Retries after a timeout (7).
+    uint32_t retry_cnt;
+    // Retries after an RNR NAK (7: for ever).
+    uint32_t rnr_retry;
+    // RNR NAK timer code (12: 0.64 ms).
+    uint32_t min_rnr_timer;
+    // READs and atomics outstanding as requester; also without EXACT at most what the peer serves (what the peer serves).
+    uint32_t max_rd_atomic;
+    // READs and atomics held as responder (what `local` says).
+    uint32_t max_dest_rd_atomic;
+    // Q_Key of a UD QP (what `local` says).
+    uint32_t qkey;
+    // P_Key index: 0.
+    uint32_t pkey_index;
+    // Send rate in bytes per second; 0 = unlimited.
+    uint64_t rate_limit_bps;
+    // GDRC_CONNECT_ flags.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+} gdrc_connect_opts;
+
+// The last cause of an error on a QP or context: 64 bytes. Frozen.
+typedef struct gdrc_cause {
+    // GDRC_CAUSE_.
+    uint32_t code;
+    // The completion status that went with it, 0 if none.
+    uint32_t wc_status;
+    // The peer's GID, zero if none.
+    uint8_t peer[16];
+    // The local QPN, 0 if none.
+    uint32_t qpn;
+    // The peer's QPN.
+    uint32_t remote_qpn;
+    // PSN concerned.
+    uint32_t psn;
+    // The counter that stands for it: an index for gdrc_counter_name.
+    uint32_t counter;
+    // By code.
+    uint64_t arg0;
+    // By code.
+    uint64_t arg1;
+    // Device time of the event in nanoseconds.
+    uint64_t time_ns;
+} gdrc_cause;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Fills `cfg` with the default of every bound, so that a program can print them or change one by a factor.
+// `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means the same.
+//
+// Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over 4096.
+// Threads: any. Cost: none.
+int gdrc_config_default(struct gdrc_config *cfg);
+
+// Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The number depends on
+// the arguments and the library's version only. `cfg` may be NULL: all defaults.
+//
+// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is NULL;
+// -E2BIG: cfg is from a newer header and sets fields that this library does not know; gdrc_open_error has the words.
+// Threads: any. Cost: no allocation, no system call.
+int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t *bytes);
+
+// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be aligned to
+// GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not matter; it must stay where it is,
+// untouched, until gdrc_close returned.
+//
+// device: "soft:127.0.0.1", "soft:10.0.0.1:4800", "soft:[::1]:4791", "soft:[fe80::1%eth0]:4791" (a RoCEv2 NIC in
+// software at that local address and UDP port, 4791 by default) or "loopback" (queue pairs of this context only).
+//
+// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small; -E2BIG: as in gdrc_context_size;
+// -EADDRNOTAVAIL: the address is not local; -EADDRINUSE: the port is taken; -EMFILE: over 1024 contexts, or out of
+// descriptors; other errnos of the system. gdrc_open_error has the words.
+// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no allocation.
+int gdrc_context_init(void *memory,
+                      size_t bytes,
+                      const char *device,
+                      const struct gdrc_config *cfg,
+                      struct gdrc_context **out);
+
+// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as gdrc_context_init.
+// `cfg` may be NULL: all defaults.
+//
+// Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped.
+// Threads: any. Cost: one mmap; pages are touched when they are used.
+int gdrc_open(const char *device, const struct gdrc_config *cfg, struct gdrc_context **out);
+
+// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets and memory back.
+// What the program did not destroy is counted and destroyed. No other call on the context may run or follow;
+// later ones get -EINVAL.
+//
+// Returns the number of objects left behind, and, where `leaks` is not NULL, their kinds.
+// Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);
+// -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it stays the parent's).
+// Threads: one. Cost: system calls.
+int gdrc_close(struct gdrc_context *ctx, struct gdrc_leaks *leaks);
+
+// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The memory must stay
+// untouched until gdrc_close returned.
+//
+// Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be of use.
+// Threads: any. Cost: no system call.
+int gdrc_arena_add(struct gdrc_context *ctx, void *memory, size_t bytes);
+
+// Fills `attr` with what the device can do. `attr->struct_size` must be set before the call.
+//
+// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0.
+// Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
+int gdrc_query_device(struct gdrc_context *ctx, struct gdrc_device_attr *attr);
+
+// Copies the reason why this thread's last gdrc_context_size, gdrc_context_init or gdrc_open failed, and what to do
+// about it, into `buf` like snprintf: NUL-terminated, cut at `len`. Empty after a success.
+//
+// Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
+// Errors: -EINVAL: buf is NULL and len is not 0.
+// Threads: any. Cost: no system call, no allocation.
+int gdrc_open_error(char *buf, size_t len);
+
+// The text of an error number, negative or positive. Static; never NULL.
+// Threads: any. Cost: none.
+const char *gdrc_strerror(int err);
+
+// The library's version as text, "major.minor.patch". Static. Threads: any. Cost: none.
+const char *gdrc_version(void);
+
+// The library's version as (major << 16) | (minor << 8) | patch; compare with GDRC_VERSION of the header.
+// Threads: any. Cost: none.
+uint32_t gdrc_version_number(void);
+
+// The name of a completion status (GDRC_WC_), without prefix. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_wc_status_str(uint32_t status);
+
+// The name of a completion opcode (GDRC_WC_OP_), without prefix. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_wc_opcode_str(uint32_t opcode);
+
+// The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_qp_state_str(uint32_t state);
+
+// The name of an asynchronous event (GDRC_EVENT_), without prefix. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_event_str(uint32_t event);
+
+// Allocates a protection domain.
+//
+// Errors: -ENOMEM: max_pd are in use; -EINVAL: not an open context, or out is NULL.
+// Threads: any. Cost: no allocation, no system call. Source: IBTA verb Allocate Protection Domain; ibv_alloc_pd(3).
+int gdrc_pd_alloc(struct gdrc_context *ctx, struct gdrc_pd *out);
+
+// Gives a protection domain back.
+//
+// Errors: -EBUSY: a region, window, address handle, SRQ or QP is still in it; -EINVAL: stale handle.
+// Threads: any. Cost: none. Source: IBTA verb Deallocate Protection Domain; ibv_dealloc_pd(3).
+int gdrc_pd_dealloc(struct gdrc_context *ctx, struct gdrc_pd pd);
+
+// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, as far as `access`
+// (GDRC_ACCESS_) allows. Remote write and atomics need local write as well. Work requests use the program's own
+// addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The memory must stay mapped until gdrc_mr_dereg; if it
+// vanishes all the same, operations on it end with an access error. `attr` (struct_size set) may be NULL.
+//
+// Errors: -EFAULT: the range is not mapped with the rights that `access` needs; -ENOMEM: max_mr are in use;
+// -EINVAL: length 0, the range leaves the address space, unknown or contradictory access flags, stale pd;
+// -EOPNOTSUPP: access flags that the device does not have.
+// Threads: any. Cost: probes every page once. Source: IBTA verb Register Memory Region; ibv_reg_mr(3).
+int gdrc_mr_reg(struct gdrc_context *ctx,
+                struct gdrc_pd pd,
+                void *addr,
+                size_t length,
+                uint32_t access,
+                struct gdrc_mr *out,
+                struct gdrc_mr_attr *attr);
+
+// As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova must be 0.
+//
+// Errors: as gdrc_mr_reg. Threads: any. Cost: as gdrc_mr_reg. Source: ibv_reg_mr_iova(3).
+int gdrc_mr_reg_iova(struct gdrc_context *ctx,
+                     struct gdrc_pd pd,
+                     void *addr,
+                     size_t length,
+                     uint64_t iova,
+                     uint32_t access,
+                     struct gdrc_mr *out,
+                     struct gdrc_mr_attr *attr);
+
+// Fills `attr` (struct_size set) with what the region is.
+//
+// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
+int gdrc_mr_query(struct gdrc_context *ctx, struct gdrc_mr mr, struct gdrc_mr_attr *attr);
+
+// Takes a region back: its keys are dead at return, and the device does not touch the memory any more.
+//
+// Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle.
+// Threads: any. Cost: none. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
+int gdrc_mr_dereg(struct gdrc_context *ctx, struct gdrc_mr mr);
+
+// Allocates a memory window of `type` 1 or 2 and tells its first rkey (`rkey` may be NULL).
+// A GDRC_WR_BIND_MW work request opens it.
+//
+// Errors: -ENOMEM: max_mr are in use; -EINVAL: another type, stale pd, out is NULL.
+// Threads: any. Cost: none. Source: IBTA verb Allocate Memory Window; ibv_alloc_mw(3).
+int gdrc_mw_alloc(struct gdrc_context *ctx, struct gdrc_pd pd, uint32_t mw_type, struct gdrc_mw *out, uint32_t *rkey);
+
+// Gives a window back; its rkey is dead at return.
+//
+// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Memory Window; ibv_dealloc_mw(3).
+int gdrc_mw_dealloc(struct gdrc_context *ctx,
+                    struct gdrc_mw mw);
+
+// Makes an address handle for UD sends.
+//
+// Errors: -ENOMEM: max_ah or max_peer are in use; -EINVAL: the GID is no address that this device can send to
+// (IPv4 and IPv6 do not mix, link-local needs a zone), stale pd, a NULL pointer.
+// Threads: any. Cost: none. Source: IBTA verb Create Address Handle; ibv_create_ah(3).
+int gdrc_ah_create(struct gdrc_context *ctx, struct gdrc_pd pd, const struct gdrc_ah_attr *attr, struct gdrc_ah *out);
+
+// Makes an address handle that answers the sender of a received UD message: `wc` is its completion, `grh40` the first
+// 40 bytes of the receive buffer. The answer goes to the device's own UDP port number at that address.
+//
+// Errors: -EINVAL: the completion has no GDRC_WC_FLAG_GRH, the 40 bytes are no IP header, a NULL pointer; else as
+// gdrc_ah_create. Threads: any. Cost: none. Source: ibv_create_ah_from_wc(3).
+int gdrc_ah_from_wc(struct gdrc_context *ctx,
+                    struct gdrc_pd pd,
+                    const struct gdrc_wc *wc,
+                    const void *grh40,
+                    struct gdrc_ah *out);
+
+// Gives an address handle back. Posted sends that name it and have not left fail with a completion.
+//
+// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Destroy Address Handle; ibv_destroy_ah(3).
+int gdrc_ah_destroy(struct gdrc_context *ctx, struct gdrc_ah ah);
+
+// Creates a completion queue with room for at least `cqe` completions. It never overflows: a send keeps its queue
+// slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ refuses at QP creation instead).
+//
+// Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is NULL.
+// Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
+int gdrc_cq_create(struct gdrc_context *ctx, uint32_t cqe, struct gdrc_cq *out);
+
+// Changes a CQ's size; completions in it stay, in order.
+//
+// Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: more completions wait than would fit, cqe is
+// 0 or over max_cqe, stale handle; -EBUSY: another thread polls it.
+// Threads: one per CQ. Cost: copies the waiting completions. Source: IBTA verb Resize Completion Queue; ibv_resize_cq(3).
+int gdrc_cq_resize(struct gdrc_context *ctx,
+                   struct gdrc_cq cq,
+                   uint32_t cqe);
+
+// Destroys a CQ with the completions in it.
+//
+// Errors: -EBUSY: a QP uses it; -EINVAL: stale handle.
+// Threads: any. Cost: none. Source: IBTA verb Destroy Completion Queue; ibv_destroy_cq(3).
+int gdrc_cq_destroy(struct gdrc_context *ctx, struct gdrc_cq cq);
+
+// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds what was given.
+//
+// Errors: -ENOMEM: max_srq or ring_bytes are in use; -EINVAL: a size is 0 or over the device's, stale pd, a NULL pointer.
+// Threads: any. Cost: no system call. Source: IBTA verb Create Shared Receive Queue; ibv_create_srq(3).
+int gdrc_srq_create(struct gdrc_context *ctx,
+                    struct gdrc_pd pd,
+                    struct gdrc_srq_attr *inout,
+                    struct gdrc_srq *out);
+
+// Arms the SRQ's limit: GDRC_EVENT_SRQ_LIMIT_REACHED is raised once when fewer requests are left; 0 disarms.
+//
+// Errors: -EINVAL: limit is over max_wr, stale handle. Threads: any. Cost: none.
+// Source: IBTA verb Modify Shared Receive Queue; ibv_modify_srq(3).
+int gdrc_srq_modify(struct gdrc_context *ctx, struct gdrc_srq srq, uint32_t limit);
+
+// Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once that was reached.
+//
+// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
+// Source: IBTA verb Query Shared Receive Queue; ibv_query_srq(3).
+int gdrc_srq_query(struct gdrc_context *ctx, struct gdrc_srq srq, struct gdrc_srq_attr *attr);
+
+// Destroys an SRQ; requests in it end without completion.
+//
+// Errors: -EBUSY: a QP uses it; -EINVAL: stale handle.
+// Threads: any. Cost: none. Source: IBTA verb Destroy Shared Receive Queue; ibv_destroy_srq(3).
+int gdrc_srq_destroy(struct gdrc_context *ctx, struct gdrc_srq srq);
+
+// Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its `cap` holds what was
+// given. `qpn` receives the QP's number and may be NULL.
+//
+// Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different protection domains,
+// a size over the device's, an unknown qp_type, a NULL pointer, with GDRC_CONFIG_STRICT_CQ a CQ that is too small;
+// -EOPNOTSUPP: the device does not have this type.
+// Threads: any. Cost: no system call. Source: IBTA verb Create Queue Pair; ibv_create_qp(3).
+int gdrc_qp_create(struct gdrc_context *ctx, struct gdrc_qp_init *inout, struct gdrc_qp *out, uint32_t *qpn);
+
+// Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. What each transition needs and
+// allows is the table of IBTA's Modify Queue Pair. gdrc_qp_connect does the usual ones in one call.
+//
+// Errors: -EINVAL: the transition does not exist, needs an attribute that mask lacks or does not allow one that it has,
+// a value is out of range, stale handle, attr is NULL or its struct_size 0 (nothing was changed);
+// -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none; to RTR it may take a peer slot (-ENOMEM).
+// Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+int gdrc_qp_modify(struct gdrc_context *ctx, struct gdrc_qp qp, const struct gdrc_qp_attr *attr, uint32_t mask);
+
+// Fills `attr`, and `init` unless it is NULL (struct_size set in both), with what the QP is now.
+//
+// Errors: -EINVAL: stale handle, attr is NULL, a struct_size is 0.
+// Threads: any. Cost: none. Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
+int gdrc_qp_query(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_qp_attr *attr, struct gdrc_qp_init *init);
+
+// Destroys a QP. Requests still in it end without completion, and the device does not touch their memory any more;
+// completions that are already in a CQ stay there.
+//
+// Errors: -EBUSY: another thread uses it, or a type-2 window is bound to it; -EINVAL: stale handle.
+// Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
+int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
+
+// Posts a list of send requests, in order, and sends at once what the windows allow: the post is the doorbell.
+// The list and its scatter/gather lists are free again at return; the memory that they name belongs to the device
+// until the completion (inline data: until return). On failure `*bad` (may be NULL) is the first request that
+// was not posted; those before it were.
+//
+// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode is out of range,
+// the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE: more inline data than the QP has;
+// -EBUSY: another thread posts to this QP.
+// A local protection error, and all that the peer says, comes as a completion.
+// Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a system call where packets leave by UDP.
+// Source: IBTA verb Post Send Request; ibv_post_send(3).
+int gdrc_post_send(struct gdrc_context *ctx,
+                   struct gdrc_qp qp,
+                   const struct gdrc_send_wr *wr,
+                   const struct gdrc_send_wr **bad);
+
+// Posts a list of receive requests, in order. On failure `*bad` (may be NULL) is the first request that was not
+// posted; those before it were. The memory belongs to the device until the completion.
+//
+// Errors: -EAGAIN: the receive queue is full; -EINVAL: num_sge is out of range, the QP is in RESET or has an SRQ,
+// stale handle, wr is NULL; -EBUSY: another thread posts receives to this QP.
+// Threads: one at a time per QP. Cost: bounded; no allocation, no lock, no system call.
+// Source: IBTA verb Post Receive Request; ibv_post_recv(3).
+int gdrc_post_recv(struct gdrc_context *ctx,
+                   struct gdrc_qp qp,
+                   const struct gdrc_recv_wr *wr,
+                   const struct gdrc_recv_wr **bad);
+
+// Posts a list of receive requests to an SRQ; else as gdrc_post_recv.
+//
+// Errors: as gdrc_post_recv. Threads: one at a time per SRQ. Cost: as gdrc_post_recv.
+// Source: IBTA verb Post Receive Request; ibv_post_srq_recv(3).
+int gdrc_post_srq_recv(struct gdrc_context *ctx,
+                       struct gdrc_srq srq,
+                       const struct gdrc_recv_wr *wr,
+                       const struct gdrc_recv_wr **bad);
+
+// Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine first, so a
+// program that polls needs no other thread.
+//
+// Returns the number taken, 0 when there is none.
+// Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls this CQ.
+// Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls where the socket is looked at.
+// Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
+int gdrc_poll_cq(struct gdrc_context *ctx, struct gdrc_cq cq, int num_entries, struct gdrc_wc *wc);
+
+// Runs one bounded round of the engine: receive, send, timers. For programs that wait on memory instead of a CQ.
+//
+// Returns the number of packets handled; 0: nothing to do, or another thread is in the engine now.
+// Errors: -EINVAL: not an open context. Threads: any. Cost: bounded; no allocation; system calls of the socket.
+int gdrc_progress(struct gdrc_context *ctx);
+
+// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes the context's
+// descriptor readable and queues an event for gdrc_cq_event. Poll once more after arming: what came before does not count.
+//
+// Errors: -EINVAL: stale handle. Threads: any. Cost: none.
+// Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
+int gdrc_cq_arm(struct gdrc_context *ctx,
+                struct gdrc_cq cq,
+                int solicited_only);
+
+// Takes one armed CQ that has an event.
+//
+// Returns 1 and writes `out`, or 0 when there is none.
+// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source: ibv_get_cq_event(3), without sleep.
+int gdrc_cq_event(struct gdrc_context *ctx,
+                  struct gdrc_cq *out);
+
+// Takes one asynchronous event (GDRC_EVENT_).
+//
+// Returns 1 and writes `out`, or 0 when there is none.
+// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source: ibv_get_async_event(3), without sleep.
+int gdrc_async_event(struct gdrc_context *ctx,
+                     struct gdrc_async_event *out);
+
+// The context's descriptor for poll, select or epoll: readable when gdrc_progress has work, an armed CQ has an event, or
+// an asynchronous event waits. Call gdrc_arm before each sleep. The descriptor stays the library's: do not read, write
+// or close it.
+//
+// Returns the descriptor. Errors: -EINVAL: not an open context; -EOPNOTSUPP: the device has none.
+// Threads: any. Cost: none.
+int gdrc_fd(struct gdrc_context *ctx);
+
+// Prepares the descriptor for sleeping on it: its timer is set to the engine's next deadline.
+//
+// Returns 1: there is work already, do not sleep, call gdrc_progress or poll; 0: armed.
+// Errors: -EINVAL: not an open context. Threads: any. Cost: one or two system calls.
+int gdrc_arm(struct gdrc_context *ctx);
+
+// Sleeps until an armed CQ or an asynchronous event has something, at most `timeout_ms` milliseconds (0: looks once,
+// negative: for ever), and runs the engine meanwhile.
+//
+// Returns 1 when there is something, 0 when the time is over.
+// Errors: -EINVAL: not an open context; -EINTR: a signal came. Threads: any. Cost: sleeps; no allocation.
+int gdrc_wait(struct gdrc_context *ctx, int timeout_ms);
+
+// Starts the helper thread, which runs the engine while the program does not poll: for targets of WRITE, READ and
+// atomics that do something else. It sleeps while somebody polls. Starting it twice is harmless.
+//
+// Errors: -EINVAL: not an open context; -EAGAIN: the system gives no thread. Threads: any. Cost: creates a thread.
+int gdrc_helper_start(struct gdrc_context *ctx);
+
+// Stops the helper thread and waits for its end. Without a helper it does nothing.
+//
+// Errors: -EINVAL: not an open context. Threads: any. Cost: joins a thread.
+int gdrc_helper_stop(struct gdrc_context *ctx);
+
+// Describes the local side of a QP: its device's address, its number, a fresh random PSN and, for UD, Q_Key; where `mr`
+// is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
+// `out->struct_size` must be set before the call. Call it once per connection, and give the same struct to
+// gdrc_qp_connect as `local`.
+//
+// Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system call (randomness).
+int gdrc_endpoint_local(struct gdrc_context *ctx,
+                        struct gdrc_qp qp,
+                        const struct gdrc_mr *mr,
+                        struct gdrc_endpoint *out);
+
+// Writes an endpoint as GDRC_ENDPOINT_WIRE_BYTES bytes for any transport: magic "GDRC", version, fields in big-endian.
+//
+// Errors: -EINVAL: a field is out of range, a NULL pointer, struct_size is 0. Threads: any. Cost: none.
+int gdrc_endpoint_pack(const struct gdrc_endpoint *endpoint, uint8_t *wire);
+
+// Reads what a peer's gdrc_endpoint_pack wrote; any bytes are safe to give. `out->struct_size` must be set before the call.
+//
+// Errors: -EPROTO: not an endpoint, or fields that none can have; -EPROTONOSUPPORT: a version that this library does
+// not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost: none.
+int gdrc_endpoint_unpack(const uint8_t *wire,
+                         struct gdrc_endpoint *out);
+
+// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what gdrc_endpoint_local said and the
+// peer was sent: its PSN and, for UD, Q_Key count. For UD `remote` may be NULL, as every send names its peer.
+// `opts` may be NULL: all defaults. The path MTU is the smaller of both endpoints'.
+//
+// On failure a QP that was in RESET is in RESET again.
+// Errors: -EINVAL: the QP is in another state, the endpoints' types differ from the QP's or their fields are out
+// of range, local is another QP's, an option is out of range, a struct_size is 0; -ENOMEM: max_peer are in use; -EBUSY: another
+// thread uses the QP. Threads: one per QP. Cost: none. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+int gdrc_qp_connect(struct gdrc_context *ctx,
+                    struct gdrc_qp qp,
+                    const struct gdrc_endpoint *local,
+                    const struct gdrc_endpoint *remote,
+                    const struct gdrc_connect_opts *opts);
+
+// Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name. They only grow (modulo 2^64).
+//
+// Returns how many were written. Errors: -EINVAL: not an open context, values is NULL. Threads: any. Cost: sums over QPs.
+int gdrc_counters(struct gdrc_context *ctx,
+                  uint64_t *values,
+                  uint32_t n);
+
+// Copies a QP's counters; else as gdrc_counters.
+//
+// Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any. Cost: none.
+int gdrc_qp_counters(struct gdrc_context *ctx, struct gdrc_qp qp, uint64_t *values, uint32_t n);
+
+// How many counters there are in this version of the library; later versions only append. Threads: any. Cost: none.
+uint32_t gdrc_counter_count(void);
+
+// The name of counter `i`, or NULL where there is none. Static. Threads: any. Cost: none.
+const char *gdrc_counter_name(uint32_t i);
+
+// The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE when nothing did.
+//
+// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
+int gdrc_last_cause(struct gdrc_context *ctx, struct gdrc_cause *out);
+
+// The last thing that went wrong on this QP; else as gdrc_last_cause.
+//
+// Errors: -EINVAL: stale handle, out is NULL. Threads: any. Cost: none.
+int gdrc_qp_cause(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_cause *out);
+
+// Writes a cause in words into `buf`, like snprintf: NUL-terminated, cut at `len`.
+//
+// Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
+// Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no allocation.
+int gdrc_cause_str(const struct gdrc_cause *cause, char *buf, size_t len);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* GDRCORE_H */
+

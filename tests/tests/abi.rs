@@ -1,0 +1,236 @@
+//! The header and the library as C and C++ compilers, the linker, pkg-config and CMake see them.
+
+use gdrcore_tests::library;
+use gdrcore_tests::skip;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{run, target_dir};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const C11: &[&str] = &["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"];
+const CXX17: &[&str] = &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+fn installed(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success())
+}
+
+fn source(name: &str) -> PathBuf {
+    root().join("tests/c").join(name)
+}
+
+/// An empty folder for what one test builds.
+fn scratch(test: &str) -> PathBuf {
+    let dir = target_dir().join("abi-tests").join(test);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder below the target folder");
+    dir
+}
+
+fn expect(command: &mut Command, seconds: u64) -> String {
+    let done = run(command, seconds);
+    assert!(done.ok(), "{command:?}\n{}", done.output);
+    done.output
+}
+
+fn include() -> String {
+    format!("-I{}", root().join("include").display())
+}
+
+/// Compiles one file to an object and throws it away.
+fn compiles(compiler: &str, flags: &[&str], file: &Path) {
+    expect(Command::new(compiler).args(flags).arg(include()).arg("-c").arg(file).args(["-o", "/dev/null"]), 60);
+}
+
+#[test]
+fn header_compiles_as_c11_without_any_warning() {
+    let dir = scratch("c11");
+    let alone = dir.join("alone.c");
+    std::fs::write(&alone, "#include <gdrcore.h>\n#include <gdrcore.h>\nint main(void) { return 0; }\n").unwrap();
+    compiles("cc", C11, &alone);
+    compiles("cc", &["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wstrict-prototypes"], &alone);
+    compiles("cc", C11, &source("use.c"));
+}
+
+#[test]
+fn header_compiles_as_cpp17_without_any_warning() {
+    if !installed("c++") {
+        skip!("no C++ compiler for the header as C++17 (apt-get install g++)");
+    }
+    compiles("c++", CXX17, &source("header.cpp"));
+}
+
+#[test]
+fn layout_is_what_c_sees() {
+    compiles("cc", C11, &source("layout.c"));
+}
+
+#[test]
+fn layout_of_hot_structs_is_that_of_libibverbs() {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        skip!("no <infiniband/verbs.h> to compare layouts with (apt-get install libibverbs-dev)");
+    }
+    compiles("cc", &[C11, &["-DHAVE_VERBS"]].concat(), &source("layout.c"));
+}
+
+#[test]
+fn layout_test_names_every_field_of_the_header() {
+    let header = std::fs::read_to_string(root().join("include/gdrcore.h")).unwrap();
+    let layout = std::fs::read_to_string(source("layout.c")).unwrap();
+    let mut inside = None;
+    let mut fields = 0;
+    for line in header.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["typedef", kind, name, "{"] => inside = Some(format!("{kind} {name}")),
+            ["struct", name, "{"] => inside = Some(format!("struct {name}")),
+            [end, ..] if end.starts_with('}') => inside = None,
+            ["//", ..] | [] => {}
+            [.., field] => {
+                let Some(kind) = &inside else { continue };
+                let field = field.trim_start_matches('*').trim_end_matches(';');
+                let field = field.split('[').next().unwrap_or(field);
+                assert!(layout.contains(&format!("AT({kind}, {field}, ")), "tests/c/layout.c lacks {kind}.{field}");
+                fields += 1;
+            }
+        }
+    }
+    assert!(fields > 150, "only {fields} fields found in the header");
+}
+
+#[test]
+fn names_do_not_clash_with_gdrcopy() {
+    let lib = library::build();
+    let program = scratch("gdrcopy").join("gdrcopy");
+    expect(
+        Command::new("cc")
+            .args(C11)
+            .arg(include())
+            .arg(source("gdrcopy.c"))
+            .arg(format!("-L{}", lib.display()))
+            .args(["-lgdrcore", "-o"])
+            .arg(&program),
+        60,
+    );
+    let told = expect(Command::new(&program).env("LD_LIBRARY_PATH", with_soname(&lib, "gdrcopy")), 20);
+    assert!(told.contains("beside gdrcore"), "{told}");
+}
+
+/// A folder in which the loader finds the library under its soname, as after an installation.
+fn with_soname(lib: &Path, test: &str) -> PathBuf {
+    let dir = target_dir().join("abi-tests").join(test).join("lib");
+    std::fs::create_dir_all(&dir).unwrap();
+    let link = dir.join("libgdrcore.so.0");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), link).unwrap();
+    dir
+}
+
+#[test]
+fn library_exports_exactly_the_symbols_on_the_list() {
+    if !installed("nm") {
+        skip!("no nm to list exported symbols (apt-get install binutils)");
+    }
+    let lib = library::build().join("libgdrcore.so");
+    let told = expect(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(lib), 60);
+    let exported: BTreeSet<&str> = told.lines().filter_map(|l| l.split_whitespace().next()).collect();
+    let path = root().join("tests/abi/libgdrcore.symbols");
+    if std::env::var_os("GDRC_BLESS").is_some() {
+        let text: String = exported.iter().map(|s| format!("{s}\n")).collect();
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    let list = std::fs::read_to_string(&path).expect("tests/abi/libgdrcore.symbols");
+    let listed: BTreeSet<&str> = list.lines().collect();
+    let lost: Vec<_> = listed.difference(&exported).collect();
+    let extra: Vec<_> = exported.difference(&listed).collect();
+    assert!(lost.is_empty(), "symbols that programs link to are gone: {lost:?}");
+    assert!(extra.is_empty(), "new symbols, add them to tests/abi/libgdrcore.symbols: {extra:?}");
+    assert!(exported.iter().all(|s| s.starts_with("gdrc_")), "a symbol without our prefix");
+    let header = std::fs::read_to_string(root().join("include/gdrcore.h")).unwrap();
+    for s in &exported {
+        assert!(header.contains(&format!("{s}(")), "{s} is exported and not in the header");
+    }
+}
+
+#[test]
+fn library_has_its_soname_and_needs_only_the_c_library() {
+    if !installed("readelf") {
+        skip!("no readelf to see the soname (apt-get install binutils)");
+    }
+    let told = expect(Command::new("readelf").args(["-dW"]).arg(library::build().join("libgdrcore.so")), 60);
+    assert!(told.lines().any(|l| l.contains("(SONAME)") && l.contains("[libgdrcore.so.0]")), "{told}");
+    for line in told.lines().filter(|l| l.contains("(NEEDED)")) {
+        let known = ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]", "[libm.so.6]"];
+        assert!(known.iter().any(|k| line.contains(k)), "a library that not every machine has: {line}");
+    }
+    assert!(!told.contains("(TEXTREL)"), "text relocations");
+}
+
+/// Installs below a scratch folder as a packager does; returns DESTDIR.
+fn install(test: &str, prefix: &str) -> PathBuf {
+    library::build();
+    let dest = scratch(test).join("dest");
+    let mut make = Command::new("make");
+    make.args(["--no-print-directory", "-C"]).arg(root()).arg("install");
+    make.arg(format!("PREFIX={prefix}")).arg(format!("DESTDIR={}", dest.display()));
+    expect(&mut make, 600);
+    dest
+}
+
+#[test]
+fn installed_tree_works_with_pkg_config_shared_and_static() {
+    if !installed("pkg-config") {
+        skip!("no pkg-config to use the installed gdrcore.pc (apt-get install pkg-config)");
+    }
+    let dest = install("pkg-config", "/opt/gdrcore");
+    let lib = dest.join("opt/gdrcore/lib");
+    let pkg = |args: &[&str]| {
+        let mut c = Command::new("pkg-config");
+        c.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).env("PKG_CONFIG_SYSROOT_DIR", &dest);
+        expect(c.args(args).arg("gdrcore"), 20).split_whitespace().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(pkg(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    let program = dest.join("use");
+    expect(
+        Command::new("cc").args(C11).arg(source("use.c")).args(pkg(&["--cflags", "--libs"])).arg("-o").arg(&program),
+        60,
+    );
+    expect(Command::new(&program).env("LD_LIBRARY_PATH", &lib), 20);
+    // The static library: what --static names is enough.
+    let archive = lib.join("libgdrcore.a");
+    let private: Vec<String> =
+        pkg(&["--static", "--libs"]).into_iter().filter(|a| a != "-lgdrcore" && !a.starts_with("-L")).collect();
+    let program = dest.join("use_static");
+    expect(
+        Command::new("cc")
+            .args(C11)
+            .arg(source("use.c"))
+            .args(pkg(&["--cflags"]))
+            .arg(&archive)
+            .args(private)
+            .arg("-o")
+            .arg(&program),
+        60,
+    );
+    expect(&mut Command::new(&program), 20);
+}
+
+#[test]
+fn installed_tree_works_with_cmake_where_it_was_moved_to() {
+    if !installed("cmake") {
+        skip!("no cmake to use the installed package (apt-get install cmake)");
+    }
+    let dest = install("cmake", "/usr");
+    let moved = dest.with_file_name("moved");
+    std::fs::rename(dest.join("usr"), &moved).unwrap();
+    let build = moved.join("build");
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(root().join("tests/c")).arg("-B").arg(&build);
+    configure.arg(format!("-Dgdrcore_DIR={}", moved.join("lib/cmake/gdrcore").display()));
+    expect(&mut configure, 120);
+    expect(Command::new("cmake").arg("--build").arg(&build), 120);
+    for program in ["use_shared", "use_static"] {
+        expect(&mut Command::new(build.join(program)), 20);
+    }
+}
