@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 /// The bounds of a context. All memory follows from these numbers ([`crate::engine::Engine::memsize`]).
 ///
 /// A field of 0 takes the value of [`Config::DEFAULT`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// Protection domains.
     pub max_pd: u32,

@@ -76,11 +76,13 @@ impl Drop for Mapping {
 
 /// Every kind of access, at and across the border at `gone`, before which memory is good.
 fn all_accesses_fault_across(gone: u64, writable_gone: bool) {
-    let lengths =
-        [1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 256, 1000, 4096];
+    let lengths = [
+        1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 143, 144, 145,
+        200, 256, 300, 511, 512, 513, 700, 1000, 4096,
+    ];
     for n in lengths {
         let mut buf = vec![7u8; n];
-        for into in [0, 1, n / 2, n] {
+        for into in [0, 1, n / 2, n - 1, n] {
             // The last `into` bytes lie behind the border; none of them: no fault.
             let addr = gone - (n - into) as u64;
             let want = if into == 0 { Ok(()) } else { Err(host::Fault) };

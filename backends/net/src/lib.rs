@@ -6,6 +6,8 @@
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and randomness, memory,
 //!   the fork check, faults on memory that vanished.
 //!
+//! * [`soft`]: the soft device: engine, port, progress.
+//!
 //! Nothing here allocates; what needs memory takes it from the caller at creation.
 
 pub mod addr;
@@ -14,6 +16,7 @@ pub mod fault;
 pub mod fork;
 pub mod map;
 pub mod pcap;
+pub mod soft;
 mod sys;
 pub mod udp;
 pub mod wait;

@@ -202,11 +202,9 @@ fn tables_grow_without_moving_while_others_read() {
             }
         });
         for _ in 0..18 {
-            // SAFETY: this is the only thread that grows.
-            unsafe { table.grow_shared(&mut heap, |i| std::format!("{i}")) }.unwrap();
+            table.grow(&mut heap, |i| std::format!("{i}")).unwrap();
         }
-        // SAFETY: as above.
-        assert_eq!(unsafe { table.grow_shared(&mut heap, |_| unreachable!()) }, Err(Error::NoMemory));
+        assert_eq!(table.grow(&mut heap, |_| unreachable!()), Err(Error::NoMemory));
         done.store(true, core::sync::atomic::Ordering::Release);
     });
     assert_eq!(table.iter().len(), 1280);

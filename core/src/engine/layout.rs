@@ -44,7 +44,7 @@ pub(super) struct Parts {
 }
 
 /// How far tables may grow beyond what they begin with, once `arena_add` has brought memory.
-pub(crate) fn limit(n: u32) -> usize {
+pub fn limit(n: u32) -> usize {
     (n as usize).max(64).saturating_mul(16).min(1 << 16)
 }
 

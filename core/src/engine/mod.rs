@@ -30,7 +30,14 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::{Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
 
-pub use tx::{Burst, Path};
+pub use tx::Burst;
+
+/// Bounds that no configuration exceeds.
+pub mod limits {
+    pub use super::control::{MAX_CQE, MAX_DEPTH};
+    pub use super::layout::limit as table;
+    pub use crate::verbs::post::MAX_MESSAGE;
+}
 
 /// What is reachable only inside the lock.
 pub struct Inner {

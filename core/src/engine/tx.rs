@@ -3,7 +3,6 @@
 use core::sync::atomic::Ordering;
 
 use super::{Guard, Inner};
-use crate::mem::Access;
 use crate::roce::peer::PeerAddr;
 use crate::roce::run::Run;
 use crate::roce::txbuf::{Framing, TxBuf};
@@ -12,15 +11,6 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::NONE;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_status};
-
-/// How packets travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// Through the port, as RoCEv2 packets.
-    Port,
-    /// To a QP of the same engine.
-    Loopback,
-}
 
 /// A burst that waits in the port's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +211,18 @@ impl Guard<'_> {
         self.fail_peer(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
     }
 
+    /// The port could not send to an address at all; noted as the last cause, the retry counters do the rest.
+    pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
+        self.fail_peer(now, dst, CauseCode::Socket, errno as u64, 0);
+    }
+
+    /// Whether an armed CQ has an event or an asynchronous event waits.
+    pub fn has_events(&mut self) -> bool {
+        let (inner, s) = self.split();
+        let t = &inner.transport;
+        s.cq_events.any() || !t.event_qps.is_empty() || (0..t.srqs.len()).any(|i| t.srqs[i].events != 0)
+    }
+
     /// A packet to an address was larger than its path carries.
     pub fn peer_mtu_exceeded(&mut self, now: u64, dst: &PeerAddr, link_mtu: u32) {
         self.fail_peer(now, dst, CauseCode::MtuExceeded, 0, u64::from(link_mtu));
@@ -254,10 +256,5 @@ impl Guard<'_> {
                 p.max_seg = max_seg.max(1);
             }
         }
-    }
-
-    /// What memory answers a probe of a registered range; for tests of providers.
-    pub fn poll_provider(&self, provider: u32, token: crate::mem::Token) -> Access {
-        self.transport.providers.poll(provider, token)
     }
 }

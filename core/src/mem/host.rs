@@ -25,9 +25,10 @@ pub struct Fault;
 
 /// Copies `dst.len()` bytes at `addr` into `dst`.
 ///
-/// Each aligned 8-byte word is read in one access, so a value that the program stores in one piece is
-/// read in one piece; words are read in ascending order. Any address is allowed: a bad one is a fault,
-/// as long as a handler that uses [`fixup`] is installed.
+/// Any address is allowed: a bad one is a fault, as long as a handler that uses [`fixup`] is installed.
+/// A whole copy of 1, 2, 4 or 8 bytes is one access. Where `addr` is aligned to 8, the words of a longer copy are
+/// read in one piece each, so that a value which the program stores in one piece is never mixed with the one
+/// before; from 512 bytes on that takes a `dst` aligned to 8 as well (speed decides there).
 ///
 /// # Errors
 /// [`Fault`]; `dst` then holds a mixture.

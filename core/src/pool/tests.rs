@@ -10,7 +10,7 @@ fn pool(n: usize, limit: usize) -> Pool {
 
 #[test]
 fn exhausted_then_grown_then_at_the_limit() {
-    let mut pool = pool(64, 128);
+    let pool = pool(64, 128);
     let mut heap = heap(4096);
     let all: Vec<_> = (0..64).map(|_| pool.alloc().unwrap()).collect();
     assert_eq!(pool.alloc(), Err(Error::NoMemory));
@@ -23,7 +23,7 @@ fn exhausted_then_grown_then_at_the_limit() {
 
 #[test]
 fn growth_that_fails_half_way_can_be_repeated() {
-    let mut pool = pool(64, 128);
+    let pool = pool(64, 128);
     // 64 u32 take 256 bytes: room for one of the two tables only.
     let mut small = heap(256);
     assert_eq!(pool.grow(&mut small), Err(Error::NoMemory));
@@ -36,7 +36,7 @@ fn growth_that_fails_half_way_can_be_repeated() {
 
 #[test]
 fn handles_of_other_types_and_generations_are_stale() {
-    let mut pool = pool(64, 64);
+    let pool = pool(64, 64);
     assert_eq!(pool.check(0), Err(Error::StaleHandle));
     let never = pool.handle(0);
     assert_eq!(pool.check(never), Err(Error::StaleHandle));
@@ -52,7 +52,7 @@ fn handles_of_other_types_and_generations_are_stale() {
 
 #[test]
 fn generations_wrap_past_zero() {
-    let mut pool = pool(64, 64);
+    let pool = pool(64, 64);
     pool.generations[0].store(u32::MAX - 1, Ordering::Relaxed);
     let (h, i) = pool.alloc().unwrap();
     assert_eq!((h >> 32, i), (u64::from(u32::MAX), 0));
@@ -69,7 +69,7 @@ proptest! {
     #[test]
     fn any_order_of_alloc_and_free(ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
                                    hostile in any::<u64>()) {
-        let mut pool = pool(100, 128);
+        let pool = pool(100, 128);
         let mut live = BTreeMap::new();
         let mut dead = Vec::new();
         for (alloc, which) in ops {

@@ -469,7 +469,13 @@ impl Transport {
             self.counters.retry_exceeded_err += 1;
             qp.counters.retry_exceeded_err += 1;
             let status = wc_status::RETRY_EXC_ERR;
-            if no_timer {
+            // What the network said of this peer explains more than the silence does.
+            let known = CauseCode::from_u32(qp.cause.code).unwrap_or_default();
+            let explained = matches!(known, CauseCode::PeerUnreachable | CauseCode::MtuExceeded | CauseCode::Socket);
+            if explained {
+                let (a, b) = (qp.cause.arg0, qp.cause.arg1);
+                self.note(qi, now, known, status, a, b);
+            } else if no_timer {
                 self.note(qi, now, CauseCode::Deadline, status, timeout, 0);
             } else {
                 self.note(qi, now, CauseCode::RetryExceeded, status, timeout, retries);

@@ -248,3 +248,70 @@ pub fn emit_frame_headers(
     Udp { sport, dport, len: udp_len, checksum: 0 }.emit(udp.first_chunk_mut()?);
     Some(buf.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: [u8; 4] = [10, 77, 0, 1];
+    const B: [u8; 4] = [10, 77, 0, 2];
+
+    #[test]
+    fn grh_of_v4_has_a_right_checksum() {
+        let mut grh = [0xEE; GRH_LEN];
+        V4 { tos: 2, ident: 0x7CB2, ttl: 3, ..V4::udp(A, B, 999) }.emit_grh(&mut grh);
+        assert_eq!(grh[..20], [0; 20]);
+        // The sum over a header with its checksum is all ones.
+        assert_eq!(checksum(&grh[20..]), 0);
+        let v4 = V4::parse(grh[20..].first_chunk().unwrap()).unwrap();
+        assert_eq!((v4.total_len, v4.ident, v4.src, v4.dst), (1019, 0x7CB2, A, B));
+    }
+
+    #[test]
+    fn options_and_fragments_are_not_parsed() {
+        let mut header = [0; V4::LEN];
+        V4::udp(A, B, 8).emit(&mut header);
+        assert!(V4::parse(&header).is_some());
+        for (at, value) in [(0, 0x46), (0, 0x65), (6, 0x20), (6, 0x80), (7, 1)] {
+            let mut other = header;
+            other[at] = value;
+            assert_eq!(V4::parse(&other), None);
+        }
+        assert_eq!(V6::parse(&[0x45; V6::LEN]), None);
+    }
+
+    #[test]
+    fn checksums() {
+        assert_eq!(checksum(&[]), 0xFFFF);
+        assert_eq!(checksum(&[0xFF; 4]), 0);
+        // An odd byte is the upper half of a word.
+        assert_eq!(checksum(&[0x12]), !0x1200);
+        assert_eq!(checksum(&[0xFF, 0xFF, 0x00, 0x01]), 0xFFFE);
+    }
+
+    #[test]
+    fn gids() {
+        assert_eq!(v4_of_gid(&gid_of_v4(A)), Some(A));
+        assert_eq!(v4_of_gid(&[0; 16]), None);
+    }
+
+    #[test]
+    fn frame_headers() {
+        let mut buf = [0xEE; 64];
+        let v4 = emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 0xC001, 4791, 5, 20, &mut buf);
+        assert_eq!(v4, Some(42));
+        let ip = V4::parse(buf[14..].first_chunk().unwrap()).unwrap();
+        let udp = Udp::parse(buf[34..].first_chunk().unwrap());
+        assert_eq!((ip.total_len, ip.ident, ip.dst), (48, 5, B));
+        assert_eq!(udp, Udp { sport: 0xC001, dport: 4791, len: 28, checksum: 0 });
+
+        assert_eq!(emit_frame_headers(&[1; 16], &[2; 16], 0xC001, 4791, 5, 20, &mut buf), Some(62));
+        let ip = V6::parse(buf[14..].first_chunk().unwrap()).unwrap();
+        assert_eq!((ip.payload_len, ip.next_header, ip.dst), (28, PROTO_UDP, [2; 16]));
+
+        assert_eq!(emit_frame_headers(&[1; 16], &[2; 16], 1, 2, 0, 20, &mut buf[..61]), None);
+        assert_eq!(emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, 65_507, &mut buf), Some(42));
+        assert_eq!(emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, 65_508, &mut buf), None);
+        assert_eq!(emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, usize::MAX, &mut buf), None);
+    }
+}

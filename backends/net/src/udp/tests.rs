@@ -154,6 +154,35 @@ fn a_batch_of_bursts_leaves_by_one_call() {
 }
 
 #[test]
+fn a_queue_of_messages_is_received_in_growing_batches_and_single_ones_singly() {
+    let (mut a, mut b) = (v4(1), v4(2));
+    let dst = *b.port.local();
+    let mut single = |n: usize| {
+        for _ in 0..n {
+            send(&mut a.port, dst, 64, 64);
+            a.port.tx_flush();
+        }
+    };
+    single(41);
+    let (mut polls, mut got) = (0, 0);
+    while got < 41 {
+        let n = poll(&mut b.port);
+        assert!(n > 0);
+        (polls, got) = (polls + 1, got + n);
+    }
+    // 1, 2, 4, then the batch of 8.
+    assert!(polls <= 9, "{polls} polls");
+    // An exchange of single messages asks for one most of the time.
+    let mut twos = 0;
+    for _ in 0..200 {
+        single(1);
+        assert_eq!(poll(&mut b.port), 1);
+        twos += usize::from(b.port.rx.want > 1);
+    }
+    assert!(twos < 20, "asked {twos} times for more");
+}
+
+#[test]
 fn a_full_batch_asks_for_a_flush() {
     let mut a = v4(1);
     let cfg_batch = UdpConfig::DEFAULT.tx_batch as usize;

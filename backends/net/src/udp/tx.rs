@@ -231,9 +231,7 @@ impl UdpPort {
             }
             let run = (head..self.tx.tail).take_while(|&i| !self.tx.slot(i).single).count();
             self.counters.tx_calls += 1;
-            // SAFETY: `run` initialised headers from `head` on; the buffers they name live in the caller's memory.
-            let rc = unsafe { libc::sendmmsg(self.fd.raw(), self.tx.msgs.add(head), run as u32, libc::MSG_DONTWAIT) };
-            match usize::try_from(rc) {
+            match usize::try_from(self.send_run(head, run)) {
                 Ok(n) => {
                     self.tx.head += n.clamp(1, run);
                     if n < run {
@@ -253,6 +251,24 @@ impl UdpPort {
         self.tx.tail = 0;
         self.tx.used = 0;
         TxOutcome::Sent
+    }
+
+    /// Offers `run` messages from `head` on to the kernel; how many it took, or negative with errno.
+    #[inline]
+    fn send_run(&mut self, head: usize, run: usize) -> i32 {
+        // SAFETY: `head + run <= tail <= batch`, the length of the array.
+        let msgs = unsafe { self.tx.msgs.add(head) };
+        if run > 1 {
+            // SAFETY: `run` initialised headers; the buffers that they name live in the caller's memory.
+            return unsafe { libc::sendmmsg(self.fd.raw(), msgs, run as u32, libc::MSG_DONTWAIT) };
+        }
+        // SAFETY: as above, for one.
+        let rc = unsafe { libc::sendmsg(self.fd.raw(), &raw const (*msgs).msg_hdr, libc::MSG_DONTWAIT) };
+        if rc < 0 {
+            -1
+        } else {
+            1
+        }
     }
 
     /// Whether committed bursts wait for a flush.

@@ -38,14 +38,16 @@ static TABLES: [[u32; 256]; 16] = {
 /// The state after `data`.
 pub(super) fn update(mut state: u32, data: &[u8]) -> u32 {
     let (blocks, rest) = data.as_chunks::<16>();
-    for block in blocks {
-        let head = state.to_le_bytes();
-        let mut next = 0;
-        for (i, &byte) in block.iter().enumerate() {
-            let byte = if i < 4 { byte ^ head[i] } else { byte };
-            next ^= TABLES[15 - i][byte as usize];
-        }
-        state = next;
+    for &[a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] in blocks {
+        let [a, b, c, d] = (state ^ u32::from_le_bytes([a, b, c, d])).to_le_bytes();
+        let at = |k: usize, byte: u8| TABLES[k][byte as usize];
+        state = at(15, a)
+            ^ at(14, b)
+            ^ at(13, c)
+            ^ at(12, d)
+            ^ (at(11, e) ^ at(10, f) ^ at(9, g) ^ at(8, h))
+            ^ (at(7, i) ^ at(6, j) ^ at(5, k) ^ at(4, l))
+            ^ (at(3, m) ^ at(2, n) ^ at(1, o) ^ at(0, p));
     }
     for &byte in rest {
         state = (state >> 8) ^ TABLES[0][(state as u8 ^ byte) as usize];
