@@ -59,7 +59,8 @@ static int open_parent(struct writer *w)
 {
     const char *slash = strrchr(w->path, '/');
     size_t length = slash ? (size_t)(slash - w->path) : 0;
-    snprintf(w->name, sizeof w->name, "%s", slash ? slash + 1 : w->path);
+    /* place_path_ok() has seen to it that no component is longer than 255 bytes. */
+    snprintf(w->name, sizeof w->name, "%.255s", slash ? slash + 1 : w->path);
     /* Files of one folder come one after the other. */
     if (w->parent_fd >= 0 && strlen(w->parent) == length && !memcmp(w->parent, w->path, length))
         return 0;

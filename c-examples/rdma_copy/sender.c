@@ -146,8 +146,8 @@ static int reap(struct sender *s)
         }
     }
     if (n) {
-        uint32_t done = s->completed - s->credited < s->ring.depth ? s->credited : s->completed;
-        ring_set_consumed(&s->ring, done);
+        /* A slot is free when both are past it: the server has emptied it, and no retransmission needs ours. */
+        ring_set_consumed(&s->ring, (int32_t)(s->completed - s->credited) >= 0 ? s->credited : s->completed);
     }
     return n;
 }
