@@ -128,7 +128,12 @@ int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index, const 
     if (err) {
         if (gdrc_open_error(why, sizeof why) <= 0)
             snprintf(why, sizeof why, "%s", gdrc_strerror(err));
-        gx_error(NULL, "cannot open device %s: %s", dev->name, why);
+        const char *hint = err == -EADDRNOTAVAIL ? "Take an address of this machine ('ip address' shows them), or an interface's name."
+                           : err == -EADDRINUSE  ? "Another program has this UDP port: stop it, or give another (soft:ADDRESS:PORT)."
+                           : err == -EINVAL      ? "Devices are named like soft:192.0.2.1, soft:192.0.2.1:4800 or soft:[2001:db8::1]:4791."
+                           : err == -ENOMEM      ? "The device's tables did not fit into memory: look at the limits (ulimit -v, cgroup)."
+                                                 : "The system refused a socket: look at its limits and at what a sandbox forbids.";
+        gx_error(hint, "cannot open device %s: %s", dev->name, why);
         dev->ctx = NULL;
         return err;
     }
@@ -227,8 +232,20 @@ int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct g
 }
 
 int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn, const struct gdrc_endpoint *local, const uint8_t *wire,
-                        size_t length, struct gdrc_endpoint *remote)
+                        size_t length, uint64_t patience_s, struct gdrc_endpoint *remote)
 {
+    struct gdrc_connect_opts opts;
+    memset(&opts, 0, sizeof opts);
+    opts.struct_size = sizeof opts;
+    if (patience_s) {
+        /*
+         * One try and seven more, each 4.096 us * 2^timeout. Longer than 1.07 s each would be a bad bargain:
+         * the loss of a last packet is found by nothing but this timer.
+         */
+        opts.timeout = 14;
+        while (opts.timeout < 18 && (8 * 8192ull << opts.timeout) <= patience_s * 1000000000u)
+            opts.timeout++;
+    }
     memset(remote, 0, sizeof *remote);
     remote->struct_size = sizeof *remote;
     int err = length == GDRC_ENDPOINT_WIRE_BYTES ? gdrc_endpoint_unpack(wire, remote) : -EPROTO;
@@ -238,7 +255,7 @@ int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn, co
         gx_conn_send_error(conn, "your endpoint is not understood");
         return err;
     }
-    err = gdrc_qp_connect(dev->ctx, qp, local, remote, NULL);
+    err = gdrc_qp_connect(dev->ctx, qp, local, remote, &opts);
     if (err) {
         gx_explain_call(dev, err, "connecting the queue pair");
         gx_conn_send_error(conn, "connecting the queue pair: %s", gdrc_strerror(err));
@@ -246,7 +263,8 @@ int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn, co
     return err;
 }
 
-int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, struct gdrc_endpoint *remote)
+int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, uint64_t patience_s,
+                    struct gdrc_endpoint *remote)
 {
     struct gdrc_endpoint local;
     uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
@@ -254,7 +272,7 @@ int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx
     if (err)
         return err;
     int n = gx_conn_recv(conn, GX_MSG_ENDPOINT, wire, sizeof wire, GX_TIMEOUT_MS, "endpoint");
-    return n < 0 ? n : gx_endpoint_connect(dev, qp, conn, &local, wire, (size_t)n, remote);
+    return n < 0 ? n : gx_endpoint_connect(dev, qp, conn, &local, wire, (size_t)n, patience_s, remote);
 }
 
 int gx_ready(struct gx_conn *conn)

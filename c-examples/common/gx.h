@@ -154,11 +154,15 @@ int gx_qp_create(struct gx_dev *dev, gdrc_cq cq, uint32_t send_wr, uint32_t recv
 int gx_mr_register(struct gx_dev *dev, void *addr, size_t length, uint32_t access, gdrc_mr *out, struct gdrc_mr_attr *attr);
 /* Sends our endpoint over `conn`; `local` is kept for gx_endpoint_connect. Waits for nothing. */
 int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, struct gdrc_endpoint *local);
-/* Connects to the endpoint that came in a GX_MSG_ENDPOINT of `length` bytes. */
+/* Connects to the endpoint that came in a GX_MSG_ENDPOINT of `length` bytes. `patience_s`: as in gx_qp_handshake. */
 int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn, const struct gdrc_endpoint *local, const uint8_t *wire,
-                        size_t length, struct gdrc_endpoint *remote);
-/* Both, one after the other: returns with our queue pair connected. Post receives now, then call gx_ready(). */
-int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, struct gdrc_endpoint *remote);
+                        size_t length, uint64_t patience_s, struct gdrc_endpoint *remote);
+/*
+ * Both, one after the other: returns with our queue pair connected. Post receives now, then call gx_ready().
+ * `patience_s`: operations fail when the peer has been silent for about so long (half a second to nine); 0: the library's default.
+ */
+int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, uint64_t patience_s,
+                    struct gdrc_endpoint *remote);
 /* Tells the peer that we are ready and waits until it is, too. */
 int gx_ready(struct gx_conn *conn);
 

@@ -121,7 +121,7 @@ int note_check(const struct gx_mem *mem, struct note *out)
 
 void note_show(const struct gx_mem *mem, const struct note *note)
 {
-    char bytes[256];
+    char bytes[72];
     size_t n = note->length < sizeof bytes ? (size_t)note->length : sizeof bytes;
     printf("        from ");
     gx_print_bytes(stdout, note->writer, strlen(note->writer), 40);
@@ -132,8 +132,8 @@ void note_show(const struct gx_mem *mem, const struct note *note)
     printf(", %llu bytes, CRC-32C %08x: ", (unsigned long long)note->length, note->crc);
     if (gx_mem_read(mem, NOTE_HEADER_BYTES, bytes, n) == 0) {
         putchar('"');
-        gx_print_bytes(stdout, bytes, n, 72);
-        putchar('"');
+        gx_print_bytes(stdout, bytes, n, n);
+        printf(note->length > n ? "...\"" : "\"");
     }
     putchar('\n');
     fflush(stdout);

@@ -87,7 +87,7 @@ static int connect_to_router(struct peer *p, const char *address, uint16_t port,
         return err;
     /* The router turns to us once its client has written. */
     int n = gx_conn_recv(&p->router, FF_MSG_HELLO, NULL, 0, patience_ms, "readiness (is a client there?)");
-    err = n < 0 ? n : gx_qp_handshake(&p->dev, p->qp, NULL, &p->router, &p->remote);
+    err = n < 0 ? n : gx_qp_handshake(&p->dev, p->qp, NULL, &p->router, 5, &p->remote);
     return err ? err : gx_ready(&p->router);
 }
 

@@ -183,7 +183,7 @@ static int serve_peer(struct router *r, struct gx_conn *peer)
     }
     err = gx_conn_send(peer, FF_MSG_HELLO, NULL, 0, -1, "the greeting");
     if (!err)
-        err = gx_qp_handshake(&r->dev, qp, &r->mr, peer, &remote);
+        err = gx_qp_handshake(&r->dev, qp, &r->mr, peer, 5, &remote);
     if (!err)
         err = gx_ready(peer);
     if (!err) {

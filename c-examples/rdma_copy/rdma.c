@@ -98,7 +98,7 @@ int main(int argc, char **argv)
     if (!err)
         err = host ? gx_tcp_connect(&conn, host, (uint16_t)port, NULL, GX_TIMEOUT_MS) : wait_for_sender(&dev, (uint16_t)port, &conn);
     if (!err)
-        err = gx_qp_handshake(&dev, qp, NULL, &conn, &remote);
+        err = gx_qp_handshake(&dev, qp, NULL, &conn, 0, &remote);
 
     /* 6. The receiver posts its buffer before it says that it is ready: no message without a place for it. */
     gdrc_sge piece = { .addr = attr.iova, .length = sizeof buffer, .lkey = attr.lkey };

@@ -145,7 +145,7 @@ static int post_receive(struct receiver *r, struct session *s)
 static const char *on_endpoint(struct receiver *r, struct session *s, const uint8_t *wire, size_t length)
 {
     struct gdrc_endpoint remote;
-    if (gx_endpoint_connect(&r->dev, s->qp, &s->conn, &s->local, wire, length, &remote))
+    if (gx_endpoint_connect(&r->dev, s->qp, &s->conn, &s->local, wire, length, r->o->timeout_s, &remote))
         return "the queue pair could not be connected";
     for (uint32_t i = 0; i < s->ring.depth; i++)
         if (post_receive(r, s))

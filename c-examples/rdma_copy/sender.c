@@ -79,7 +79,7 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
     gx_put64(hello + 8, bytes);
     err = gx_conn_send(&s->conn, COPY_MSG_HELLO, hello, sizeof hello, -1, "the greeting");
     if (!err)
-        err = gx_qp_handshake(&s->dev, s->qp, NULL, &s->conn, &s->remote);
+        err = gx_qp_handshake(&s->dev, s->qp, NULL, &s->conn, o->timeout_s, &s->remote);
     if (!err)
         err = post_credit_receives(s, depth);
     if (!err)
