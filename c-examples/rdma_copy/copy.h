@@ -94,7 +94,7 @@ struct walk {
     struct ring *ring;
     char **paths;
     int count;
-    const char *argument;        /* of those, the one that is at work */
+    _Atomic(const char *) argument; /* of those, the one that is at work; for the progress bar */
     _Atomic uint64_t files, bytes, skipped;
     char name[COPY_PATH_MAX + 1]; /* path at work, for messages of the reader thread */
 };

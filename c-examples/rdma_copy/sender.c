@@ -216,7 +216,8 @@ static int run(struct sender *s, struct gx_bar *bar, uint8_t result[16])
             n = look_at_server(s, result);
             if (n)
                 return n < 0 ? n : 0;
-            gx_bar_update(bar, s->sent_bytes, s->walk.argument ? s->walk.argument : "");
+            const char *at_work = atomic_load(&s->walk.argument);
+            gx_bar_update(bar, s->sent_bytes, at_work ? at_work : "");
             if (gx_stopping) {
                 gx_conn_send_error(&s->conn, "the client was interrupted");
                 return -EINTR;

@@ -194,6 +194,7 @@ static int walk_entry(struct out *o, int parent, const char *name, const char *p
 static int walk_argument(struct out *o, const char *argument)
 {
     struct stat st;
+    atomic_store(&o->walk->argument, argument);
     snprintf(o->walk->name, sizeof o->walk->name, "%s", argument);
     if (lstat(argument, &st) < 0)
         return fail(o, -errno, "opening");
