@@ -1,9 +1,11 @@
 //! Every bound of an engine, in one struct.
 
+use crate::error::{Error, Result};
+
 /// The bounds of a context. All memory follows from these numbers ([`crate::engine::Engine::memsize`]).
 ///
 /// A field of 0 takes the value of [`Config::DEFAULT`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// Protection domains.
     pub max_pd: u32,
@@ -50,6 +52,49 @@ pub mod config_flags {
 }
 
 impl Config {
+    /// The configuration with every zero replaced by its default and every bound checked.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: a bound beyond what the engine can hold, or a QPN block that is not a power of two
+    /// or leaves the 24 bits.
+    pub fn resolve(mut self) -> Result<Self> {
+        let d = Config::DEFAULT;
+        macro_rules! default {
+            ($($f:ident),*) => { $(if self.$f == 0 { self.$f = d.$f; })* };
+        }
+        default!(max_pd, max_mr, max_cq, max_qp, max_srq, max_ah, max_peer, ring_bytes, max_sge, max_inline);
+        default!(max_rd_atomic, max_mtu, deadline_ns, window_max);
+        let small = [self.max_pd, self.max_cq, self.max_qp, self.max_srq, self.max_ah, self.max_peer];
+        let least = self.max_qp.saturating_mul(4).checked_next_power_of_two().unwrap_or(u32::MAX);
+        if self.qpn_count == 0 {
+            self.qpn_count = least.max(4096);
+        }
+        if self.qpn_base == 0 {
+            // Some block above the reserved numbers; which one is the seed's choice.
+            let blocks = (1u32 << 24) / self.qpn_count.max(1);
+            if blocks > 2 {
+                self.qpn_base = (1 + (self.seed >> 17) as u32 % (blocks - 2)) * self.qpn_count;
+            }
+        }
+        let end = u64::from(self.qpn_base) + u64::from(self.qpn_count);
+        let fits = small.iter().all(|&n| n <= 1 << 16)
+            && self.max_mr <= 1 << 16
+            && self.max_sge <= 32
+            && self.max_inline <= 4096
+            && self.max_rd_atomic <= 128
+            && matches!(self.max_mtu, 256 | 512 | 1024 | 2048 | 4096)
+            && self.qpn_count.is_power_of_two()
+            && self.qpn_count >= least
+            && self.qpn_base >= 16
+            && end < (1 << 24)
+            && self.ring_bytes <= 1 << 40;
+        if fits {
+            Ok(self)
+        } else {
+            Err(Error::Invalid)
+        }
+    }
+
     /// What a zero field means.
     pub const DEFAULT: Config = Config {
         max_pd: 64,

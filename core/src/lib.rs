@@ -4,7 +4,7 @@
 //!
 //! 1. [`error`], [`config`], [`counters`]: plain data.
 //! 2. `arena`, `pool`, `ring`, `bitmap`, `wheel`, `bucket`: memory and time, fixed at init.
-//! 3. `wire`: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
+//! 3. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
 //! 4. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
 //! 5. [`verbs`]: the objects of the API.
 //! 6. `roce`: requester, completer, responder.
@@ -14,12 +14,32 @@
 #![no_std]
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
+#[allow(unsafe_code)] // deals out raw memory
+pub mod arena;
+pub mod bitmap;
+pub mod bucket;
 pub mod config;
 pub mod counters;
 #[allow(unsafe_code)] // declares unsafe methods, has no unsafe block
 pub mod device;
+#[allow(unsafe_code)] // the lock
+pub mod engine;
 pub mod error;
+#[allow(unsafe_code)] // copies between packets and the program's memory (mem/host)
+pub mod mem;
+pub mod pool;
+#[allow(unsafe_code)] // slots in raw memory, shared by two threads
+pub mod ring;
+pub mod roce;
+mod sync;
+#[cfg(test)]
+mod testing;
 pub mod verbs;
+pub mod wheel;
+pub mod wire;
 
 pub use config::Config;
 pub use error::{Error, Result};

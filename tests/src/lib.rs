@@ -1,1 +1,18 @@
 //! What the tests of the whole repository share.
+
+pub mod ends;
+pub mod lab;
+pub mod library;
+pub mod source;
+pub mod tools;
+pub mod traffic;
+pub mod trio;
+
+/// Ends the test as skipped: prints the reason in the form that `scripts/test.sh` counts, and returns.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        println!("skipped: {}", format_args!($($reason)*));
+        return;
+    }};
+}

@@ -1,1 +1,22 @@
-//! Ports of the soft device.
+//! Ports of the soft device, and what it needs of the operating system.
+//!
+//! * [`addr`]: device names and endpoints.
+//! * [`udp`]: bursts over an unprivileged UDP socket.
+//! * [`pcap`]: a tee that writes what a port carries as frames.
+//! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and randomness, memory,
+//!   the fork check, faults on memory that vanished.
+//!
+//! * [`soft`]: the soft device: engine, port, progress.
+//!
+//! Nothing here allocates; what needs memory takes it from the caller at creation.
+
+pub mod addr;
+pub mod clock;
+pub mod fault;
+pub mod fork;
+pub mod map;
+pub mod pcap;
+pub mod soft;
+mod sys;
+pub mod udp;
+pub mod wait;

@@ -1,4 +1,10 @@
 //! Verbs objects: their data, states and tables.
 
 pub mod cause;
+pub mod objects;
+#[allow(unsafe_code)] // follows the lists of C callers
+pub mod post;
+pub mod shared;
+pub mod transition;
 pub mod types;
+pub mod wqe;

@@ -1,0 +1,54 @@
+# gdrcore: build, try, test, install. `make help` lists the targets.
+#
+# PREFIX, LIBDIR, INCLUDEDIR and DESTDIR have their usual meaning. CARGO_TARGET_DIR moves all build output.
+
+CARGO      ?= cargo
+PREFIX     ?= /usr/local
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DESTDIR    ?=
+
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR
+RELEASE  := $(CARGO_TARGET_DIR)/release
+BIN      := $(CARGO_TARGET_DIR)/c-examples
+VERSION  := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+SOVERSION := 0
+
+.PHONY: all lib examples demo test install uninstall clean help
+
+all: lib examples ## Build the library and the C examples.
+
+lib: ## Build libgdrcore.so and libgdrcore.a.
+	$(CARGO) build --release -p gdrcore
+
+examples: lib ## Build the C examples.
+	$(MAKE) -C c-examples OUT="$(BIN)" LIBDIR="$(RELEASE)" INCLUDEDIR="$(CURDIR)/include"
+
+demo: ## Build, then run the main job: router, client and peer, and a 1 GiB file copy, over UDP.
+	@scripts/deps.sh demo
+	@$(MAKE) --no-print-directory all
+	BIN="$(BIN)" c-examples/demo.sh
+
+test: ## Install (as root) or name what the tests need, then run all of them.
+	@scripts/deps.sh test
+	@scripts/test.sh
+
+install: lib ## Install library, header, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
+	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"
+	install -m 755 "$(RELEASE)/libgdrcore.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(VERSION)"
+	ln -sf "libgdrcore.so.$(VERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(SOVERSION)"
+	ln -sf "libgdrcore.so.$(SOVERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so"
+	install -m 644 "$(RELEASE)/libgdrcore.a" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
+	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
+
+uninstall: ## Remove what install put there.
+	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
+	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
+	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"
+
+clean: ## Remove all build output.
+	$(CARGO) clean
+
+help: ## Show this.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)

@@ -1,0 +1,344 @@
+//! [`SoftDevice`] as a [`Device`].
+
+use core::sync::atomic::Ordering;
+
+use super::progress::Round;
+use super::SoftDevice;
+use crate::clock::now_ns;
+use crate::fault;
+use gdrcore_core::config::Config;
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
+use gdrcore_core::engine::limits;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::verbs::cause::Cause;
+use gdrcore_core::verbs::types::{access, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc};
+
+impl SoftDevice {
+    #[inline]
+    fn program_runs(&self) {
+        if self.helper_on.load(Ordering::Relaxed) {
+            self.last_poll_ns.store(now_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// Hands the engine to the helper at once: the program is about to sleep.
+    fn hand_over(&self) {
+        if self.helper_on.load(Ordering::Relaxed) {
+            self.last_poll_ns.store(0, Ordering::Relaxed);
+            self.helper.wake();
+        }
+    }
+
+    /// A node GUID that follows from the address: an EUI-64-like number with the "local" bit.
+    fn guid(&self) -> u64 {
+        let ip = self.local.ip;
+        let low = u64::from_be_bytes([ip[8], ip[9], ip[10], ip[11], ip[12], ip[13], ip[14], ip[15]]);
+        let high = u64::from_be_bytes([ip[0], ip[1], ip[2], ip[3], ip[4], ip[5], ip[6], ip[7]]);
+        (low ^ high.rotate_left(21) ^ u64::from(self.local.port)) | 0x0200_0000_0000_0000
+    }
+}
+
+impl Device for SoftDevice {
+    fn query(&self) -> Result<DeviceAttr> {
+        self.fork.check()?;
+        let c: Config = self.lock().transport.config;
+        let grown = |n: u32| limits::table(n) as u32;
+        Ok(DeviceAttr {
+            max_msg_size: limits::MAX_MESSAGE,
+            node_guid: self.guid(),
+            max_pd: grown(c.max_pd),
+            max_mr: grown(c.max_mr),
+            max_cq: grown(c.max_cq),
+            max_qp: grown(c.max_qp),
+            max_srq: grown(c.max_srq),
+            max_ah: grown(c.max_ah),
+            max_qp_wr: limits::MAX_DEPTH,
+            max_cqe: limits::MAX_CQE,
+            max_sge: c.max_sge,
+            max_inline: c.max_inline,
+            max_rd_atomic: c.max_rd_atomic,
+            active_mtu: gdrcore_core::wire::mtu_code(self.mtu).unwrap_or(1),
+            udp_port: u32::from(self.local.port),
+            qpn_base: c.qpn_base,
+            gid: self.local.ip,
+            scope_id: self.local.scope_id,
+            reserved: 0,
+        })
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        self.fork.check()?;
+        let mut held = self.lock_held();
+        let mut c = held.guard.counters();
+        if let Some(udp) = &held.port().udp {
+            let p = udp.counters();
+            c.port_tx_calls = p.tx_calls;
+            c.port_rx_calls = p.rx_calls;
+            c.port_tx_full = p.tx_full;
+            c.port_icmp_err = p.icmp_err;
+            c.port_gso_refused = p.gso_refused;
+            c.send_err += p.send_err;
+        }
+        Ok(c)
+    }
+
+    fn qp_counters(&self, qp: Handle) -> Result<Counters> {
+        self.fork.check()?;
+        self.lock().qp_counters(qp)
+    }
+
+    fn last_cause(&self) -> Result<Cause> {
+        self.fork.check()?;
+        Ok(self.lock().last_cause())
+    }
+
+    fn qp_cause(&self, qp: Handle) -> Result<Cause> {
+        self.fork.check()?;
+        self.lock().qp_cause(qp)
+    }
+
+    fn pd_alloc(&self) -> Result<Handle> {
+        self.fork.check()?;
+        self.lock().pd_alloc()
+    }
+
+    fn pd_dealloc(&self, pd: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().pd_dealloc(pd)
+    }
+
+    fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
+        self.fork.check()?;
+        if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
+            // Outside the lock: bringing in gigabytes takes a while.
+            fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
+        }
+        self.lock().mr_reg(reg)
+    }
+
+    fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
+        self.fork.check()?;
+        self.lock().mr_query(mr)
+    }
+
+    fn mr_dereg(&self, mr: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().mr_dereg(mr)
+    }
+
+    fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
+        self.fork.check()?;
+        self.lock().mw_alloc(pd, mw_type)
+    }
+
+    fn mw_dealloc(&self, mw: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().mw_dealloc(mw)
+    }
+
+    fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
+        self.fork.check()?;
+        self.lock().ah_create(pd, attr)
+    }
+
+    fn ah_destroy(&self, ah: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().ah_destroy(ah)
+    }
+
+    fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
+        self.fork.check()?;
+        self.lock().cq_create(cqe)
+    }
+
+    fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
+        self.fork.check()?;
+        let given = self.lock().cq_resize(cq, cqe);
+        self.run(Round::Send);
+        given
+    }
+
+    fn cq_destroy(&self, cq: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cq_destroy(cq)
+    }
+
+    fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        self.fork.check()?;
+        self.lock().srq_create(pd, attr)
+    }
+
+    fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
+        self.fork.check()?;
+        self.lock().srq_modify(srq, limit)
+    }
+
+    fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
+        self.fork.check()?;
+        self.lock().srq_query(srq)
+    }
+
+    fn srq_destroy(&self, srq: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().srq_destroy(srq)
+    }
+
+    fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
+        self.fork.check()?;
+        self.lock().qp_create(now_ns(), init)
+    }
+
+    fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
+        self.fork.check()?;
+        self.lock().qp_modify(now_ns(), qp, attr, mask)?;
+        self.run(Round::Send);
+        Ok(())
+    }
+
+    fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
+        self.fork.check()?;
+        self.lock().qp_query(qp)
+    }
+
+    fn qp_destroy(&self, qp: Handle) -> Result<()> {
+        self.fork.check()?;
+        // What it owes its peer (a last ACK) leaves first.
+        self.flush_owed();
+        self.lock().qp_destroy(now_ns(), qp)
+    }
+
+    #[inline]
+    unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        self.fork.check()?;
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { self.engine.post_send(qp, wr, bad) };
+        if !matches!(outcome, Ok(p) if p.more) {
+            self.run(Round::Send);
+        }
+        outcome.map(|_| ())
+    }
+
+    #[inline]
+    unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+        self.fork.check()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.post_recv(qp, wr, bad) }
+    }
+
+    #[inline]
+    unsafe fn post_srq_recv(&self, srq: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+        self.fork.check()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.post_srq_recv(srq, wr, bad) }
+    }
+
+    #[inline]
+    fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        self.fork.check()?;
+        let n = self.engine.poll_cq(cq, wc)?;
+        if n > 0 || wc.is_empty() {
+            return Ok(n);
+        }
+        self.program_runs();
+        if self.run(Round::Full) > 0 {
+            self.poll_found_work();
+        }
+        self.engine.poll_cq(cq, wc)
+    }
+
+    fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
+        self.fork.check()?;
+        self.engine.arm_cq(cq, solicited_only)?;
+        self.hand_over();
+        Ok(())
+    }
+
+    fn cq_event(&self) -> Result<Option<Handle>> {
+        self.fork.check()?;
+        Ok(self.lock().take_cq_event())
+    }
+
+    fn async_event(&self) -> Result<Option<AsyncEvent>> {
+        self.fork.check()?;
+        Ok(self.lock().take_async_event())
+    }
+
+    fn progress(&self) -> Result<usize> {
+        self.fork.check()?;
+        self.program_runs();
+        let n = self.run(Round::Full);
+        if n > 0 {
+            self.poll_found_work();
+        }
+        Ok(n)
+    }
+
+    fn fd(&self) -> Result<i32> {
+        self.fork.check()?;
+        Ok(self.waiter.user_fd())
+    }
+
+    fn arm(&self) -> Result<bool> {
+        self.fork.check()?;
+        self.waiter.drain();
+        self.run(Round::Full);
+        let blocked = self.is_blocked();
+        let mut g = self.lock();
+        if g.has_events() || (g.has_work() && !blocked) {
+            return Ok(true);
+        }
+        if self.helper_on.load(Ordering::Relaxed) {
+            drop(g);
+            self.hand_over();
+            return Ok(false);
+        }
+        let next = g.next_timeout(now_ns());
+        self.waiter.set_timer(next);
+        Ok(false)
+    }
+
+    fn wait(&self, timeout_ms: i32) -> Result<bool> {
+        self.fork.check()?;
+        let end = if timeout_ms < 0 { u64::MAX } else { now_ns().saturating_add(timeout_ms as u64 * 1_000_000) };
+        loop {
+            let work = self.arm()?;
+            if self.lock().has_events() {
+                return Ok(true);
+            }
+            let now = now_ns();
+            if now >= end {
+                return Ok(false);
+            }
+            if !work {
+                let left = (end - now).div_ceil(1_000_000);
+                let ms = if end == u64::MAX { -1 } else { i32::try_from(left).unwrap_or(i32::MAX) };
+                self.waiter.sleep(ms);
+            }
+        }
+    }
+
+    fn helper(&self, on: bool) -> Result<()> {
+        self.fork.check()?;
+        if on {
+            self.helper_start()
+        } else {
+            self.helper_stop();
+            Ok(())
+        }
+    }
+
+    unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()> {
+        self.fork.check()?;
+        if memory.is_null() {
+            return Err(Error::Invalid);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.lock().arena_add(memory, bytes) }
+    }
+
+    fn leaks(&self) -> Result<Leaks> {
+        self.fork.check()?;
+        Ok(self.lock().leaks())
+    }
+}

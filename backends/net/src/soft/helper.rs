@@ -1,0 +1,137 @@
+//! The helper thread: runs the engine while the program does not.
+//!
+//! It sleeps on the sockets, a timer and an event. While the program polls (within the last
+//! [`TAKE_OVER_NS`]) it takes its hands off the sockets and only looks at the clock, so that never two
+//! threads spin for one message; once the polls stop it runs the engine until nothing is left to do.
+//! A program that polls memory and only now and then a CQ would make it hesitate for ever: when it found
+//! work twice in a row between polls it stays in charge, until a poll finds work itself.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::progress::Round;
+use super::SoftDevice;
+use crate::clock::now_ns;
+use crate::wait::Waiter;
+use gdrcore_core::error::{Error, Result};
+
+/// Without a poll for this long, the helper takes over.
+const TAKE_OVER_NS: u64 = 100_000;
+/// Takings-over that found work, after which polls that find none no longer count.
+const STICKY: u32 = 2;
+
+/// The helper of a device.
+pub(super) struct Slot {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stop: AtomicBool,
+    /// It stays in charge although the program polls.
+    pub(super) sticky: AtomicBool,
+    /// What it sleeps on.
+    waiter: Waiter,
+}
+
+impl Slot {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Slot {
+            thread: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            sticky: AtomicBool::new(false),
+            waiter: Waiter::new()?,
+        })
+    }
+
+    /// Makes it look again at once.
+    pub(super) fn wake(&self) {
+        self.waiter.notify();
+    }
+}
+
+impl SoftDevice {
+    /// Starts the helper. Starting it twice is no error.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: no thread could be made.
+    pub(super) fn helper_start(&self) -> Result<()> {
+        let mut slot = self.helper.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_some() {
+            return Ok(());
+        }
+        self.helper.stop.store(false, Ordering::Release);
+        let device: *const SoftDevice = self;
+        // SAFETY: the device stays where it is until `close`, which joins the thread first.
+        let device: &'static SoftDevice = unsafe { &*device };
+        let thread = std::thread::Builder::new()
+            .name("gdrc-helper".into())
+            .stack_size(256 << 10)
+            .spawn(move || device.helper_main())
+            .map_err(|e| Error::Os(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        *slot = Some(thread);
+        self.helper_on.store(true, Ordering::SeqCst);
+        // From here on only events make the program's descriptor readable.
+        self.waiter.attach_io(false)
+    }
+
+    /// Stops the helper and waits for its end. Stopping none is no error.
+    pub(super) fn helper_stop(&self) {
+        let mut slot = self.helper.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(thread) = slot.take() else { return };
+        self.helper.stop.store(true, Ordering::Release);
+        self.helper.wake();
+        let _ = thread.join();
+        self.helper_on.store(false, Ordering::SeqCst);
+        let _ = self.waiter.attach_io(true);
+    }
+
+    fn helper_main(&self) {
+        let w = &self.helper.waiter;
+        let mut watching = false;
+        let mut found = 0;
+        while !self.helper.stop.load(Ordering::Acquire) {
+            let now = now_ns();
+            let last = self.last_poll_ns.load(Ordering::Relaxed);
+            let polled = now.saturating_sub(last) < TAKE_OVER_NS;
+            if polled && !self.helper.sticky.load(Ordering::Relaxed) {
+                if watching {
+                    let _ = w.attach(self.waiter.io_fd(), false);
+                    watching = false;
+                }
+                w.set_timer(Some(last + TAKE_OVER_NS));
+                w.sleep(-1);
+                w.drain();
+                continue;
+            }
+            if !watching {
+                let _ = w.attach(self.waiter.io_fd(), true);
+                watching = true;
+            }
+            if self.run(Round::Full) > 0 {
+                found += 1;
+                if found >= STICKY {
+                    self.helper.sticky.store(true, Ordering::Relaxed);
+                }
+                continue;
+            }
+            found = 0;
+            let next = {
+                let mut held = self.lock_held();
+                let blocked = held.port().blocked;
+                if held.guard.has_work() && !blocked {
+                    None
+                } else {
+                    Some(held.guard.next_timeout(now_ns()))
+                }
+            };
+            let Some(next) = next else {
+                std::thread::yield_now();
+                continue;
+            };
+            w.set_timer(next);
+            w.sleep(-1);
+            w.drain();
+        }
+        if watching {
+            let _ = w.attach(self.waiter.io_fd(), false);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The soft device: an engine, its port, and whoever drives them.
+//!
+//! * `progress`: one bounded round of the engine, and who runs it when.
+//! * `helper`: the thread that runs it while the program does not.
+//! * `device`: the [`gdrcore_core::device::Device`] trait.
+//!
+//! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the engine's
+//! arena, then the buffers of the port and of the tee.
+
+mod device;
+mod helper;
+mod progress;
+
+use core::cell::UnsafeCell;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+use crate::addr::{DeviceName, Endpoint};
+use crate::clock;
+use crate::fork::ForkGuard;
+use crate::pcap::Pcap;
+use crate::udp::{udp_flags, UdpConfig, UdpPort};
+use crate::wait::Waiter;
+use gdrcore_core::config::Config;
+use gdrcore_core::device::Leaks;
+use gdrcore_core::engine::Engine;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::peer::PeerAddr;
+
+/// How a soft device is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoftConfig<'a> {
+    /// Bounds of the engine. `seed` 0: drawn from the system's random source. `max_mtu` 0: what the link carries.
+    pub core: Config,
+    /// [`soft_flags`].
+    pub flags: u32,
+    /// Write everything that the device sends and receives into this capture file.
+    pub pcap: Option<&'a CStr>,
+}
+
+/// Flags of [`SoftConfig::flags`].
+pub mod soft_flags {
+    /// Never use segmentation offload.
+    pub const NO_GSO: u32 = 1;
+    /// Start the helper thread at once.
+    pub const HELPER: u32 = 2;
+}
+
+/// Bytes of the tee's write buffer.
+const PCAP_BUFFER: usize = 256 << 10;
+
+/// What belongs to the holder of the engine's lock besides the engine.
+struct Port {
+    udp: Option<UdpPort>,
+    pcap: Option<Pcap>,
+    /// The send buffer of the socket was full; wake when it can be written.
+    blocked: bool,
+    /// Empty rounds since something was handled.
+    empty: u32,
+    /// Errors of the socket seen so far.
+    send_err: u64,
+}
+
+/// A RoCEv2 NIC in software.
+pub struct SoftDevice {
+    engine: Engine,
+    port: UnsafeCell<Port>,
+    local: Endpoint,
+    waiter: Waiter,
+    fork: ForkGuard,
+    /// When a program thread last ran the engine; the helper keeps away for a while.
+    last_poll_ns: AtomicU64,
+    /// The helper thread runs.
+    helper_on: AtomicBool,
+    helper: helper::Slot,
+    mtu: u32,
+}
+
+// SAFETY: `port` is reached only by the holder of the engine's lock; everything else is `Sync`.
+unsafe impl Sync for SoftDevice {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for SoftDevice {}
+
+/// Where the parts lie in the device's memory.
+struct Layout {
+    engine: usize,
+    udp: usize,
+    pcap: usize,
+    end: usize,
+}
+
+fn page_up(n: usize) -> Result<usize> {
+    n.checked_add(4095).map(|n| n & !4095).ok_or(Error::NoMemory)
+}
+
+impl SoftConfig<'_> {
+    fn udp(&self) -> UdpConfig {
+        let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
+        UdpConfig { flags, ..UdpConfig::DEFAULT }
+    }
+
+    fn layout(&self, name: &DeviceName) -> Result<Layout> {
+        let engine = page_up(size_of::<SoftDevice>())?;
+        let udp = page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
+        let bytes = if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
+        let pcap = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
+        let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
+        Ok(Layout { engine, udp, pcap, end })
+    }
+}
+
+/// The address as the engine has it.
+pub(crate) fn peer_addr(e: &Endpoint) -> PeerAddr {
+    PeerAddr { gid: e.ip, scope_id: e.scope_id, port: e.port, ..PeerAddr::default() }
+}
+
+/// The address as the port has it.
+pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
+    Endpoint { ip: p.gid, scope_id: p.scope_id, port: p.port }
+}
+
+impl SoftDevice {
+    /// Bytes of memory that [`SoftDevice::init`] needs.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the configuration.
+    pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
+        config.layout(&DeviceName::parse(name)?).map(|l| l.end)
+    }
+
+    /// Makes a device in the given memory. It stays where it is until [`SoftDevice::close`].
+    ///
+    /// # Errors
+    /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. The address: [`Error::AddressNotLocal`],
+    /// [`Error::AddressInUse`]. [`Error::NoMemory`]: fewer than [`SoftDevice::memsize`] bytes. [`Error::Os`].
+    ///
+    /// # Safety
+    /// The memory is page-aligned, used by nobody else and lives until `close` has returned.
+    pub unsafe fn init(
+        memory: *mut u8,
+        bytes: usize,
+        name: &str,
+        config: &SoftConfig<'_>,
+    ) -> Result<&'static SoftDevice> {
+        let name = DeviceName::parse(name)?;
+        let layout = config.layout(&name)?;
+        if memory.is_null() || memory as usize & 4095 != 0 {
+            return Err(Error::Invalid);
+        }
+        if bytes < layout.end {
+            return Err(Error::NoMemory);
+        }
+        crate::fault::install()?;
+        let fork = ForkGuard::new()?;
+        let waiter = Waiter::new()?;
+        let mut core = config.core;
+        if core.seed == 0 {
+            core.seed = clock::random_seed()?;
+        }
+        let (local, udp) = match name {
+            DeviceName::Soft(at) => {
+                // SAFETY: the walk gave `udp..pcap` to the port alone.
+                let port = unsafe {
+                    let at_mem = memory.add(layout.udp);
+                    UdpPort::open(&at, &config.udp(), at_mem, layout.pcap - layout.udp)?
+                };
+                waiter.add_socket(port.fd())?;
+                (*port.local(), Some(port))
+            }
+            DeviceName::Loopback => (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None),
+        };
+        // rxe's rule: the headers and the ICRC take at most 80 bytes of the link's MTU.
+        let link = udp.as_ref().map_or(u32::MAX, |u| u.link_mtu().saturating_sub(80));
+        let carries = [4096, 2048, 1024, 512].into_iter().find(|&m| m <= link).unwrap_or(256);
+        core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
+        let pcap = match config.pcap {
+            // SAFETY: the walk gave `pcap..end` to the tee alone.
+            Some(path) => Some(unsafe { Pcap::open(path, memory.add(layout.pcap), PCAP_BUFFER)? }),
+            None => None,
+        };
+        // SAFETY: the walk gave `engine..udp` to the engine alone.
+        let engine =
+            unsafe { Engine::init(memory.add(layout.engine), layout.udp - layout.engine, &core, peer_addr(&local))? };
+        waiter.attach_io(true)?;
+        let device = SoftDevice {
+            engine,
+            port: UnsafeCell::new(Port { udp, pcap, blocked: false, empty: 0, send_err: 0 }),
+            local,
+            waiter,
+            fork,
+            last_poll_ns: AtomicU64::new(0),
+            helper_on: AtomicBool::new(false),
+            helper: helper::Slot::new()?,
+            mtu: core.max_mtu,
+        };
+        let place = memory.cast::<SoftDevice>();
+        // SAFETY: aligned to a page, large enough (`layout.engine`), and nobody else's.
+        let device: &'static SoftDevice = unsafe {
+            place.write(device);
+            &*place
+        };
+        if config.flags & soft_flags::HELPER != 0 {
+            if let Err(e) = device.helper_start() {
+                // SAFETY: nobody has seen the device yet.
+                unsafe { device.close() };
+                return Err(e);
+            }
+        }
+        Ok(device)
+    }
+
+    /// Ends the device: stops the helper, writes out the capture, closes the descriptors. Says what was left.
+    /// In a forked child nothing is touched but the child's copies of the descriptors stay open.
+    ///
+    /// # Safety
+    /// No thread is inside a call on the device, and none makes one afterwards.
+    pub unsafe fn close(&self) -> Leaks {
+        if self.fork.check().is_err() {
+            return Leaks::default();
+        }
+        self.helper_stop();
+        let leaks = self.lock().leaks();
+        let place: *const SoftDevice = self;
+        // SAFETY: the last use of the device, as the caller promises.
+        unsafe { core::ptr::drop_in_place(place.cast_mut()) };
+        leaks
+    }
+}

@@ -1,0 +1,250 @@
+//! The udp port: bursts over one unprivileged UDP socket.
+//!
+//! A burst leaves by one GSO send and arrives, mostly whole, by GRO. The socket is never connected and forbids
+//! fragmentation, because then Linux sends IPv4 identification 0 with DF (and 0, 1, 2, … for the segments of one
+//! GSO send), which makes the ICRC exact although the IP header is the kernel's. What the kernel answers about
+//! single destinations (ICMP, path MTU, refused GSO) arrives out of step with the sends; [`errors`](self) sorts it
+//! out, so that an error of one peer never costs another peer a packet.
+//!
+//! The calling order per round: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` → `rx_get` for each;
+//! `take_error` until `None`. One thread at a time.
+
+mod errors;
+mod rx;
+mod socket;
+mod tx;
+
+pub use errors::{ErrorKind, PortError};
+pub use rx::RxPacket;
+pub use tx::{Burst, TxOutcome};
+
+use crate::addr::Endpoint;
+use crate::sys::Fd;
+use gdrcore_core::error::{Error, Result};
+use std::os::fd::RawFd;
+
+/// Most bytes of one burst. A GSO packet of 64 KiB or more with its link, IP and UDP headers is segmented in software
+/// before it reaches the device (gso_max_size), and the receiver then gets it in pieces; this leaves the headers room.
+pub const MAX_BURST: usize = (64 << 10) - 128;
+/// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
+pub const MAX_SEGMENTS: u16 = 64;
+
+/// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`], options stay off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpConfig {
+    /// Messages of one batch of sends, at most 64.
+    pub tx_batch: u32,
+    /// Bytes of the transmit buffer; at least one full burst is always held.
+    pub tx_bytes: u32,
+    /// Datagrams (GRO packets) of one receive call, at most 64. Each has a buffer of 64 KiB.
+    pub rx_batch: u32,
+    /// SO_RCVBUF in bytes; 0 leaves the system's default.
+    pub rcvbuf: u32,
+    /// SO_SNDBUF in bytes; 0 leaves the system's default.
+    pub sndbuf: u32,
+    /// SO_BUSY_POLL in microseconds; 0 leaves it. Ignored where the kernel refuses it.
+    pub busy_poll_us: u32,
+    /// Byte for IPv4 TOS and IPv6 traffic class (DSCP and ECN). The ICRC does not cover it.
+    pub traffic_class: u8,
+    /// Any of [`udp_flags`].
+    pub flags: u32,
+}
+
+/// Flags of [`UdpConfig::flags`].
+pub mod udp_flags {
+    /// Never use UDP_SEGMENT.
+    pub const NO_GSO: u32 = 1;
+    /// Never use UDP_GRO.
+    pub const NO_GRO: u32 = 2;
+    /// Share the port with other sockets that ask for it (SO_REUSEPORT).
+    pub const REUSE_PORT: u32 = 4;
+}
+
+impl UdpConfig {
+    /// What a zero field means.
+    pub const DEFAULT: UdpConfig = UdpConfig {
+        tx_batch: 32,
+        tx_bytes: 256 << 10,
+        rx_batch: 8,
+        rcvbuf: 0,
+        sndbuf: 0,
+        busy_poll_us: 0,
+        traffic_class: 0,
+        flags: 0,
+    };
+
+    const fn resolved(&self) -> UdpConfig {
+        const fn pick(v: u32, default: u32, lo: u32, hi: u32) -> u32 {
+            let v = if v == 0 { default } else { v };
+            if v < lo {
+                lo
+            } else if v > hi {
+                hi
+            } else {
+                v
+            }
+        }
+        let d = &UdpConfig::DEFAULT;
+        UdpConfig {
+            tx_batch: pick(self.tx_batch, d.tx_batch, 1, 64),
+            tx_bytes: pick(self.tx_bytes, d.tx_bytes, 64 << 10, 16 << 20),
+            rx_batch: pick(self.rx_batch, d.rx_batch, 1, 64),
+            ..*self
+        }
+    }
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        UdpConfig::DEFAULT
+    }
+}
+
+/// What a port counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// System calls that sent.
+    pub tx_calls: u64,
+    /// System calls that received, empty ones included.
+    pub rx_calls: u64,
+    /// Times that the kernel had no room for a send; nothing is lost, the rest stays in the batch.
+    pub tx_full: u64,
+    /// ICMP messages about our packets.
+    pub icmp_err: u64,
+    /// Bursts that the kernel refused to segment and that left packet by packet.
+    pub gso_refused: u64,
+    /// Bursts dropped because the kernel refused to send them.
+    pub send_err: u64,
+    /// Errors that found no room in the queue of [`UdpPort::take_error`].
+    pub errors_lost: u64,
+}
+
+/// One UDP socket with its batches of buffers. Movable; the buffers are in the caller's memory.
+pub struct UdpPort {
+    fd: Fd,
+    local: Endpoint,
+    /// Index of the interface that owns `local`, 0 if none does.
+    interface: u32,
+    gso: bool,
+    gro: bool,
+    tx: tx::Tx,
+    rx: rx::Rx,
+    errors: errors::Errors,
+    counters: PortCounters,
+}
+
+// SAFETY: the raw pointers inside lead only into memory that `open` was given for this port alone.
+unsafe impl Send for UdpPort {}
+// SAFETY: by shared reference the port only reads; whatever writes takes `&mut self`.
+unsafe impl Sync for UdpPort {}
+
+impl UdpPort {
+    /// Bytes of memory that [`UdpPort::open`] needs.
+    pub const fn memsize(cfg: &UdpConfig) -> usize {
+        let cfg = cfg.resolved();
+        // The walk aligns its start itself.
+        tx::Tx::memsize(&cfg) + rx::Rx::memsize(&cfg) + 2 * ALIGN
+    }
+
+    /// Opens and binds the socket. Port 0 takes a free port; [`UdpPort::local`] tells which.
+    ///
+    /// # Errors
+    /// `AddressInUse`, `AddressNotLocal`, `Access` (a port below 1024 without privilege), `NoMemory` (`len` is too
+    /// small), `Invalid` (no unicast address), `Unsupported` (no IPv6 here), other errors of the system.
+    ///
+    /// # Safety
+    /// `mem` is `len` writable bytes that nobody else uses while the port lives.
+    pub unsafe fn open(ep: &Endpoint, cfg: &UdpConfig, mem: *mut u8, len: usize) -> Result<Self> {
+        if mem.is_null() || len < Self::memsize(cfg) {
+            return Err(Error::NoMemory);
+        }
+        let cfg = cfg.resolved();
+        let socket = socket::open(ep, &cfg)?;
+        let mut carve = Carve { next: mem, left: len };
+        // SAFETY: the caller's promise about `mem` is the one that both ask for; the carver hands out each byte once.
+        let (tx, rx) = unsafe { (tx::Tx::carve(&cfg, &mut carve)?, rx::Rx::carve(&cfg, &mut carve)?) };
+        Ok(UdpPort {
+            fd: socket.fd,
+            local: socket.local,
+            interface: socket.interface,
+            gso: socket.gso,
+            gro: socket.gro,
+            tx,
+            rx,
+            errors: errors::Errors::new(),
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// The socket, for a [`crate::wait::Waiter`].
+    #[inline]
+    pub fn fd(&self) -> RawFd {
+        self.fd.raw()
+    }
+
+    /// The address and port that the socket is bound to.
+    #[inline]
+    pub fn local(&self) -> &Endpoint {
+        &self.local
+    }
+
+    /// MTU of the interface that owned the address when the port was opened, in bytes of IP packet, now; 1500 where
+    /// there is none. Cost: two system calls.
+    pub fn link_mtu(&self) -> u32 {
+        socket::link_mtu(self.interface, self.fd.raw())
+    }
+
+    /// Whether the kernel segments for us, and whether it hands whole bursts back.
+    pub fn offloads(&self) -> (bool, bool) {
+        (self.gso, self.gro)
+    }
+
+    /// Counters so far.
+    pub fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+/// Cache line, and the alignment of every carved piece.
+const ALIGN: usize = 64;
+
+/// Rounds up to whole cache lines.
+const fn lines(bytes: usize) -> usize {
+    (bytes + ALIGN - 1) & !(ALIGN - 1)
+}
+
+/// Hands out aligned pieces of one block.
+struct Carve {
+    next: *mut u8,
+    left: usize,
+}
+
+impl Carve {
+    fn bytes(&mut self, bytes: usize) -> Result<*mut u8> {
+        let pad = self.next.align_offset(ALIGN);
+        let need = lines(bytes).checked_add(pad).ok_or(Error::NoMemory)?;
+        if need > self.left {
+            return Err(Error::NoMemory);
+        }
+        let at = self.next.wrapping_add(pad);
+        self.next = at.wrapping_add(lines(bytes));
+        self.left -= need;
+        Ok(at)
+    }
+
+    /// Room for `n` values, each set to `init`.
+    ///
+    /// # Safety
+    /// The block is writable and ours.
+    unsafe fn array<T: Copy>(&mut self, n: usize, init: T) -> Result<*mut T> {
+        let at = self.bytes(n * core::mem::size_of::<T>())?.cast::<T>();
+        for i in 0..n {
+            // SAFETY: `bytes` found room for `n` values at an address that is aligned for every T here.
+            unsafe { at.add(i).write(init) };
+        }
+        Ok(at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! What the kernel says about single destinations.
+//!
+//! An ICMP message does two things to a socket: it queues a record that names the destination, and it leaves an
+//! errno that the next call of any kind reports, whatever that call was about. So an errno alone blames nobody;
+//! the queue is drained, and only a send that fails again with nothing queued is itself at fault.
+
+use super::UdpPort;
+use crate::addr::{Endpoint, SockAddr};
+
+/// Records that wait for [`UdpPort::take_error`].
+const QUEUE: usize = 16;
+/// Most records that one drain takes from the kernel, so that a flood of ICMP cannot stall the port.
+const DRAIN_MAX: usize = 64;
+
+/// Where an error comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The network answered: nothing listens, no route, filtered.
+    Icmp,
+    /// The kernel refused to send.
+    Send,
+    /// A packet was larger than the link or the path carries.
+    Mtu,
+}
+
+/// An error of one destination. Records that repeat the one before them are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortError {
+    /// Where the packet was meant to go. Port 0 stands for every port of the host.
+    pub dst: Endpoint,
+    /// Positive errno.
+    pub errno: i32,
+    /// Its origin.
+    pub kind: ErrorKind,
+    /// The MTU that the kernel now assumes in bytes of IP packet, if `kind` is `Mtu` and it told; else 0.
+    pub mtu: u32,
+}
+
+/// A short queue of errors, and whether the kernel may hold more.
+pub(super) struct Errors {
+    queue: [PortError; QUEUE],
+    head: usize,
+    len: usize,
+    /// The last drain stopped at its bound.
+    more: bool,
+}
+
+impl Errors {
+    pub(super) const fn new() -> Self {
+        let none =
+            PortError { dst: Endpoint { ip: [0; 16], scope_id: 0, port: 0 }, errno: 0, kind: ErrorKind::Send, mtu: 0 };
+        Errors { queue: [none; QUEUE], head: 0, len: 0, more: false }
+    }
+
+    /// False when there is no room.
+    fn push(&mut self, e: PortError) -> bool {
+        for k in 0..self.len {
+            let known = &mut self.queue[(self.head + k) % QUEUE];
+            // The kernel's own records of an unconnected socket lack the port.
+            let port = known.dst.port == e.dst.port || known.dst.port == 0 || e.dst.port == 0;
+            if port && known.dst.same_host(&e.dst) && known.errno == e.errno {
+                known.dst.port = known.dst.port.max(e.dst.port);
+                // A refusal by the network tells more than the send error that it caused.
+                if known.kind == ErrorKind::Send {
+                    known.kind = e.kind;
+                }
+                known.mtu = if e.mtu != 0 { e.mtu } else { known.mtu };
+                return true;
+            }
+        }
+        if self.len == QUEUE {
+            return false;
+        }
+        self.queue[(self.head + self.len) % QUEUE] = e;
+        self.len += 1;
+        true
+    }
+
+    fn pop(&mut self) -> Option<PortError> {
+        if self.len == 0 {
+            return None;
+        }
+        let e = self.queue[self.head];
+        self.head = (self.head + 1) % QUEUE;
+        self.len -= 1;
+        Some(e)
+    }
+}
+
+impl UdpPort {
+    /// The next error of a destination, oldest first. Cost: none unless the kernel holds more than was drained.
+    ///
+    /// Errors show up at the next send or receive after they happened. A program that was woken by EPOLLERR and
+    /// finds nothing calls [`UdpPort::drain_errors`].
+    pub fn take_error(&mut self) -> Option<PortError> {
+        if self.errors.len == 0 && self.errors.more {
+            self.drain_errors();
+        }
+        self.errors.pop()
+    }
+
+    /// Takes the kernel's records, at most 64. Returns how many of them came from the network. Cost: a system call
+    /// each, and one.
+    pub fn drain_errors(&mut self) -> usize {
+        self.errors.more = false;
+        let mut icmp = 0;
+        for _ in 0..DRAIN_MAX {
+            match read_record(self.fd.raw(), self.local.is_v4()) {
+                Record::Empty => return icmp,
+                Record::Foreign => {}
+                Record::Error { error, from_network } => {
+                    if from_network {
+                        icmp += 1;
+                        self.counters.icmp_err += 1;
+                    }
+                    self.report(error);
+                }
+            }
+        }
+        self.errors.more = true;
+        icmp
+    }
+
+    /// Queues an error for [`UdpPort::take_error`].
+    pub(super) fn report(&mut self, e: PortError) {
+        if !self.errors.push(e) {
+            self.counters.errors_lost += 1;
+        }
+    }
+}
+
+enum Record {
+    Empty,
+    /// Something that is no error of a destination.
+    Foreign,
+    Error {
+        error: PortError,
+        from_network: bool,
+    },
+}
+
+/// Aligned room for one record: sock_extended_err and the address of who refused, with headers.
+#[repr(C, align(8))]
+struct Control([u8; 256]);
+
+fn read_record(fd: i32, v4: bool) -> Record {
+    let mut dst = SockAddr::zeroed();
+    let mut control = Control([0; 256]);
+    // The kernel gives the offending packet back; its destination is in `dst` already.
+    let mut payload = [0u8; 4];
+    let mut iov = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
+    // SAFETY: zeroes are valid for msghdr.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_name = (&raw mut dst).cast();
+    msg.msg_namelen = SockAddr::LEN;
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = (&raw mut control).cast();
+    msg.msg_controllen = size_of::<Control>() as _;
+    // SAFETY: `msg` names live buffers and their lengths.
+    if unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) } < 0 {
+        return Record::Empty;
+    }
+    let Some(dst) = Endpoint::from_sockaddr(&dst) else { return Record::Foreign };
+    let wanted = if v4 { (libc::IPPROTO_IP, libc::IP_RECVERR) } else { (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) };
+    // SAFETY: `msg` and its control buffer are as the kernel left them, inside the lengths given.
+    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
+    while !cmsg.is_null() {
+        // SAFETY: the macros only return headers that lie whole in the control buffer, which is aligned for them.
+        let head = unsafe { *cmsg };
+        // SAFETY: CMSG_LEN has no precondition.
+        let whole = unsafe { libc::CMSG_LEN(size_of::<libc::sock_extended_err>() as u32) } as usize;
+        if (head.cmsg_level, head.cmsg_type) == wanted && head.cmsg_len as usize >= whole {
+            // SAFETY: the length was checked; the data may be unaligned for the struct.
+            let e = unsafe { libc::CMSG_DATA(cmsg).cast::<libc::sock_extended_err>().read_unaligned() };
+            return judge(dst, &e);
+        }
+        // SAFETY: as for the first header.
+        cmsg = unsafe { libc::CMSG_NXTHDR(&msg, cmsg) };
+    }
+    Record::Foreign
+}
+
+fn judge(dst: Endpoint, e: &libc::sock_extended_err) -> Record {
+    let errno = i32::try_from(e.ee_errno).unwrap_or(libc::EIO);
+    let from_network = matches!(e.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6);
+    if !from_network && e.ee_origin != libc::SO_EE_ORIGIN_LOCAL {
+        return Record::Foreign;
+    }
+    let (kind, mtu) = match (errno, from_network) {
+        (libc::EMSGSIZE, _) => (ErrorKind::Mtu, e.ee_info),
+        (_, true) => (ErrorKind::Icmp, 0),
+        (_, false) => (ErrorKind::Send, 0),
+    };
+    Record::Error { error: PortError { dst, errno, kind, mtu }, from_network }
+}

@@ -1,0 +1,226 @@
+//! Receiving: one recvmmsg, then iterate.
+
+use super::{lines, Carve, UdpConfig, UdpPort};
+use crate::addr::{Endpoint, SockAddr};
+use crate::sys::errno;
+use gdrcore_core::error::Result;
+
+/// Bytes of one receive buffer: the largest UDP payload fits.
+const BUFFER: usize = 64 << 10;
+/// Distance of two buffers. The odd number of cache lines spreads the headers of a batch over the sets of the L1,
+/// which a distance of 64 KiB would map to one.
+const STRIDE: usize = BUFFER + 3 * super::ALIGN;
+/// Ancillary bytes of one datagram: the GRO size (int) and the TOS byte or traffic class (int), with headers.
+const CONTROL: usize = 64;
+
+/// Aligned room for ancillary data.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL]);
+
+/// A datagram, or several of one burst that GRO put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxPacket<'a> {
+    /// Who sent it.
+    pub src: Endpoint,
+    /// Bytes of each segment, the last may be shorter; the length of `data` for a single datagram.
+    pub seg: u16,
+    /// UDP payload of all segments. Empty if the datagram was not usable.
+    pub data: &'a [u8],
+    /// ECN bits of the IP header: 3 says congestion experienced.
+    pub ecn: u8,
+}
+
+/// The receive half of a port. The pointers lead into the caller's memory.
+pub(super) struct Rx {
+    msgs: *mut libc::mmsghdr,
+    addrs: *mut SockAddr,
+    controls: *mut Control,
+    buffers: *mut u8,
+    batch: usize,
+    /// Datagrams of the last poll.
+    filled: usize,
+    /// Datagrams to ask for: what came last time. Asking for more than waits costs a lookup (some 150 ns), as much
+    /// as an empty receive, which a program that exchanges single messages would pay every time.
+    pub(super) want: usize,
+    /// Polls in a row that got all they asked for.
+    full: u8,
+    /// How many of those it takes to ask for more; grows while more does not come.
+    patience: u8,
+}
+
+impl Rx {
+    pub(super) const fn memsize(cfg: &UdpConfig) -> usize {
+        let n = cfg.rx_batch as usize;
+        lines(n * size_of::<libc::mmsghdr>())
+            + lines(n * size_of::<libc::iovec>())
+            + lines(n * size_of::<SockAddr>())
+            + lines(n * size_of::<Control>())
+            + lines(n * STRIDE)
+    }
+
+    /// # Safety
+    /// As [`UdpPort::open`].
+    pub(super) unsafe fn carve(cfg: &UdpConfig, carve: &mut Carve) -> Result<Rx> {
+        let n = cfg.rx_batch as usize;
+        // SAFETY: zeroes are valid for the C structs: null pointers and lengths of 0.
+        let (msg, iov) = unsafe { (core::mem::zeroed::<libc::mmsghdr>(), core::mem::zeroed::<libc::iovec>()) };
+        // SAFETY: the caller's memory is writable and ours, for all four.
+        let (msgs, iovs, addrs, controls) = unsafe {
+            (
+                carve.array(n, msg)?,
+                carve.array(n, iov)?,
+                carve.array(n, SockAddr::zeroed())?,
+                carve.array(n, Control([0; CONTROL]))?,
+            )
+        };
+        let buffers = carve.bytes(n * STRIDE)?;
+        for i in 0..n {
+            // SAFETY: all arrays have `n` elements and `i < n`; they were initialised above.
+            unsafe {
+                (*iovs.add(i)).iov_base = buffers.add(i * STRIDE).cast();
+                (*iovs.add(i)).iov_len = BUFFER;
+                let hdr = &mut (*msgs.add(i)).msg_hdr;
+                hdr.msg_name = addrs.add(i).cast();
+                hdr.msg_iov = iovs.add(i);
+                hdr.msg_iovlen = 1;
+                hdr.msg_control = controls.add(i).cast();
+            }
+        }
+        Ok(Rx { msgs, addrs, controls, buffers, batch: n, filled: n, want: 1, full: 0, patience: 1 })
+    }
+
+    /// Notes what came and decides how many to ask for next.
+    fn adapt(&mut self, n: usize) {
+        self.filled = n;
+        if n < self.want {
+            // Asking for more did not pay; an empty poll says nothing about that.
+            if n == 1 {
+                self.patience = (2 * self.patience).min(16);
+            }
+            self.want = n.max(1);
+            self.full = 0;
+            return;
+        }
+        self.full += 1;
+        if n > 1 || self.full >= self.patience {
+            self.patience = if n > 1 { 1 } else { self.patience };
+            self.want = (2 * n).min(self.batch);
+            self.full = 0;
+        }
+    }
+
+    /// The kernel writes lengths where it reads them; sets back those that it used.
+    fn reset(&mut self) {
+        for i in 0..self.filled {
+            // SAFETY: `filled <= batch`, the length of the array.
+            let hdr = unsafe { &mut (*self.msgs.add(i)).msg_hdr };
+            hdr.msg_namelen = SockAddr::LEN;
+            hdr.msg_controllen = CONTROL as _;
+            hdr.msg_flags = 0;
+        }
+        self.filled = 0;
+    }
+}
+
+impl UdpPort {
+    /// Receives what waits, up to the batch; packets of the previous poll are gone. 0: nothing waits.
+    /// Cost: one system call; a few more after an ICMP message.
+    pub fn rx_poll(&mut self) -> usize {
+        self.rx.reset();
+        // A pending socket error is reported once instead of data, and each ICMP message leaves one: as many tries
+        // as errors may be drained in one go.
+        for _ in 0..4 {
+            self.counters.rx_calls += 1;
+            if let Ok(n) = usize::try_from(self.receive()) {
+                self.rx.adapt(n.min(self.rx.batch));
+                return self.rx.filled;
+            }
+            match errno() {
+                libc::EAGAIN => return 0,
+                libc::EINTR => {}
+                _ => {
+                    self.drain_errors();
+                }
+            }
+        }
+        0
+    }
+
+    /// Asks for `want` datagrams; how many came, or negative with errno.
+    #[inline]
+    fn receive(&mut self) -> i32 {
+        if self.rx.want > 1 {
+            let (msgs, want) = (self.rx.msgs, self.rx.want as u32);
+            // SAFETY: `want <= batch` initialised headers whose buffers are ours alone.
+            return unsafe { libc::recvmmsg(self.fd.raw(), msgs, want, libc::MSG_DONTWAIT, core::ptr::null_mut()) };
+        }
+        // SAFETY: the first of `batch` headers, `batch` being at least 1.
+        let msg = unsafe { &mut *self.rx.msgs };
+        // SAFETY: an initialised header whose buffers are ours alone.
+        match u32::try_from(unsafe { libc::recvmsg(self.fd.raw(), &mut msg.msg_hdr, libc::MSG_DONTWAIT) }) {
+            Ok(len) => {
+                msg.msg_len = len;
+                1
+            }
+            Err(_) => -1,
+        }
+    }
+
+    /// The `i`-th packet of the last poll. An index beyond them gives an empty packet.
+    #[inline]
+    pub fn rx_get(&self, i: usize) -> RxPacket<'_> {
+        let nothing = RxPacket { src: Endpoint::default(), seg: 0, data: &[], ecn: 0 };
+        if i >= self.rx.filled {
+            return nothing;
+        }
+        // SAFETY: `i < filled <= batch`; the kernel is not writing now, since polls need `&mut self`.
+        let (msg, addr) = unsafe { (&*self.rx.msgs.add(i), &*self.rx.addrs.add(i)) };
+        let Some(src) = Endpoint::from_sockaddr(addr) else { return nothing };
+        if msg.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+            return RxPacket { src, ..nothing };
+        }
+        let len = (msg.msg_len as usize).min(BUFFER);
+        // SAFETY: buffer `i` lies in the carved block, has BUFFER bytes, and the kernel filled the first `len`.
+        let data = unsafe { core::slice::from_raw_parts(self.rx.buffers.add(i * STRIDE), len) };
+        // SAFETY: control `i` of `batch`.
+        let control = unsafe { &*self.rx.controls.add(i) };
+        let used = msg.msg_hdr.msg_controllen.min(CONTROL);
+        let (seg, ecn) = parse_control(&control.0[..used]);
+        // The whole of a single datagram is its only segment; at most 65,507 bytes, so it fits.
+        let seg = if seg == 0 || usize::from(seg) > len { len as u16 } else { seg };
+        RxPacket { src, seg, data, ecn }
+    }
+}
+
+/// GRO size (0 if none) and ECN bits. Reads bytes instead of walking with the C macros, so that nothing here can
+/// leave the slice.
+#[inline]
+fn parse_control(mut rest: &[u8]) -> (u16, u8) {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let (mut seg, mut ecn) = (0, 0);
+    while let Some((head, _)) = rest.split_at_checked(HEADER) {
+        const LEN: usize = size_of::<usize>();
+        let Some((len, kind)) = head.split_first_chunk::<LEN>() else { break };
+        let len = usize::from_ne_bytes(*len);
+        let (Some(level), Some(name)) = (kind.first_chunk::<4>(), kind.last_chunk::<4>()) else { break };
+        let Some(value) = rest.get(HEADER..len) else { break };
+        match (i32::from_ne_bytes(*level), i32::from_ne_bytes(*name)) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                if let Some(v) = value.first_chunk::<4>() {
+                    seg = u16::try_from(i32::from_ne_bytes(*v)).unwrap_or(0);
+                }
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => ecn = value.first().map_or(0, |b| b & 3),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                if let Some(v) = value.first_chunk::<4>() {
+                    ecn = (i32::from_ne_bytes(*v) & 3) as u8;
+                }
+            }
+            _ => {}
+        }
+        let next = (len + size_of::<usize>() - 1) & !(size_of::<usize>() - 1);
+        rest = rest.get(next..).unwrap_or(&[]);
+    }
+    (seg, ecn)
+}

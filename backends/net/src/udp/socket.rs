@@ -1,0 +1,193 @@
+//! Opening the socket, and the link under it.
+
+use super::{udp_flags, UdpConfig};
+use crate::addr::{Endpoint, SockAddr};
+use crate::sys::{check, set_option, Fd};
+use gdrcore_core::error::{Error, Result};
+use std::os::fd::RawFd;
+
+/// UDP_NO_CHECK6_RX of linux/udp.h: accept the zero checksums that RoCE NICs and rxe send over IPv6.
+const UDP_NO_CHECK6_RX: i32 = 102;
+
+pub(super) struct Socket {
+    pub(super) fd: Fd,
+    pub(super) local: Endpoint,
+    pub(super) interface: u32,
+    pub(super) gso: bool,
+    pub(super) gro: bool,
+}
+
+pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
+    if !ep.is_unicast() {
+        return Err(Error::Invalid);
+    }
+    let family = if ep.is_v4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes no pointers.
+    let fd = match Fd::from_call(unsafe { libc::socket(family, kind, 0) }) {
+        Err(Error::Os(libc::EAFNOSUPPORT)) => return Err(Error::Unsupported),
+        other => other?,
+    };
+    let raw = fd.raw();
+    if family == libc::AF_INET {
+        // Identification 0 and DF, see the module's head. Without these two the port would send wrong ICRCs or
+        // miss refusals, so they are no options.
+        set_option(raw, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set_option(raw, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32)?;
+        let _ = set_option(raw, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32);
+    } else {
+        set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1i32)?;
+        set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1i32)?;
+        let _ = set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1i32);
+        let _ = set_option(raw, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1i32);
+    }
+    if cfg.traffic_class != 0 {
+        let class = i32::from(cfg.traffic_class);
+        if family == libc::AF_INET {
+            set_option(raw, libc::IPPROTO_IP, libc::IP_TOS, class)?;
+        } else {
+            set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class)?;
+        }
+    }
+    for (name, bytes) in [(libc::SO_RCVBUF, cfg.rcvbuf), (libc::SO_SNDBUF, cfg.sndbuf)] {
+        if bytes != 0 {
+            // The kernel clamps to its own limit and never refuses.
+            set_option(raw, libc::SOL_SOCKET, name, i32::try_from(bytes).unwrap_or(i32::MAX))?;
+        }
+    }
+    if cfg.busy_poll_us != 0 {
+        let us = i32::try_from(cfg.busy_poll_us).unwrap_or(i32::MAX);
+        let _ = set_option(raw, libc::SOL_SOCKET, libc::SO_BUSY_POLL, us);
+    }
+    if cfg.flags & udp_flags::REUSE_PORT != 0 {
+        set_option(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1i32)?;
+    }
+    // 0 is "no segmentation for the whole socket" and succeeds exactly where the kernel knows the option.
+    let gso = cfg.flags & udp_flags::NO_GSO == 0 && set_option(raw, libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok();
+    let gro = cfg.flags & udp_flags::NO_GRO == 0 && set_option(raw, libc::SOL_UDP, libc::UDP_GRO, 1i32).is_ok();
+
+    let (sa, sa_len) = ep.to_sockaddr();
+    // SAFETY: `sa` is a socket address of `sa_len` bytes.
+    match check(unsafe { libc::bind(raw, (&raw const sa).cast(), sa_len) }) {
+        // A zone whose interface is gone, or that does not fit the address.
+        Err(Error::Invalid | Error::NoDevice) => return Err(Error::AddressNotLocal),
+        other => other?,
+    };
+    let mut bound = SockAddr::zeroed();
+    let mut bound_len = SockAddr::LEN;
+    // SAFETY: `bound` has room for `bound_len` bytes, and both live through the call.
+    check(unsafe { libc::getsockname(raw, (&raw mut bound).cast(), &mut bound_len) })?;
+    let local = Endpoint::from_sockaddr(&bound).ok_or(Error::Unsupported)?;
+    let interface = interface_of(&local).unwrap_or(0);
+    Ok(Socket { fd, local, interface, gso, gro })
+}
+
+/// What to assume of an address that no interface owns (nonlocal bind, or no netlink in this sandbox).
+const MTU_UNKNOWN: u32 = 1500;
+
+/// MTU of an interface, by any socket of its namespace.
+pub(super) fn link_mtu(interface: u32, socket: RawFd) -> u32 {
+    interface_mtu(socket, interface).unwrap_or(MTU_UNKNOWN)
+}
+
+fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {
+    // SAFETY: ifreq is plain data for which zeroes are valid.
+    let mut req: libc::ifreq = unsafe { core::mem::zeroed() };
+    req.ifr_ifru.ifru_ifindex = i32::try_from(index).ok()?;
+    // SAFETY: SIOCGIFNAME reads the index and writes the name, both inside `req`.
+    check(unsafe { libc::ioctl(socket, libc::SIOCGIFNAME as _, &mut req) }).ok()?;
+    // SAFETY: SIOCGIFMTU reads the name and writes the MTU, both inside `req`.
+    check(unsafe { libc::ioctl(socket, libc::SIOCGIFMTU as _, &mut req) }).ok()?;
+    // SAFETY: the call above wrote this variant.
+    u32::try_from(unsafe { req.ifr_ifru.ifru_mtu }).ok().filter(|&m| m > 0)
+}
+
+/// Index of the interface whose address is `local`, or whose network holds it most narrowly: 127.0.0.2 belongs to
+/// 127.0.0.1/8. Asks netlink rather than getifaddrs, which allocates.
+fn interface_of(local: &Endpoint) -> Option<u32> {
+    if local.scope_id != 0 {
+        return Some(local.scope_id);
+    }
+    let v4 = local.to_v4();
+    let own: &[u8] = match &v4 {
+        Some(b) => b,
+        None => &local.ip,
+    };
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes no pointers.
+    let nl = Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) }).ok()?;
+    // nlmsghdr (16 bytes) and ifaddrmsg (8 bytes): RTM_GETADDR, a dump of one family.
+    let mut request = [0u8; 24];
+    request[0..4].copy_from_slice(&24u32.to_ne_bytes());
+    request[4..6].copy_from_slice(&libc::RTM_GETADDR.to_ne_bytes());
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    request[6..8].copy_from_slice(&flags.to_ne_bytes());
+    request[16] = if v4.is_some() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
+    // SAFETY: pointer and length are those of `request`.
+    let sent = unsafe { libc::send(nl.raw(), request.as_ptr().cast(), request.len(), 0) };
+    if sent != request.len() as isize {
+        return None;
+    }
+    let mut best: Option<(u8, u32)> = None;
+    let mut answer = [0u8; 16 << 10];
+    loop {
+        // SAFETY: pointer and length are those of `answer`.
+        let n = unsafe { libc::recv(nl.raw(), answer.as_mut_ptr().cast(), answer.len(), 0) };
+        let Some(mut rest) = usize::try_from(n).ok().and_then(|n| answer.get(..n)).filter(|r| !r.is_empty()) else {
+            return best.map(|(_, index)| index);
+        };
+        while let Some((len, kind)) = rest.get(..16).map(|h| (word(h, 0) as usize, half(h, 4))) {
+            let Some(message) = rest.get(16..len) else { break };
+            if kind == libc::NLMSG_DONE as u16 || kind == libc::NLMSG_ERROR as u16 {
+                return best.map(|(_, index)| index);
+            }
+            if let Some((prefix, index)) = owner(message, own) {
+                best = match best {
+                    Some((narrower, _)) if narrower > prefix => best,
+                    _ => Some((prefix, index)),
+                };
+            }
+            rest = rest.get((len + 3) & !3..).unwrap_or(&[]);
+        }
+    }
+}
+
+/// Reads one RTM_NEWADDR. Prefix length and interface if the address covers `own`; an exact match counts most.
+fn owner(message: &[u8], own: &[u8]) -> Option<(u8, u32)> {
+    let prefix = *message.get(1)?;
+    let index = word(message.get(4..8)?, 0);
+    let (mut address, mut local) = (None, None);
+    let mut rest = message.get(8..)?;
+    while let Some((len, kind)) = rest.get(..4).map(|h| (usize::from(half(h, 0)), half(h, 2))) {
+        let Some(value) = rest.get(4..len) else { break };
+        match kind {
+            libc::IFA_ADDRESS => address = Some(value),
+            libc::IFA_LOCAL => local = Some(value),
+            _ => {}
+        }
+        rest = rest.get((len + 3) & !3..).unwrap_or(&[]);
+    }
+    // On point-to-point links IFA_ADDRESS is the peer's.
+    let theirs = local.or(address)?;
+    if theirs == own {
+        return Some((u8::MAX, index));
+    }
+    let covered = theirs.len() == own.len() && same_prefix(theirs, own, prefix);
+    covered.then_some((prefix, index))
+}
+
+fn same_prefix(a: &[u8], b: &[u8], bits: u8) -> bool {
+    let (whole, part) = (usize::from(bits / 8), bits % 8);
+    let mask = !(0xffu16 >> part) as u8;
+    a.get(..whole) == b.get(..whole)
+        && (part == 0 || a.get(whole).zip(b.get(whole)).is_some_and(|(x, y)| (x ^ y) & mask == 0))
+}
+
+fn word(b: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn half(b: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes([b[at], b[at + 1]])
+}

@@ -1,0 +1,383 @@
+//! Sending: bursts are collected in one buffer and leave by one sendmmsg, each by one GSO message.
+
+use super::{lines, Carve, ErrorKind, PortError, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
+use crate::addr::{Endpoint, SockAddr};
+use crate::sys::errno;
+use gdrcore_core::error::Result;
+use gdrcore_core::wire::icrc::Flow;
+
+/// Hosts remembered to refuse GSO; the oldest is forgotten, and found out again, when there are more.
+const REFUSERS: usize = 16;
+/// Times that one message is tried while the kernel reports other destinations' errors through it.
+const TRIES: u8 = 8;
+
+/// What was filled into [`UdpPort::tx_space`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// Where all of it goes.
+    pub dst: Endpoint,
+    /// Bytes filled.
+    pub len: usize,
+    /// Bytes of each packet with its ICRC; the last may be shorter.
+    pub seg: u16,
+}
+
+/// How a flush ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxOutcome {
+    /// Everything left (or failed for its destination, see [`UdpPort::take_error`]).
+    Sent,
+    /// The kernel has no room; the rest is kept in order. Flush again when the socket is writable.
+    Full,
+}
+
+/// Ancillary data of one message: the segment size.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; 32]);
+
+/// One committed burst.
+#[derive(Clone, Copy)]
+struct Slot {
+    dst: Endpoint,
+    off: u32,
+    len: u32,
+    seg: u16,
+    /// Bytes that left already, packet by packet.
+    done: u32,
+    /// Failures of this message so far.
+    tries: u8,
+    /// Send packet by packet.
+    single: bool,
+    /// GSO was tried and refused for this burst.
+    refused: bool,
+}
+
+/// The transmit half of a port. The pointers lead into the caller's memory.
+pub(super) struct Tx {
+    msgs: *mut libc::mmsghdr,
+    iovs: *mut libc::iovec,
+    addrs: *mut SockAddr,
+    controls: *mut Control,
+    slots: *mut Slot,
+    buffer: *mut u8,
+    capacity: usize,
+    /// Bytes used, a multiple of ALIGN.
+    used: usize,
+    batch: usize,
+    /// Slots `head..tail` wait for the kernel.
+    head: usize,
+    tail: usize,
+    refusers: [Endpoint; REFUSERS],
+    refusers_len: usize,
+    refusers_next: usize,
+}
+
+impl Tx {
+    const fn capacity(cfg: &UdpConfig) -> usize {
+        let bytes = lines(cfg.tx_bytes as usize);
+        if bytes < MAX_BURST {
+            MAX_BURST
+        } else {
+            bytes
+        }
+    }
+
+    pub(super) const fn memsize(cfg: &UdpConfig) -> usize {
+        let n = cfg.tx_batch as usize;
+        lines(n * size_of::<libc::mmsghdr>())
+            + lines(n * size_of::<libc::iovec>())
+            + lines(n * size_of::<SockAddr>())
+            + lines(n * size_of::<Control>())
+            + lines(n * size_of::<Slot>())
+            + Self::capacity(cfg)
+    }
+
+    /// # Safety
+    /// As [`UdpPort::open`].
+    pub(super) unsafe fn carve(cfg: &UdpConfig, carve: &mut Carve) -> Result<Tx> {
+        let n = cfg.tx_batch as usize;
+        let slot =
+            Slot { dst: Endpoint::default(), off: 0, len: 0, seg: 0, done: 0, tries: 0, single: false, refused: false };
+        // SAFETY: zeroes are valid for the C structs: null pointers and lengths of 0.
+        let (msg, iov) = unsafe { (core::mem::zeroed::<libc::mmsghdr>(), core::mem::zeroed::<libc::iovec>()) };
+        // SAFETY: the caller's memory is writable and ours, for all five.
+        let (msgs, iovs, addrs, controls, slots) = unsafe {
+            (
+                carve.array(n, msg)?,
+                carve.array(n, iov)?,
+                carve.array(n, SockAddr::zeroed())?,
+                carve.array(n, Control([0; 32]))?,
+                carve.array(n, slot)?,
+            )
+        };
+        let capacity = Self::capacity(cfg);
+        let buffer = carve.bytes(capacity)?;
+        // SAFETY: carved just now with this size; zeroed so that `tx_space` can hand it out as a slice.
+        unsafe { buffer.write_bytes(0, capacity) };
+        Ok(Tx {
+            msgs,
+            iovs,
+            addrs,
+            controls,
+            slots,
+            buffer,
+            capacity,
+            used: 0,
+            batch: n,
+            head: 0,
+            tail: 0,
+            refusers: [Endpoint::default(); REFUSERS],
+            refusers_len: 0,
+            refusers_next: 0,
+        })
+    }
+
+    fn slot(&mut self, i: usize) -> &mut Slot {
+        debug_assert!(i < self.batch);
+        // SAFETY: callers pass indexes in `head..tail <= batch`, all initialised by `carve`.
+        unsafe { &mut *self.slots.add(i) }
+    }
+
+    fn refuses(&self, dst: &Endpoint) -> bool {
+        self.refusers[..self.refusers_len].iter().any(|r| r.same_host(dst))
+    }
+
+    fn remember_refusal(&mut self, dst: &Endpoint) {
+        if !self.refuses(dst) {
+            self.refusers[self.refusers_next] = *dst;
+            self.refusers_next = (self.refusers_next + 1) % REFUSERS;
+            self.refusers_len = (self.refusers_len + 1).min(REFUSERS);
+        }
+    }
+
+    /// Writes the kernel's headers of a slot.
+    fn describe(&mut self, i: usize, gso: bool) {
+        let s = *self.slot(i);
+        let (sa, sa_len) = s.dst.to_sockaddr();
+        // SAFETY: `i < batch`, the length of every array, and all were initialised; `off + len <= capacity`.
+        unsafe {
+            *self.addrs.add(i) = sa;
+            *self.iovs.add(i) =
+                libc::iovec { iov_base: self.buffer.add(s.off as usize).cast(), iov_len: s.len as usize };
+            let hdr = &mut (*self.msgs.add(i)).msg_hdr;
+            hdr.msg_name = self.addrs.add(i).cast();
+            hdr.msg_namelen = sa_len;
+            hdr.msg_iov = self.iovs.add(i);
+            hdr.msg_iovlen = 1;
+            hdr.msg_flags = 0;
+            if gso {
+                let room = self.controls.add(i);
+                hdr.msg_control = room.cast();
+                hdr.msg_controllen = libc::CMSG_SPACE(2) as _;
+                let cmsg = room.cast::<libc::cmsghdr>();
+                (*cmsg).cmsg_level = libc::SOL_UDP;
+                (*cmsg).cmsg_type = libc::UDP_SEGMENT;
+                (*cmsg).cmsg_len = libc::CMSG_LEN(2) as _;
+                libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(s.seg);
+            } else {
+                hdr.msg_control = core::ptr::null_mut();
+                hdr.msg_controllen = 0;
+            }
+        }
+    }
+}
+
+impl UdpPort {
+    /// Room for one burst, always [`MAX_BURST`] bytes. `None`: the batch is full, flush first.
+    #[inline]
+    pub fn tx_space(&mut self) -> Option<&mut [u8]> {
+        let tx = &mut self.tx;
+        if tx.tail == tx.batch || tx.capacity - tx.used < MAX_BURST {
+            return None;
+        }
+        // SAFETY: `used + MAX_BURST <= capacity`, initialised at carve, and the kernel never writes there.
+        Some(unsafe { core::slice::from_raw_parts_mut(tx.buffer.add(tx.used), MAX_BURST) })
+    }
+
+    /// Adds what was filled to the batch. A burst that cannot be sent at all (no bytes, more than the room given,
+    /// another address family) is reported as an error of its destination.
+    #[inline]
+    pub fn tx_commit(&mut self, b: Burst) {
+        let fits = b.len != 0
+            && b.len <= MAX_BURST
+            && self.tx.tail < self.tx.batch
+            && self.tx.used + b.len <= self.tx.capacity;
+        if !fits || b.seg == 0 || b.dst.is_v4() != self.local.is_v4() {
+            self.fail(b.dst, if fits { libc::EAFNOSUPPORT } else { libc::EMSGSIZE });
+            return;
+        }
+        let many = b.len > usize::from(b.seg);
+        let too_many = b.len > usize::from(b.seg) * usize::from(self.max_segments(&b.dst));
+        let i = self.tx.tail;
+        // `len <= MAX_BURST` and `used <= capacity <= 16 MiB`: both fit.
+        let (off, len) = (self.tx.used as u32, b.len as u32);
+        let single = many && too_many;
+        *self.tx.slot(i) = Slot { dst: b.dst, off, len, seg: b.seg, done: 0, tries: 0, single, refused: false };
+        self.tx.describe(i, many && !single);
+        self.tx.used += lines(b.len);
+        self.tx.tail += 1;
+    }
+
+    /// Sends the batch. Cost: one system call, unless the kernel refuses something.
+    pub fn tx_flush(&mut self) -> TxOutcome {
+        while self.tx.head < self.tx.tail {
+            let head = self.tx.head;
+            if self.tx.slot(head).single {
+                if !self.send_singly(head) {
+                    return self.full();
+                }
+                continue;
+            }
+            let run = (head..self.tx.tail).take_while(|&i| !self.tx.slot(i).single).count();
+            self.counters.tx_calls += 1;
+            match usize::try_from(self.send_run(head, run)) {
+                Ok(n) => {
+                    self.tx.head += n.clamp(1, run);
+                    if n < run {
+                        // The next message failed and its errno is lost. If it was one left by ICMP, nothing will
+                        // tell of the queued record any more; if it was the message's own, it will fail again.
+                        self.drain_errors();
+                    }
+                }
+                Err(_) => {
+                    if !self.on_refusal(head, errno()) {
+                        return self.full();
+                    }
+                }
+            }
+        }
+        self.tx.head = 0;
+        self.tx.tail = 0;
+        self.tx.used = 0;
+        TxOutcome::Sent
+    }
+
+    /// Offers `run` messages from `head` on to the kernel; how many it took, or negative with errno.
+    #[inline]
+    fn send_run(&mut self, head: usize, run: usize) -> i32 {
+        // SAFETY: `head + run <= tail <= batch`, the length of the array.
+        let msgs = unsafe { self.tx.msgs.add(head) };
+        if run > 1 {
+            // SAFETY: `run` initialised headers; the buffers that they name live in the caller's memory.
+            return unsafe { libc::sendmmsg(self.fd.raw(), msgs, run as u32, libc::MSG_DONTWAIT) };
+        }
+        // SAFETY: as above, for one.
+        let rc = unsafe { libc::sendmsg(self.fd.raw(), &raw const (*msgs).msg_hdr, libc::MSG_DONTWAIT) };
+        if rc < 0 {
+            -1
+        } else {
+            1
+        }
+    }
+
+    /// Whether committed bursts wait for a flush.
+    #[inline]
+    pub fn tx_pending(&self) -> bool {
+        self.tx.head < self.tx.tail
+    }
+
+    /// Most packets of one burst to `dst`: 1 where segmentation was refused, else 64.
+    #[inline]
+    pub fn max_segments(&self, dst: &Endpoint) -> u16 {
+        if self.gso && !self.tx.refuses(dst) {
+            MAX_SEGMENTS
+        } else {
+            1
+        }
+    }
+
+    fn full(&mut self) -> TxOutcome {
+        self.counters.tx_full += 1;
+        TxOutcome::Full
+    }
+
+    /// Decides about message `i`, whose send failed with `e`. False: stop, the kernel has no room.
+    fn on_refusal(&mut self, i: usize, e: i32) -> bool {
+        match e {
+            // ENOBUFS: the device's queue is full.
+            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => return false,
+            libc::EINTR => return true,
+            _ => {}
+        }
+        let icmp = self.drain_errors();
+        let s = self.tx.slot(i);
+        s.tries += 1;
+        if s.tries == 1 || (icmp > 0 && s.tries < TRIES) {
+            return true;
+        }
+        let (dst, many) = (s.dst, s.len > u32::from(s.seg));
+        if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
+            // Segmentation itself may be what is refused; the packets will tell.
+            s.single = true;
+            s.refused = true;
+            s.tries = 0;
+            return true;
+        }
+        self.fail(dst, e);
+        self.tx.head += 1;
+        true
+    }
+
+    /// Sends burst `i` packet by packet. False: the kernel has no room; what left is remembered.
+    fn send_singly(&mut self, i: usize) -> bool {
+        loop {
+            let s = *self.tx.slot(i);
+            if s.done >= s.len {
+                if s.refused {
+                    // Every packet was fine on its own, so it was the segmentation.
+                    self.tx.remember_refusal(&s.dst);
+                    self.counters.gso_refused += 1;
+                }
+                self.tx.head += 1;
+                return true;
+            }
+            let n = (s.len - s.done).min(u32::from(s.seg));
+            // SAFETY: `off + done + n <= off + len <= capacity`; nobody else uses the buffer now.
+            let packet =
+                unsafe { core::slice::from_raw_parts_mut(self.tx.buffer.add((s.off + s.done) as usize), n as usize) };
+            if s.done > 0 {
+                restamp(&self.local, &s.dst, packet);
+            }
+            let (sa, sa_len) = s.dst.to_sockaddr();
+            self.counters.tx_calls += 1;
+            // SAFETY: packet and address are live and described by their lengths.
+            let rc = unsafe {
+                libc::sendto(
+                    self.fd.raw(),
+                    packet.as_ptr().cast(),
+                    packet.len(),
+                    libc::MSG_DONTWAIT,
+                    (&raw const sa).cast(),
+                    sa_len,
+                )
+            };
+            if rc >= 0 {
+                let slot = self.tx.slot(i);
+                slot.done += n;
+                slot.tries = 0;
+                continue;
+            }
+            if !self.on_refusal(i, errno()) {
+                return false;
+            }
+            if self.tx.head > i {
+                // Given up on.
+                return true;
+            }
+        }
+    }
+
+    fn fail(&mut self, dst: Endpoint, e: i32) {
+        self.counters.send_err += 1;
+        let kind = if e == libc::EMSGSIZE { ErrorKind::Mtu } else { ErrorKind::Send };
+        self.report(PortError { dst, errno: e, kind, mtu: 0 });
+    }
+}
+
+/// A packet that was the k-th of a GSO send carries the ICRC of identification k; alone it leaves with 0.
+fn restamp(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
+    if local.is_v4() {
+        Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
+    }
+}

@@ -1,0 +1,237 @@
+//! Descriptors to sleep on.
+//!
+//! A [`Waiter`] has two epoll sets. The inner one (io) holds the sockets; the outer one (user) is what a program
+//! polls, and holds a timer, an event and, while nobody else drives the sockets, the io set. A helper thread has
+//! a waiter of its own and attaches the same io set to it: whoever attaches is woken by packets, the other is not.
+
+use crate::sys::{check, errno, Fd};
+use gdrcore_core::error::Result;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Readable when a socket is (while attached), when the timer expires, or after [`Waiter::notify`]. Any thread.
+#[derive(Debug)]
+pub struct Waiter {
+    user: Fd,
+    io: Fd,
+    event: Fd,
+    timer: Fd,
+    /// What the timer was last set to; saves the system call when nothing changes.
+    timer_ns: AtomicU64,
+}
+
+/// The timer is off.
+const OFF: u64 = u64::MAX;
+
+impl Waiter {
+    /// A waiter with nothing attached and its timer off.
+    ///
+    /// # Errors
+    /// `Os(EMFILE)` or `NoMemory`.
+    pub fn new() -> Result<Waiter> {
+        // SAFETY: the four calls take no pointers.
+        let user = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: as above.
+        let io = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: as above.
+        let event = Fd::from_call(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: as above.
+        let timer = Fd::from_call(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        let w = Waiter { user, io, event, timer, timer_ns: AtomicU64::new(OFF) };
+        control(w.user.raw(), libc::EPOLL_CTL_ADD, w.event.raw(), libc::EPOLLIN)?;
+        control(w.user.raw(), libc::EPOLL_CTL_ADD, w.timer.raw(), libc::EPOLLIN)?;
+        Ok(w)
+    }
+
+    /// The descriptor for the program's own poll loop: readable means "call progress".
+    #[inline]
+    pub fn user_fd(&self) -> RawFd {
+        self.user.raw()
+    }
+
+    /// The set of sockets; itself pollable.
+    #[inline]
+    pub fn io_fd(&self) -> RawFd {
+        self.io.raw()
+    }
+
+    /// Puts a socket into the io set.
+    ///
+    /// # Errors
+    /// `Os(EEXIST)` when it is there already.
+    pub fn add_socket(&self, fd: RawFd) -> Result<()> {
+        control(self.io.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN)
+    }
+
+    /// Takes a socket out of the io set.
+    ///
+    /// # Errors
+    /// `Os(ENOENT)` when it is not there.
+    pub fn remove_socket(&self, fd: RawFd) -> Result<()> {
+        control(self.io.raw(), libc::EPOLL_CTL_DEL, fd, 0)
+    }
+
+    /// Whether to wake also when the socket can be written (after a full send buffer).
+    ///
+    /// # Errors
+    /// `Os(ENOENT)` when the socket is not in the io set.
+    pub fn want_write(&self, fd: RawFd, on: bool) -> Result<()> {
+        let events = if on { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
+        control(self.io.raw(), libc::EPOLL_CTL_MOD, fd, events)
+    }
+
+    /// Moves the io set into (`true`) or out of what the user descriptor watches. Twice the same is no error.
+    ///
+    /// # Errors
+    /// `NoMemory`, or `Os(ENOSPC)` at the user's limit of watches.
+    pub fn attach_io(&self, on: bool) -> Result<()> {
+        self.attach(self.io.raw(), on)
+    }
+
+    /// As [`Waiter::attach_io`], for the io set of another waiter (or any descriptor).
+    ///
+    /// # Errors
+    /// As [`Waiter::attach_io`].
+    pub fn attach(&self, fd: RawFd, on: bool) -> Result<()> {
+        let op = if on { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_DEL };
+        match control(self.user.raw(), op, fd, libc::EPOLLIN) {
+            Err(_) if matches!(errno(), libc::EEXIST | libc::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Wakes at `deadline_ns` of CLOCK_MONOTONIC, at once if that is past; `None` switches the timer off.
+    /// One thread at a time (the one that holds the engine). Cost: one system call, none when nothing changes.
+    pub fn set_timer(&self, deadline_ns: Option<u64>) {
+        let at = deadline_ns.map_or(OFF, |t| t.clamp(1, OFF - 1));
+        if self.timer_ns.swap(at, Ordering::AcqRel) == at {
+            return;
+        }
+        let ns = if at == OFF { 0 } else { at };
+        let value = libc::timespec {
+            tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+            tv_nsec: (ns % 1_000_000_000) as _,
+        };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: zero, it_value: value };
+        // SAFETY: `spec` lives through the call; a null old value is allowed. It fails only for bad arguments.
+        unsafe { libc::timerfd_settime(self.timer.raw(), libc::TFD_TIMER_ABSTIME, &spec, core::ptr::null_mut()) };
+    }
+
+    /// Makes the user descriptor readable until [`Waiter::drain`]. Async-signal-safe. Cost: one system call.
+    pub fn notify(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes of a live integer. A full counter (EAGAIN) is readable already.
+        unsafe { libc::write(self.event.raw(), (&raw const one).cast(), 8) };
+    }
+
+    /// Takes the event and the expired timer back. Packets stay until they are received.
+    pub fn drain(&self) {
+        let mut n = 0u64;
+        // SAFETY: room for eight bytes; both descriptors are non-blocking.
+        unsafe { libc::read(self.event.raw(), (&raw mut n).cast(), 8) };
+        // SAFETY: as above.
+        let rc = unsafe { libc::read(self.timer.raw(), (&raw mut n).cast(), 8) };
+        if rc == 8 {
+            // An expired timer is off: the same deadline set again must reach the kernel again.
+            self.timer_ns.store(OFF, Ordering::Release);
+        }
+    }
+
+    /// Sleeps until the user descriptor is readable, at most `timeout_ms` (negative: no limit).
+    /// True when there is something to do; false after the timeout or a signal.
+    pub fn sleep(&self, timeout_ms: i32) -> bool {
+        let mut ev = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        unsafe { libc::epoll_wait(self.user.raw(), &mut ev, 1, timeout_ms) > 0 }
+    }
+}
+
+fn control(set: RawFd, op: i32, fd: RawFd, events: i32) -> Result<()> {
+    let mut ev = libc::epoll_event { events: events as u32, u64: fd as u64 };
+    // SAFETY: `ev` lives through the call.
+    check(unsafe { libc::epoll_ctl(set, op, fd, &mut ev) }).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::now_ns;
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+
+    #[test]
+    fn an_event_wakes_until_drained() {
+        let w = Waiter::new().unwrap();
+        assert!(!w.sleep(0));
+        w.notify();
+        w.notify();
+        assert!(w.sleep(0) && w.sleep(0));
+        w.drain();
+        assert!(!w.sleep(0));
+    }
+
+    #[test]
+    fn another_thread_wakes_a_sleeper() {
+        let w = Arc::new(Waiter::new().unwrap());
+        let w2 = w.clone();
+        let t = std::thread::spawn(move || w2.sleep(10_000));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        w.notify();
+        assert!(t.join().unwrap());
+    }
+
+    #[test]
+    fn the_timer_wakes_at_its_time_and_again_when_set_again() {
+        let w = Waiter::new().unwrap();
+        let at = now_ns() + 20_000_000;
+        w.set_timer(Some(at));
+        w.set_timer(Some(at));
+        assert!(!w.sleep(0));
+        assert!(w.sleep(5_000));
+        assert!(now_ns() >= at);
+        w.drain();
+        assert!(!w.sleep(0));
+        w.set_timer(Some(at));
+        assert!(w.sleep(5_000), "a deadline in the past wakes at once");
+        w.drain();
+        w.set_timer(Some(now_ns() + 5_000_000));
+        w.set_timer(None);
+        assert!(!w.sleep(30));
+        w.set_timer(Some(u64::MAX));
+        w.set_timer(Some(0));
+        assert!(w.sleep(1_000));
+    }
+
+    #[test]
+    fn packets_wake_whoever_attached_the_sockets() {
+        let user = Waiter::new().unwrap();
+        let helper = Waiter::new().unwrap();
+        let sock = UdpSocket::bind("127.0.0.1:0").unwrap();
+        user.add_socket(sock.as_raw_fd()).unwrap();
+        user.attach_io(true).unwrap();
+        user.attach_io(true).unwrap();
+        sock.send_to(b"x", sock.local_addr().unwrap()).unwrap();
+        assert!(user.sleep(1_000));
+        user.drain();
+        assert!(user.sleep(0), "a packet stays until received");
+        // The helper takes over.
+        user.attach_io(false).unwrap();
+        user.attach_io(false).unwrap();
+        helper.attach(user.io_fd(), true).unwrap();
+        assert!(!user.sleep(0));
+        assert!(helper.sleep(1_000));
+        let mut b = [0; 8];
+        sock.recv(&mut b).unwrap();
+        assert!(!helper.sleep(0));
+        // An empty send buffer is writable.
+        user.want_write(sock.as_raw_fd(), true).unwrap();
+        assert!(helper.sleep(1_000));
+        user.want_write(sock.as_raw_fd(), false).unwrap();
+        assert!(!helper.sleep(0));
+        user.remove_socket(sock.as_raw_fd()).unwrap();
+        assert!(user.remove_socket(sock.as_raw_fd()).is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! A chunked table: it grows, its elements never move, and any thread may read it meanwhile.
+
+use core::marker::PhantomData;
+use core::ops::{Index, IndexMut};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use super::{Heap, RawSlice, Walk};
+use crate::error::{Error, Result};
+
+/// Elements in a chunk.
+pub const CHUNK: usize = 64;
+
+/// Elements in chunks of 64 under a directory that is sized for the limit.
+///
+/// `len` is published with release after the chunk's pointer and its elements; readers load it with acquire.
+pub struct Table<T> {
+    directory: RawSlice<AtomicPtr<T>>,
+    len: AtomicU32,
+    /// A thread is in `grow`.
+    growing: AtomicBool,
+    /// AtomicPtr is Send and Sync for every T; a table is only as far as T is.
+    own: PhantomData<T>,
+}
+
+impl<T> Table<T> {
+    /// A table of `initial` elements that can grow to `limit`, both rounded up to chunks of 64.
+    ///
+    /// In a size query it is empty, and `init` is not called.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for `initial > limit` or over 2^31 elements.
+    pub fn carve(walk: &mut Walk, initial: usize, limit: usize, mut init: impl FnMut(usize) -> T) -> Result<Self> {
+        if initial > limit || limit > 1 << 31 {
+            return Err(Error::Invalid);
+        }
+        let directory = walk.slice_with(limit.div_ceil(CHUNK), |_| AtomicPtr::new(ptr::null_mut()))?;
+        let table = Table { directory, len: AtomicU32::new(0), growing: AtomicBool::new(false), own: PhantomData };
+        for first in (0..initial).step_by(CHUNK) {
+            let chunk = walk.slice_with(CHUNK, |i| init(first + i))?;
+            if !walk.is_query() {
+                table.attach(chunk)?;
+            }
+        }
+        Ok(table)
+    }
+
+    /// Publishes one more chunk. Only one thread may be here at a time.
+    fn attach(&self, chunk: RawSlice<T>) -> Result<()> {
+        debug_assert_eq!(chunk.len(), CHUNK);
+        let len = self.len.load(Ordering::Relaxed);
+        let entry = self.directory.get(len as usize / CHUNK).ok_or(Error::NoMemory)?;
+        entry.store(chunk.ptr.as_ptr(), Ordering::Relaxed);
+        // Pairs with the acquire in `len`: who sees the length sees the pointer and the elements.
+        self.len.store(len + CHUNK as u32, Ordering::Release);
+        Ok(())
+    }
+
+    /// Adds one chunk from the heap, while other threads read; `init` gets the new indexes.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] at the limit, or where the heap has no room; [`Error::Busy`] while another thread grows it.
+    pub fn grow(&self, heap: &mut Heap, mut init: impl FnMut(usize) -> T) -> Result<()> {
+        if self.growing.swap(true, Ordering::Acquire) {
+            return Err(Error::Busy);
+        }
+        let len = self.len();
+        let outcome = if len / CHUNK >= self.directory.len() {
+            Err(Error::NoMemory)
+        } else {
+            heap.slice_with(CHUNK, |i| init(len + i)).and_then(|chunk| self.attach(chunk))
+        };
+        self.growing.store(false, Ordering::Release);
+        outcome
+    }
+
+    /// Elements that exist now.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire) as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Elements that it can grow to.
+    pub fn limit(&self) -> usize {
+        self.directory.len() * CHUNK
+    }
+
+    /// Pointer to element `i`, if it exists.
+    #[inline]
+    fn at(&self, i: usize) -> Option<*mut T> {
+        if i >= self.len() {
+            return None;
+        }
+        let chunk = self.directory.get(i / CHUNK)?.load(Ordering::Relaxed);
+        // SAFETY: i < len, so `attach` stored this chunk's pointer, of CHUNK elements that never move.
+        Some(unsafe { chunk.add(i % CHUNK) })
+    }
+
+    /// Element `i`, from any thread.
+    #[inline]
+    pub fn get(&self, i: usize) -> Option<&T> {
+        // SAFETY: `at` gives live elements only, and they are borrowed from the table.
+        self.at(i).map(|p| unsafe { &*p })
+    }
+
+    /// Element `i`, exclusively.
+    #[inline]
+    pub fn get_mut(&mut self, i: usize) -> Option<&mut T> {
+        // SAFETY: as `get`, and `&mut self` makes the borrow exclusive.
+        self.at(i).map(|p| unsafe { &mut *p })
+    }
+
+    /// All elements that exist now, in order.
+    pub fn iter(&self) -> Iter<'_, T> {
+        Iter { table: self, next: 0, end: self.len() }
+    }
+}
+
+impl<T> Index<usize> for Table<T> {
+    type Output = T;
+    /// Element `i`; panics where it does not exist, so only for indexes that are our own.
+    #[inline]
+    fn index(&self, i: usize) -> &T {
+        self.get(i).expect("table index")
+    }
+}
+
+impl<T> IndexMut<usize> for Table<T> {
+    #[inline]
+    fn index_mut(&mut self, i: usize) -> &mut T {
+        self.get_mut(i).expect("table index")
+    }
+}
+
+/// Iterator over a [`Table`].
+pub struct Iter<'a, T> {
+    table: &'a Table<T>,
+    next: usize,
+    end: usize,
+}
+
+impl<'a, T> Iterator for Iter<'a, T> {
+    type Item = &'a T;
+
+    fn next(&mut self) -> Option<&'a T> {
+        if self.next == self.end {
+            return None;
+        }
+        let item = self.table.get(self.next);
+        self.next += 1;
+        item
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let n = self.end - self.next;
+        (n, Some(n))
+    }
+}
+
+impl<T> ExactSizeIterator for Iter<'_, T> {}
+
+impl<'a, T> IntoIterator for &'a Table<T> {
+    type Item = &'a T;
+    type IntoIter = Iter<'a, T>;
+    fn into_iter(self) -> Iter<'a, T> {
+        self.iter()
+    }
+}

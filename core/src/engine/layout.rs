@@ -1,0 +1,129 @@
+//! The layout of an engine in its memory: one walk, for the size query and for the carving.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicBool;
+
+use super::{qpn::Qpns, Engine, Inner};
+use crate::arena::{Heap, RawSlice, Region, Table, Walk};
+use crate::bitmap::Bitmap;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::error::Result;
+use crate::mem::{Providers, Regions};
+use crate::pool::Pool;
+use crate::roce::peer::{Peer, PeerAddr};
+use crate::roce::run::RECORD_LEN;
+use crate::roce::Transport;
+use crate::verbs::cause::Cause;
+use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
+use crate::verbs::shared::{tag, EngineKey, Shared};
+use crate::wheel::Wheel;
+use crate::wire::Flow;
+
+/// Largest run between QPs of one engine: stays in the cache.
+const SCRATCH: usize = (64 << 10) + RECORD_LEN;
+
+/// Everything that the walk lays out.
+pub(super) struct Parts {
+    shared: Shared,
+    qps: Table<Qp>,
+    cqs: Table<Cq>,
+    srqs: Table<Srq>,
+    ahs: Table<Ah>,
+    ah_pool: Pool,
+    pds: Table<Pd>,
+    pd_pool: Pool,
+    peers: Table<Peer>,
+    regions: Regions,
+    by_qpn: RawSlice<u32>,
+    qpns: Qpns,
+    bitmaps: [Bitmap; 6],
+    wheel: Wheel,
+    scratch: RawSlice<u8>,
+    heap: Region,
+}
+
+/// How far tables may grow beyond what they begin with, once `arena_add` has brought memory.
+pub fn limit(n: u32) -> usize {
+    (n as usize).max(64).saturating_mul(16).min(1 << 16)
+}
+
+/// The walk.
+pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
+    let qp_limit = limit(c.max_qp);
+    let n = |x: u32| x as usize;
+    Ok(Parts {
+        shared: Shared::carve(w, c)?,
+        qps: Table::carve(w, n(c.max_qp), qp_limit, |_| Qp::default())?,
+        cqs: Table::carve(w, n(c.max_cq), limit(c.max_cq), |_| Cq::default())?,
+        srqs: Table::carve(w, n(c.max_srq), limit(c.max_srq), |_| Srq::default())?,
+        ahs: Table::carve(w, n(c.max_ah), limit(c.max_ah), |_| Ah::default())?,
+        ah_pool: Pool::carve(w, tag::AH, n(c.max_ah), limit(c.max_ah))?,
+        pds: Table::carve(w, n(c.max_pd), limit(c.max_pd), |_| Pd::default())?,
+        pd_pool: Pool::carve(w, tag::PD, n(c.max_pd), limit(c.max_pd))?,
+        peers: Table::carve(w, n(c.max_peer), limit(c.max_peer), |_| Peer::empty())?,
+        regions: Regions::carve(w, n(c.max_mr), limit(c.max_mr).max(n(c.max_mr)), c.seed)?,
+        by_qpn: w.slice(n(c.qpn_count), 0u32)?,
+        qpns: Qpns::carve(w, c)?,
+        bitmaps: [
+            Bitmap::carve(w, qp_limit)?,
+            Bitmap::carve(w, qp_limit)?,
+            Bitmap::carve(w, qp_limit)?,
+            Bitmap::carve(w, qp_limit)?,
+            Bitmap::carve(w, qp_limit)?,
+            Bitmap::carve(w, qp_limit)?,
+        ],
+        wheel: Wheel::carve(w, n(c.max_qp), qp_limit)?,
+        scratch: w.slice(SCRATCH, 0u8)?,
+        heap: w.bytes(Heap::bytes_for(c.ring_bytes as usize), 4096)?,
+    })
+}
+
+/// Puts the parts together.
+///
+/// # Safety
+/// The parts come from a carving walk over memory that lives as long as the engine.
+pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Result<Engine> {
+    let mut heap = Heap::new();
+    // SAFETY: the walk gave this region to the heap alone.
+    unsafe { heap.add(p.heap.as_ptr(), p.heap.len())? };
+    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps] = p.bitmaps;
+    let transport = Transport {
+        // SAFETY: one transport per engine, inside its lock.
+        key: unsafe { EngineKey::new() },
+        config: *config,
+        gid: local.gid,
+        qps: p.qps,
+        cqs: p.cqs,
+        srqs: p.srqs,
+        ahs: p.ahs,
+        ah_pool: p.ah_pool,
+        pds: p.pds,
+        pd_pool: p.pd_pool,
+        peers: p.peers,
+        regions: p.regions,
+        providers: Providers::new(),
+        by_qpn: p.by_qpn,
+        qpn_base: config.qpn_base,
+        ready,
+        ack_pending,
+        ack_flush_at: u64::MAX,
+        mem_wait,
+        cq_wait,
+        win_wait,
+        wheel: p.wheel,
+        counters: Counters::default(),
+        cause: Cause::default(),
+        event_qps,
+    };
+    let inner = Inner {
+        transport,
+        heap,
+        qpns: p.qpns,
+        local,
+        scratch: p.scratch,
+        rx_flow: (PeerAddr::default(), Flow::v4([0; 4], [0; 4], 0, 0)),
+        cursor: 0,
+    };
+    Ok(Engine { shared: p.shared, locked: AtomicBool::new(false), inner: UnsafeCell::new(inner) })
+}

@@ -1,0 +1,70 @@
+//! Packets in.
+
+use super::Guard;
+use crate::roce::peer::PeerAddr;
+use crate::roce::run::Run;
+use crate::roce::Origin;
+use crate::wire::{Flow, ICRC_LEN};
+
+impl Guard<'_> {
+    /// Takes what one receive brought: `data` is one packet, or several of `seg` bytes each, the last one
+    /// maybe shorter (GRO). `ce`: the network marked congestion. Returns the packets looked at.
+    ///
+    /// Anything that a network can bring is legal here; what is wrong is dropped and counted.
+    #[inline]
+    pub fn handle_packets(&mut self, now: u64, src: &PeerAddr, seg: usize, data: &[u8], ce: bool) -> usize {
+        let (inner, s) = self.split();
+        let known = &inner.rx_flow.0;
+        if known.gid != src.gid || known.port != src.port {
+            let flow = Flow::from_gids(&src.gid, &inner.local.gid, src.port, inner.local.port);
+            inner.rx_flow = (*src, flow);
+        }
+        let t = &mut inner.transport;
+        let from = Origin { gid: src.gid, loopback: false };
+        let seg = if seg == 0 { data.len().max(1) } else { seg };
+        let mut n = 0;
+        for (i, packet) in data.chunks(seg).enumerate() {
+            n += 1;
+            if packet.len() < 16 {
+                t.counters.rcvd_malformed += 1;
+                continue;
+            }
+            if inner.rx_flow.1.check(i as u16, packet).is_err() {
+                t.counters.rcvd_icrc_err += 1;
+                continue;
+            }
+            match Run::parse_packet(&packet[..packet.len() - ICRC_LEN]) {
+                Ok((run, payload)) => {
+                    if ce {
+                        t.counters.ecn_marked += 1;
+                    }
+                    t.handle_run(s, now, &from, &run, payload);
+                }
+                Err(_) => t.counters.rcvd_malformed += 1,
+            }
+        }
+        n
+    }
+
+    /// Takes records that another process of this host wrote (a path that carries runs whole).
+    pub fn handle_records(&mut self, now: u64, src: &PeerAddr, mut data: &[u8]) -> usize {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        let from = Origin { gid: src.gid, loopback: false };
+        let mut n = 0;
+        while !data.is_empty() {
+            n += 1;
+            match Run::parse_record(data) {
+                Ok((run, payload, rest)) => {
+                    t.handle_run(s, now, &from, &run, payload);
+                    data = rest;
+                }
+                Err(_) => {
+                    t.counters.rcvd_malformed += 1;
+                    break;
+                }
+            }
+        }
+        n
+    }
+}

@@ -1,0 +1,518 @@
+//! The copies in assembly, each range of faulting instructions with its landing pad.
+//!
+//! Order. x86 keeps the stores of one CPU to ordinary memory in program order (Intel SDM volume 3,
+//! "Memory ordering": stores are not reordered with other stores), so a copy that stores in ascending
+//! address is seen so, and a plain store is a release. Only the bytes of one vector store may appear in
+//! any order among themselves, which is why the last word has a store of its own. `rep movsb` would give
+//! that up for the whole body (the stores of a fast string may appear in any order), so it is not used.
+
+use super::Fault;
+use core::arch::asm;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// One line of the table: offsets from each field's own address, so that it needs no relocation at load time.
+#[repr(C)]
+struct Entry {
+    start: i32,
+    end: i32,
+    landing: i32,
+}
+
+/// Adds a line to the table: faults in [`$start`, `$end`) continue at `$landing`.
+///
+/// Section flag R: a linker that collects unused sections must keep it, nothing refers to it by name but
+/// its bounds.
+macro_rules! guard {
+    ($start:literal, $end:literal, $landing:literal) => {
+        concat!(
+            ".pushsection gdrc_fixup,\"aR\",@progbits\n",
+            ".balign 4\n",
+            ".long ",
+            $start,
+            " - .\n",
+            ".long ",
+            $end,
+            " - .\n",
+            ".long ",
+            $landing,
+            " - .\n",
+            ".popsection"
+        )
+    };
+}
+
+// An empty line, so that the section and its bounds exist in every program. The bounds are ours alone:
+// hidden, so that two libraries with such a table in one process do not share it.
+core::arch::global_asm!(
+    ".hidden __start_gdrc_fixup",
+    ".hidden __stop_gdrc_fixup",
+    ".pushsection gdrc_fixup,\"aR\",@progbits",
+    ".balign 4",
+    ".long 0, 0, 0",
+    ".popsection",
+);
+
+extern "C" {
+    #[link_name = "__start_gdrc_fixup"]
+    static TABLE_START: Entry;
+    #[link_name = "__stop_gdrc_fixup"]
+    static TABLE_END: Entry;
+}
+
+pub(super) fn fixup(pc: usize) -> Option<usize> {
+    let mut entry = core::ptr::addr_of!(TABLE_START);
+    let end = core::ptr::addr_of!(TABLE_END);
+    while entry < end {
+        let at = entry as usize;
+        // SAFETY: the linker sets both names to the bounds of the section, which holds nothing but whole entries.
+        let e = unsafe { &*entry };
+        let field = |offset: usize, value: i32| at.wrapping_add(offset).wrapping_add_signed(value as isize);
+        let (start, stop) = (field(0, e.start), field(4, e.end));
+        if (start..stop).contains(&pc) {
+            return Some(field(8, e.landing));
+        }
+        entry = entry.wrapping_add(1);
+    }
+    None
+}
+
+#[inline]
+fn result<T>(fault: u32, value: T) -> Result<T, Fault> {
+    if fault == 0 {
+        Ok(value)
+    } else {
+        Err(Fault)
+    }
+}
+
+#[inline]
+pub(super) fn load8(addr: u64) -> Result<u64, Fault> {
+    let (value, fault): (u64, u32);
+    // SAFETY: the only access is the load, which either succeeds or lands on 4 with `fault` still 1 (module doc of
+    // `host`); it goes to no register or memory that is not declared.
+    unsafe {
+        asm!(
+            "mov {fault:e}, 1",
+            "2: mov {value}, [{addr}]",
+            "3: xor {fault:e}, {fault:e}",
+            "4:",
+            guard!("2b", "3b", "4b"),
+            addr = in(reg) addr,
+            value = out(reg) value,
+            fault = out(reg) fault,
+            options(nostack),
+        );
+    }
+    result(fault, value)
+}
+
+#[inline]
+pub(super) fn store8(addr: u64, value: u64) -> Result<(), Fault> {
+    let fault: u32;
+    // SAFETY: the only access is the store to memory that the program registered for writing; it succeeds or lands on 4.
+    unsafe {
+        asm!(
+            "mov {fault:e}, 1",
+            "2: mov [{addr}], {value}",
+            "3: xor {fault:e}, {fault:e}",
+            "4:",
+            guard!("2b", "3b", "4b"),
+            addr = in(reg) addr,
+            value = in(reg) value,
+            fault = out(reg) fault,
+            options(nostack),
+        );
+    }
+    result(fault, ())
+}
+
+pub(super) fn fetch_add(addr: u64, add: u64) -> Result<u64, Fault> {
+    let (old, fault): (u64, u32);
+    // SAFETY: as `store8`.
+    unsafe {
+        asm!(
+            "mov {fault:e}, 1",
+            "2: lock xadd [{addr}], {value}",
+            "3: xor {fault:e}, {fault:e}",
+            "4:",
+            guard!("2b", "3b", "4b"),
+            addr = in(reg) addr,
+            value = inout(reg) add => old,
+            fault = out(reg) fault,
+            options(nostack),
+        );
+    }
+    result(fault, old)
+}
+
+pub(super) fn cmp_swap(addr: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+    let (old, fault): (u64, u32);
+    // SAFETY: as `store8`. Where the comparison fails the CPU writes the old value back, so the memory must be
+    // writable, which REMOTE_ATOMIC needs anyway.
+    unsafe {
+        asm!(
+            "mov {fault:e}, 1",
+            "2: lock cmpxchg [{addr}], {swap}",
+            "3: xor {fault:e}, {fault:e}",
+            "4:",
+            guard!("2b", "3b", "4b"),
+            addr = in(reg) addr,
+            swap = in(reg) swap,
+            inout("rax") compare => old,
+            fault = out(reg) fault,
+            options(nostack),
+        );
+    }
+    result(fault, old)
+}
+
+/// Copies `$n` bytes through `$reg` and moves on.
+macro_rules! unit {
+    ($n:literal, $reg:literal) => {
+        concat!(
+            "mov ",
+            $reg,
+            ", [rsi]\n",
+            "mov [rdi], ",
+            $reg,
+            "\n",
+            "add rsi, ",
+            $n,
+            "\n",
+            "add rdi, ",
+            $n,
+            "\n",
+            "sub rdx, ",
+            $n,
+            "\n",
+        )
+    };
+}
+
+/// The same if `$tested` has the bit `$n`; `$skip` is a label of its own.
+macro_rules! unit_if {
+    ($n:literal, $tested:literal, $reg:literal, $skip:literal) => {
+        concat!("test ", $tested, ", ", $n, "\n", "jz ", $skip, "f\n", unit!($n, $reg), $skip, ":\n")
+    };
+}
+
+/// Copies 128 bytes at a time from rsi to rdi, ascending, while rdx is at least r9: by AVX if r8d says so, else by SSE.
+macro_rules! blocks {
+    () => {
+        "
+        test r8d, r8d
+        jz 22f
+        21:
+        vmovdqu ymm0, [rsi]
+        vmovdqu ymm1, [rsi + 32]
+        vmovdqu ymm2, [rsi + 64]
+        vmovdqu ymm3, [rsi + 96]
+        vmovdqu [rdi], ymm0
+        vmovdqu [rdi + 32], ymm1
+        vmovdqu [rdi + 64], ymm2
+        vmovdqu [rdi + 96], ymm3
+        add rsi, 128
+        add rdi, 128
+        sub rdx, 128
+        cmp rdx, r9
+        jae 21b
+        vzeroupper
+        jmp 23f
+        22:
+        movups xmm0, [rsi]
+        movups xmm1, [rsi + 16]
+        movups xmm2, [rsi + 32]
+        movups xmm3, [rsi + 48]
+        movups [rdi], xmm0
+        movups [rdi + 16], xmm1
+        movups [rdi + 32], xmm2
+        movups [rdi + 48], xmm3
+        movups xmm0, [rsi + 64]
+        movups xmm1, [rsi + 80]
+        movups xmm2, [rsi + 96]
+        movups xmm3, [rsi + 112]
+        movups [rdi + 64], xmm0
+        movups [rdi + 80], xmm1
+        movups [rdi + 96], xmm2
+        movups [rdi + 112], xmm3
+        add rsi, 128
+        add rdi, 128
+        sub rdx, 128
+        cmp rdx, r9
+        jae 22b
+        23:
+        "
+    };
+}
+
+/// The common end: eax = 0 after success; after a fault the upper halves are cleaned and eax = 1.
+macro_rules! finish {
+    () => {
+        "
+        3:
+        xor eax, eax
+        jmp 5f
+        4:
+        test r8d, r8d
+        jz 6f
+        vzeroupper
+        6:
+        mov eax, 1
+        5:
+        "
+    };
+}
+
+#[inline(never)]
+pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
+    let fault: u32;
+    // Copies that overlap (dst is ours, so bytes may be written twice) are stored in such an order that the
+    // one that begins on a word of the source wins: a word is never put together from two reads.
+    // Long copies align dst, since stores across cache lines cost most: 4 KiB in 37 instead of 75 ns.
+    // SAFETY: writes only within `dst`; reads as many bytes at `addr`, each of which succeeds or lands on 4.
+    unsafe {
+        asm!(
+            "
+            2:
+            cmp rdx, 16
+            ja 50f
+            cmp rdx, 8
+            jb 30f
+            mov rax, [rsi]
+            mov rcx, [rsi + rdx - 8]
+            mov [rdi + rdx - 8], rcx
+            mov [rdi], rax
+            jmp 3f
+
+            50:
+            cmp rdx, 32
+            ja 51f
+            movups xmm0, [rsi]
+            movups xmm1, [rsi + rdx - 16]
+            movups [rdi + rdx - 16], xmm1
+            movups [rdi], xmm0
+            jmp 3f
+
+            51:
+            mov r9d, 144
+            cmp rdx, r9
+            jb 24f
+            cmp rdx, 512
+            jb 52f
+            // To the next 32-byte boundary of dst, or a whole unit where it is on one.
+            movups xmm0, [rsi]
+            movups xmm1, [rsi + 16]
+            movups [rdi], xmm0
+            movups [rdi + 16], xmm1
+            mov ecx, edi
+            and ecx, 31
+            sub rcx, 32
+            sub rsi, rcx
+            sub rdi, rcx
+            add rdx, rcx
+            52:
+            ",
+            blocks!(),
+            "
+            24:
+            cmp rdx, 48
+            jbe 25f
+            movups xmm1, [rsi]
+            movups xmm0, [rsi + 16]
+            movups [rdi], xmm1
+            movups [rdi + 16], xmm0
+            add rsi, 32
+            add rdi, 32
+            sub rdx, 32
+            jmp 24b
+            25:
+            movups xmm0, [rsi]
+            movups [rdi], xmm0
+            add rsi, 16
+            add rdi, 16
+            sub rdx, 16
+            cmp rdx, 16
+            ja 25b
+            // 1 to 16 bytes are left: they end a unit that overlaps the one in xmm0, which is stored again.
+            movups xmm1, [rsi + rdx - 16]
+            movups [rdi + rdx - 16], xmm1
+            movups [rdi - 16], xmm0
+            jmp 3f
+
+            30:
+            ",
+            unit_if!("4", "dl", "eax", "31"),
+            unit_if!("2", "dl", "ax", "32"),
+            unit_if!("1", "dl", "al", "33"),
+            finish!(),
+            guard!("2b", "3b", "4b"),
+            inout("rdi") dst.as_mut_ptr() => _,
+            inout("rsi") addr => _,
+            inout("rdx") dst.len() => _,
+            in("r8d") u32::from(has_avx()),
+            out("ecx") _,
+            out("r9") _,
+            lateout("eax") fault,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            options(nostack),
+        );
+    }
+    result(fault, ())
+}
+
+/// The last `last` bytes (1 to 8, at most all of `src`) are the last aligned word.
+#[inline(never)]
+pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {
+    let fault: u32;
+    // rdx counts the body, what is before the last word. A body ends on an 8-byte boundary, so that after the units
+    // to alignment its rest is whole words. No byte is stored twice: the program may already have changed it again.
+    // SAFETY: reads `src` from its start to its end; writes as many bytes at `addr`, registered for writing, each of
+    // which succeeds or lands on 4.
+    unsafe {
+        asm!(
+            "
+            2:
+            test edi, 7
+            jnz 12f
+            50:
+            cmp rdx, 128
+            jae 13f
+            // Less than 128 bytes: each unit at most once.
+            51:
+            test dl, 64
+            jz 14f
+            movups xmm0, [rsi]
+            movups xmm1, [rsi + 16]
+            movups xmm2, [rsi + 32]
+            movups xmm3, [rsi + 48]
+            movups [rdi], xmm0
+            movups [rdi + 16], xmm1
+            movups [rdi + 32], xmm2
+            movups [rdi + 48], xmm3
+            add rsi, 64
+            add rdi, 64
+            14:
+            test dl, 32
+            jz 15f
+            movups xmm0, [rsi]
+            movups xmm1, [rsi + 16]
+            movups [rdi], xmm0
+            movups [rdi + 16], xmm1
+            add rsi, 32
+            add rdi, 32
+            15:
+            test dl, 16
+            jz 19f
+            movups xmm0, [rsi]
+            movups [rdi], xmm0
+            add rsi, 16
+            add rdi, 16
+            19:
+            test dl, 8
+            jz 16f
+            mov rax, [rsi]
+            mov [rdi], rax
+            add rsi, 8
+            add rdi, 8
+            16:
+            cmp r10d, 8
+            jne 17f
+            mov rax, [rsi]
+            mov [rdi], rax
+            jmp 3f
+
+            // To the next 8-byte boundary, if there is a body; else a short payload within one word.
+            12:
+            test rdx, rdx
+            jz 17f
+            mov ecx, edi
+            neg ecx
+            ",
+            unit_if!("1", "cl", "al", "31"),
+            unit_if!("2", "cl", "ax", "32"),
+            unit_if!("4", "cl", "eax", "33"),
+            "
+            jmp 50b
+
+            // Long: on to the next 32-byte boundary where that pays, then blocks.
+            13:
+            mov r9d, 128
+            cmp rdx, 512
+            jb 20f
+            mov ecx, edi
+            neg ecx
+            ",
+            unit_if!("8", "cl", "rax", "34"),
+            "
+            test cl, 16
+            jz 20f
+            movups xmm0, [rsi]
+            movups [rdi], xmm0
+            add rsi, 16
+            add rdi, 16
+            sub rdx, 16
+            20:
+            ",
+            blocks!(),
+            "
+            jmp 51b
+
+            // The last word in pieces: 1, 2 and 4 bytes are one access each, more are ascending. One that begins
+            // at an odd address goes byte by byte.
+            17:
+            mov rdx, r10
+            test edi, 1
+            jnz 18f
+            ",
+            unit_if!("4", "dl", "eax", "35"),
+            unit_if!("2", "dl", "ax", "36"),
+            unit_if!("1", "dl", "al", "37"),
+            "jmp 3f",
+            "18:",
+            unit!("1", "al"),
+            "jnz 18b",
+            finish!(),
+            guard!("2b", "3b", "4b"),
+            inout("rdi") addr => _,
+            inout("rsi") src.as_ptr() => _,
+            inout("rdx") src.len() - last => _,
+            in("r8d") u32::from(has_avx()),
+            in("r10") last,
+            out("ecx") _,
+            out("r9") _,
+            lateout("eax") fault,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            options(nostack),
+        );
+    }
+    result(fault, ())
+}
+
+/// 0: not asked yet, 1: no, 2: yes. Any thread may ask; all get the same answer.
+static AVX: AtomicU8 = AtomicU8::new(0);
+
+/// Whether the CPU has AVX and the system saves its registers.
+#[inline]
+fn has_avx() -> bool {
+    match AVX.load(Ordering::Relaxed) {
+        0 => ask_avx(),
+        known => known == 2,
+    }
+}
+
+#[cold]
+#[allow(unused_unsafe)] // newer compilers have a safe cpuid
+fn ask_avx() -> bool {
+    const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
+    // SAFETY: every x86-64 CPU has cpuid.
+    let features = unsafe { core::arch::x86_64::__cpuid(1) }.ecx;
+    let yes = features & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX && {
+        let xcr0: u32;
+        // SAFETY: OSXSAVE says that xgetbv exists; it writes eax and edx only.
+        unsafe { asm!("xgetbv", in("ecx") 0, out("eax") xcr0, out("edx") _, options(nomem, nostack)) };
+        // XMM and YMM state.
+        xcr0 & 6 == 6
+    };
+    AVX.store(1 + u8::from(yes), Ordering::Relaxed);
+    yes
+}

@@ -1,0 +1,201 @@
+//! Memory: regions, windows and keys, and how bytes get in and out of them.
+//!
+//! [`region`] turns a key and a range into a checked [`Target`]; [`Providers`] moves bytes between a
+//! target and the engine's own buffers. Host memory ([`host`]) is built in as provider 0 and answers at
+//! once; other kinds (GPU memory) answer through [`Memory`] and may say `Pending`.
+//! MR bytes are never Rust references: the program may change, unmap or truncate them at any moment.
+
+#[allow(unsafe_code)]
+pub mod host;
+pub mod region;
+
+pub use region::{KeyError, Regions};
+
+/// What an access to memory answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Done: the bytes are copied or placed.
+    Ready,
+    /// Under way; ask [`Providers::poll`] with the token.
+    Pending(Token),
+    /// No staging room now. Treat the packet as lost: the peer sends it again.
+    Busy,
+    /// The memory is gone (unmapped, truncated), or the provider cannot do this.
+    Fault,
+}
+
+/// A provider's name for an access under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Token(pub u64);
+
+/// An 8-byte atomic on memory, in the CPU's byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Stores `swap` where the memory holds `compare`.
+    CmpSwap {
+        /// The value compared with.
+        compare: u64,
+        /// The value stored if equal.
+        swap: u64,
+    },
+    /// Adds, wrapping around at 2^64.
+    FetchAdd(u64),
+}
+
+/// A kind of memory that is not the host's.
+///
+/// `cookie` is what the registration named, `addr` the provider's address of the first byte; the
+/// engine has checked that the range lies within the registered memory. No call may block or allocate.
+pub trait Memory: Sync {
+    /// Copies from memory into `dst`. `Ready`: copied now. `Pending(t)`: nothing is copied yet; once
+    /// `poll(t)` is `Ready`, the same call again is `Ready`.
+    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8]) -> Access;
+    /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused, visible
+    /// once `poll(t)` is `Ready`. Placements of one provider become visible in the order of the calls.
+    fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access;
+    /// Asks after an access under way: `Ready`, `Pending` (the same token) or `Fault`.
+    fn poll(&self, token: Token) -> Access;
+    /// An atomic at an address aligned to 8 bytes, ordered after earlier placements. Returns the value
+    /// before. `Err(Fault)`: gone, or the provider has no atomics; `Err(Pending(t))`: nothing done yet,
+    /// ask again with the same operation once `poll(t)` is `Ready`; it is executed exactly once.
+    fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp) -> Result<u64, Access>;
+}
+
+/// A checked piece of registered memory.
+///
+/// It is only a description: what it describes may be deregistered later. The engine therefore checks
+/// keys anew for every packet, and keeps a target no longer than it holds its lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// The provider's address of the first byte (host memory: a pointer).
+    pub addr: u64,
+    /// The provider's own number for the memory.
+    pub cookie: u64,
+    /// Which kind of memory; 0 is the host's.
+    pub provider: u32,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+/// Largest number of a provider; 0 is host memory and always there.
+pub const PROVIDER_MAX: u32 = 4;
+
+/// The kinds of memory that an engine knows.
+///
+/// # Thread-safety
+/// Any thread; each [`Memory`] sees calls only from the holder of the engine's lock.
+#[derive(Clone, Copy)]
+pub struct Providers {
+    others: [Option<&'static dyn Memory>; PROVIDER_MAX as usize],
+}
+
+impl Default for Providers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Providers {
+    /// Host memory only.
+    pub const fn new() -> Self {
+        Providers { others: [None; PROVIDER_MAX as usize] }
+    }
+
+    /// Makes `memory` provider `n` (1 to [`PROVIDER_MAX`]).
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`]: no such number. [`crate::Error::Busy`]: the number is taken.
+    pub fn register(&mut self, n: u32, memory: &'static dyn Memory) -> crate::Result<()> {
+        let slot = (n as usize).checked_sub(1).and_then(|i| self.others.get_mut(i)).ok_or(crate::Error::Invalid)?;
+        if slot.is_some() {
+            return Err(crate::Error::Busy);
+        }
+        *slot = Some(memory);
+        Ok(())
+    }
+
+    /// Whether memory can be registered with provider `n`.
+    pub fn is_known(&self, n: u32) -> bool {
+        n == 0 || self.other(n).is_some()
+    }
+
+    #[inline]
+    fn other(&self, n: u32) -> Option<&'static dyn Memory> {
+        *self.others.get((n as usize).wrapping_sub(1))?
+    }
+
+    /// Copies `dst.len()` bytes at `off` of the target into `dst`.
+    ///
+    /// # Cost
+    /// Host memory: an inlined load for 8 bytes, else one call; no syscall, no allocation.
+    #[inline]
+    pub fn fetch(&self, target: &Target, off: u32, dst: &mut [u8]) -> Access {
+        let Some(addr) = piece(target, off, dst.len()) else { return Access::Fault };
+        if target.provider == 0 {
+            return answer(host::fetch(addr, dst));
+        }
+        match self.other(target.provider) {
+            Some(memory) => memory.fetch(target.cookie, addr, dst),
+            None => Access::Fault,
+        }
+    }
+
+    /// Puts `src` at `off` of the target. The order in which a polling program sees the bytes: see [`host::place`].
+    #[inline]
+    pub fn place(&self, target: &Target, off: u32, src: &[u8]) -> Access {
+        let Some(addr) = piece(target, off, src.len()) else { return Access::Fault };
+        if target.provider == 0 {
+            return answer(host::place(addr, src));
+        }
+        match self.other(target.provider) {
+            Some(memory) => memory.place(target.cookie, addr, src),
+            None => Access::Fault,
+        }
+    }
+
+    /// An 8-byte atomic at the start of the target. Returns the value before.
+    ///
+    /// # Errors
+    /// [`Access::Fault`]: memory gone, target shorter than 8 bytes or misaligned, provider without atomics.
+    #[inline]
+    pub fn atomic(&self, target: &Target, op: AtomicOp) -> Result<u64, Access> {
+        let addr = piece(target, 0, 8).ok_or(Access::Fault)?;
+        if target.provider == 0 {
+            let old = match op {
+                AtomicOp::CmpSwap { compare, swap } => host::cmp_swap(addr, compare, swap),
+                AtomicOp::FetchAdd(add) => host::fetch_add(addr, add),
+            };
+            return old.map_err(|host::Fault| Access::Fault);
+        }
+        self.other(target.provider).ok_or(Access::Fault)?.atomic(target.cookie, addr, op)
+    }
+
+    /// Asks a provider after an access under way.
+    pub fn poll(&self, provider: u32, token: Token) -> Access {
+        match self.other(provider) {
+            Some(memory) => memory.poll(token),
+            // Host memory never says Pending, so nobody can hold such a token.
+            None => Access::Fault,
+        }
+    }
+}
+
+#[inline]
+fn answer(r: Result<(), host::Fault>) -> Access {
+    match r {
+        Ok(()) => Access::Ready,
+        Err(host::Fault) => Access::Fault,
+    }
+}
+
+/// The address of `len` bytes at `off`, if they lie within the target.
+#[inline]
+fn piece(target: &Target, off: u32, len: usize) -> Option<u64> {
+    // Two 32-bit numbers cannot overflow 64 bits, and a slice is at most 2^63 bytes long.
+    let fits = u64::from(off) + len as u64 <= u64::from(target.len);
+    // The registration has checked that the region does not wrap around.
+    fits.then(|| target.addr.wrapping_add(u64::from(off)))
+}
+
+#[cfg(test)]
+mod tests;

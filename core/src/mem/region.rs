@@ -1,0 +1,653 @@
+//! Memory regions and windows: one table, one space of keys.
+//!
+//! Read first: IBTA volume 1, 10.6 "Memory management" (regions, windows, keys), and 10.6.7 for the rules
+//! of access checks; rxe's `rxe_mr.c` and `rxe_mw.c` are the software model of the same.
+//!
+//! A key is 32 bits: the index of its slot in the upper 16, a random part below. Of a window's random
+//! part the low 8 bits are the program's own (`ibv_inc_rkey`). Keys that a peer could guess are a known
+//! attack, so the random part comes from a keyed function of the seed, which the OS layer takes from
+//! getrandom: seeing keys tells nothing about others. The next key of an index always differs from its last
+//! one, also in the bits that a program cannot choose, so a key that outlived its region finds nothing.
+//! Key 0 is never given out.
+//!
+//! An address becomes a host pointer here and nowhere else. A region never wraps around the end of the
+//! address space (checked at registration), though it may end exactly there.
+
+use crate::arena::{Heap, Table, Walk};
+use crate::device::{MrAttr, MrReg};
+use crate::error::{Error, Result};
+use crate::mem::{Target, PROVIDER_MAX};
+use crate::verbs::cause::CauseCode;
+use crate::verbs::types::{access, Handle};
+
+/// Object type in the handle of a region (`generation << 32 | tag << 24 | index`, as [`crate::pool`] has it).
+pub const TAG_MR: u8 = 2;
+/// Object type in the handle of a window.
+pub const TAG_MW: u8 = 3;
+
+/// End of the list of free slots.
+const NIL: u32 = u32::MAX;
+
+/// Flags that a registration may carry.
+const MR_ACCESS: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::MW_BIND
+    | access::ZERO_BASED
+    | access::ON_DEMAND
+    | access::HUGETLB
+    | access::RELAXED_ORDERING;
+
+/// Flags that a window may carry.
+const MW_ACCESS: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC | access::ZERO_BASED;
+
+/// Accesses of a peer that need LOCAL_WRITE on the region besides (IBTA 10.6.3.1).
+const WRITING: u32 = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+
+/// Why a key does not give access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// No such key was ever given, or it is of a kind that is not allowed here.
+    Unknown,
+    /// The key was valid once: its region or window is gone or has a new key.
+    Expired,
+    /// Of another protection domain, or (a type 2 window) of another QP.
+    ForeignPd,
+    /// The range leaves the region or window.
+    Range,
+    /// The region or window does not allow this access.
+    Access,
+    /// A window that is bound to nothing.
+    Unbound,
+}
+
+impl KeyError {
+    /// The cause to record when the program's own request used the key.
+    pub const fn local_cause(self) -> CauseCode {
+        match self {
+            KeyError::Range => CauseCode::LocalRange,
+            KeyError::Access => CauseCode::LocalAccess,
+            _ => CauseCode::LocalKey,
+        }
+    }
+
+    /// The cause to record when the peer's request used the key.
+    pub const fn peer_cause(self) -> CauseCode {
+        match self {
+            KeyError::Range => CauseCode::PeerLeftRange,
+            KeyError::Access => CauseCode::PeerLacksAccess,
+            _ => CauseCode::PeerUsedBadKey,
+        }
+    }
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Free,
+    Mr,
+    /// Window of type 1: of its protection domain.
+    Mw1,
+    /// Window of type 2: of its protection domain and of the QP that bound it.
+    Mw2,
+}
+
+/// A region or a window: one cache line, since every packet of a message looks it up.
+///
+/// A bound window has its own copy of where its bytes are, so both kinds are checked by the same code.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Slot {
+    /// The whole key; of a free slot the last one.
+    key: u32,
+    /// Access flags; 0 while a window is unbound.
+    access: u32,
+    /// Index of the protection domain.
+    pd: u32,
+    kind: Kind,
+    provider: u8,
+    /// Windows: whether it opens onto a region.
+    bound: bool,
+    /// Whether this index had another key before.
+    aged: bool,
+    /// The address that requests use for the first byte.
+    iova: u64,
+    /// Bytes; `iova + length` and `addr + length` are at most 2^64.
+    length: u64,
+    /// The provider's address of the first byte.
+    addr: u64,
+    /// The provider's number for the memory.
+    cookie: u64,
+    /// Type 2 windows: QPN that bound it.
+    qp: u32,
+    /// Odd while live.
+    generation: u32,
+    /// Regions: windows bound to it.
+    windows: u32,
+    /// Free: next free slot. Bound windows: index of the region.
+    link: u32,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+const FREE: Slot = Slot {
+    key: 0,
+    access: 0,
+    pd: 0,
+    kind: Kind::Free,
+    provider: 0,
+    bound: false,
+    aged: false,
+    iova: 0,
+    length: 0,
+    addr: 0,
+    cookie: 0,
+    qp: 0,
+    generation: 0,
+    windows: 0,
+    link: NIL,
+};
+
+impl Slot {
+    /// Whether `len` bytes at `addr` lie within, and how far from the start.
+    #[inline]
+    fn offset(&self, addr: u64, len: u32) -> Option<u64> {
+        // An address below iova becomes an offset of at least 2^64 - iova, which is no less than the length.
+        let offset = addr.wrapping_sub(self.iova);
+        (offset <= self.length && u64::from(len) <= self.length - offset).then_some(offset)
+    }
+
+    #[inline]
+    fn target(&self, offset: u64, len: u32) -> Target {
+        // Does not wrap but for an empty range at the end of the address space, which is never accessed.
+        Target { addr: self.addr.wrapping_add(offset), cookie: self.cookie, provider: u32::from(self.provider), len }
+    }
+
+    fn is_window(&self) -> bool {
+        matches!(self.kind, Kind::Mw1 | Kind::Mw2)
+    }
+}
+
+/// All regions and windows of an engine.
+///
+/// # Thread-safety
+/// Under the engine's lock.
+pub struct Regions {
+    slots: Table<Slot>,
+    /// Oldest free slot, so that an index rests as long as possible before it is used again.
+    free_head: u32,
+    /// Latest free slot.
+    free_tail: u32,
+    keys: Keys,
+    mr_live: u32,
+    mw_live: u32,
+}
+
+impl Regions {
+    /// A table of `initial` slots that can grow to `limit` (at most 65,536, both rounded up to 64).
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for other numbers.
+    pub fn carve(walk: &mut Walk, initial: usize, limit: usize, seed: u64) -> Result<Self> {
+        if limit > 1 << 16 {
+            return Err(Error::Invalid);
+        }
+        let slots = Table::carve(walk, initial, limit, |_| FREE)?;
+        let mut regions =
+            Regions { slots, free_head: NIL, free_tail: NIL, keys: Keys::new(seed), mr_live: 0, mw_live: 0 };
+        for i in 0..regions.slots.len() {
+            regions.append(i as u32);
+        }
+        Ok(regions)
+    }
+
+    /// Adds 64 slots from the heap.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] at the limit or where the heap has no room.
+    pub fn grow(&mut self, heap: &mut Heap) -> Result<()> {
+        let first = self.slots.len();
+        self.slots.grow(heap, |_| FREE)?;
+        for i in first..self.slots.len() {
+            self.append(i as u32);
+        }
+        Ok(())
+    }
+
+    /// Slots that exist now.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Regions that are registered.
+    pub fn mr_live(&self) -> u32 {
+        self.mr_live
+    }
+
+    /// Windows that are allocated.
+    pub fn mw_live(&self) -> u32 {
+        self.mw_live
+    }
+
+    /// Regions and windows of a protection domain. Looks at every slot: control plane only.
+    pub fn pd_users(&self, pd: u32) -> u32 {
+        self.slots.iter().filter(|s| s.kind != Kind::Free && s.pd == pd).count() as u32
+    }
+
+    /// Registers memory for the protection domain with index `pd` (the caller has checked `reg.pd`, that
+    /// the provider exists, and that the range can be accessed). A length of 0 is allowed.
+    ///
+    /// With ZERO_BASED the region's addresses begin at 0, whatever `reg.iova` says.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
+    /// LOCAL_WRITE, no such provider number. [`Error::NoMemory`]: no free slot; [`Regions::grow`] may help.
+    pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
+        let zero_based = reg.access & access::ZERO_BASED != 0;
+        let iova = if zero_based { 0 } else { reg.iova };
+        let flags_known = reg.access & !MR_ACCESS == 0;
+        let flags_fit = reg.access & WRITING == 0 || reg.access & access::LOCAL_WRITE != 0;
+        if !flags_known || !flags_fit || reg.provider > PROVIDER_MAX || wraps(reg.addr, reg.length) {
+            return Err(Error::Invalid);
+        }
+        if wraps(iova, reg.length) {
+            return Err(Error::Invalid);
+        }
+        let index = self.take()?;
+        let slot = &mut self.slots[index];
+        *slot = Slot {
+            access: reg.access,
+            pd,
+            kind: Kind::Mr,
+            provider: reg.provider as u8,
+            iova,
+            length: reg.length,
+            addr: reg.addr,
+            cookie: reg.cookie,
+            key: slot.key,
+            aged: slot.aged,
+            generation: slot.generation,
+            ..FREE
+        };
+        self.mr_live += 1;
+        let handle = self.handle(index);
+        Ok((handle, self.query(handle)?))
+    }
+
+    /// What a region was registered with.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn query(&self, mr: Handle) -> Result<MrAttr> {
+        let s = &self.slots[self.find(mr, TAG_MR)?];
+        Ok(MrAttr {
+            addr: s.addr,
+            length: s.length,
+            iova: s.iova,
+            lkey: s.key,
+            rkey: s.key,
+            access: s.access,
+            provider: u32::from(s.provider),
+        })
+    }
+
+    /// Ends a region: its key is [`KeyError::Expired`] from here on.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
+    pub fn dereg(&mut self, mr: Handle) -> Result<()> {
+        let index = self.find(mr, TAG_MR)?;
+        if self.slots[index].windows != 0 {
+            return Err(Error::Busy);
+        }
+        self.give_back(index);
+        self.mr_live -= 1;
+        Ok(())
+    }
+
+    /// Allocates a window of type 1 or 2, bound to nothing. Returns its handle and its first rkey.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for another type, [`Error::NoMemory`] as for [`Regions::reg`].
+    pub fn mw_alloc(&mut self, pd: u32, mw_type: u32) -> Result<(Handle, u32)> {
+        let kind = match mw_type {
+            1 => Kind::Mw1,
+            2 => Kind::Mw2,
+            _ => return Err(Error::Invalid),
+        };
+        let index = self.take()?;
+        let slot = &mut self.slots[index];
+        *slot = Slot { pd, kind, key: slot.key, aged: slot.aged, generation: slot.generation, ..FREE };
+        let key = slot.key;
+        self.mw_live += 1;
+        Ok((self.handle(index), key))
+    }
+
+    /// Ends a window, bound or not.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn mw_dealloc(&mut self, mw: Handle) -> Result<()> {
+        let index = self.find(mw, TAG_MW)?;
+        self.unbind(index);
+        self.give_back(index);
+        self.mw_live -= 1;
+        Ok(())
+    }
+
+    /// Index of the protection domain of a window: it must be that of the QP that binds it.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn mw_pd(&self, mw: Handle) -> Result<u32> {
+        Ok(self.slots[self.find(mw, TAG_MW)?].pd)
+    }
+
+    /// Opens a window onto `len` bytes at `addr` of a region, and returns the window's new rkey; the old
+    /// one is expired. A type 1 window may be bound anew at any time, and a length of 0 closes it (`mr` is
+    /// not looked at then). A type 2 window must be closed ([`Regions::invalidate`]) before it is bound
+    /// again, and it belongs to the QP `qp`.
+    ///
+    /// `new_rkey`: the upper 24 bits are those of the present rkey, the low 8 the program's choice. `None`:
+    /// chosen here, at random for type 1.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]: window or region. [`Error::Invalid`]: rkey, range, flags, a region that is
+    /// zero-based, a type 2 window that is bound, has no QP or no length. [`Error::Access`]: another protection domain, the
+    /// region lacks MW_BIND, or lacks LOCAL_WRITE where the window lets peers write. Nothing has changed then.
+    #[allow(clippy::too_many_arguments)] // the operands of one verb
+    pub fn bind(
+        &mut self,
+        mw: Handle,
+        new_rkey: Option<u32>,
+        mr: Handle,
+        addr: u64,
+        len: u64,
+        flags: u32,
+        qp: Option<u32>,
+    ) -> Result<u32> {
+        let window = self.find(mw, TAG_MW)?;
+        let w = self.slots[window];
+        let type2 = w.kind == Kind::Mw2;
+        if new_rkey.is_some_and(|k| k >> 8 != w.key >> 8) || flags & !MW_ACCESS != 0 {
+            return Err(Error::Invalid);
+        }
+        if type2 && (w.bound || len == 0 || qp.is_none()) {
+            return Err(Error::Invalid);
+        }
+        let opened = match len {
+            0 => None,
+            _ => Some(self.open(&w, mr, addr, len, flags)?),
+        };
+        // Everything is checked; from here on nothing fails.
+        let key = match new_rkey {
+            Some(key) => key,
+            // As ibv_inc_rkey: the program knows the upper 24 bits of a type 2 key, they stay.
+            None if type2 => (w.key & !0xff) | (w.key.wrapping_add(1) & 0xff),
+            None => self.keys.next(window, w.key),
+        };
+        self.unbind(window);
+        if let Some((region, opened)) = opened {
+            self.slots[window] = Slot { qp: if type2 { qp.unwrap_or(0) } else { 0 }, ..opened };
+            let count = &mut self.slots[region].windows;
+            *count = count.saturating_add(1); // at most one per window, of which there are 65,536
+        }
+        let w = &mut self.slots[window];
+        w.aged |= w.key != key;
+        w.key = key;
+        Ok(key)
+    }
+
+    /// The index of the region, and the window as it will be when open.
+    fn open(&self, w: &Slot, mr: Handle, addr: u64, len: u64, flags: u32) -> Result<(usize, Slot)> {
+        let region = self.find(mr, TAG_MR)?;
+        let r = &self.slots[region];
+        let writes = flags & WRITING != 0;
+        if r.pd != w.pd || r.access & access::MW_BIND == 0 || (writes && r.access & access::LOCAL_WRITE == 0) {
+            return Err(Error::Access);
+        }
+        let offset = addr.wrapping_sub(r.iova);
+        if r.access & access::ZERO_BASED != 0 || offset > r.length || len > r.length - offset {
+            return Err(Error::Invalid);
+        }
+        let slot = Slot {
+            access: flags,
+            provider: r.provider,
+            bound: true,
+            iova: if flags & access::ZERO_BASED != 0 { 0 } else { addr },
+            length: len,
+            addr: r.addr.wrapping_add(offset),
+            cookie: r.cookie,
+            link: region as u32,
+            ..*w
+        };
+        Ok((region, slot))
+    }
+
+    /// LOCAL_INV and SEND with invalidate: closes the type 2 window that has this rkey and is bound to `qp`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: no window of type 2, or not bound. [`Error::Access`]: of another protection
+    /// domain or QP.
+    pub fn invalidate(&mut self, rkey: u32, pd: u32, qp: u32) -> Result<()> {
+        let index = (rkey >> 16) as usize;
+        let s = self.slots.get(index).filter(|s| s.key == rkey).ok_or(Error::Invalid)?;
+        if s.kind != Kind::Mw2 || !s.bound {
+            return Err(Error::Invalid);
+        }
+        if s.pd != pd || s.qp != qp {
+            return Err(Error::Access);
+        }
+        self.unbind(index);
+        Ok(())
+    }
+
+    /// Closes the type 2 windows of a QP that goes away or to RESET. Looks at every slot: control plane only.
+    pub fn unbind_qp(&mut self, qp: u32) {
+        for i in 0..self.slots.len() {
+            let s = &self.slots[i];
+            if s.kind == Kind::Mw2 && s.bound && s.qp == qp {
+                self.unbind(i);
+            }
+        }
+    }
+
+    /// Checks a piece of a local buffer. Zero bytes need a valid key too; callers that allow any key for an
+    /// empty piece do not ask.
+    ///
+    /// # Errors
+    /// [`KeyError`]. A window's key is [`KeyError::Unknown`] here.
+    ///
+    /// # Cost
+    /// One cache line.
+    #[inline]
+    pub fn local(&self, lkey: u32, pd: u32, addr: u64, len: u32, write: bool) -> Result<Target, KeyError> {
+        let s = self.slots.get((lkey >> 16) as usize).ok_or(KeyError::Unknown)?;
+        if s.key != lkey || s.kind != Kind::Mr {
+            return Err(stranger(s, lkey));
+        }
+        if s.pd != pd {
+            return Err(KeyError::ForeignPd);
+        }
+        if write && s.access & access::LOCAL_WRITE == 0 {
+            return Err(KeyError::Access);
+        }
+        let offset = s.offset(addr, len).ok_or(KeyError::Range)?;
+        Ok(s.target(offset, len))
+    }
+
+    /// Checks what a peer's request names: a region or an open window with all the flags of `need`.
+    /// `qp` is the QPN that received the request.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    ///
+    /// # Cost
+    /// One cache line.
+    #[inline]
+    pub fn remote(&self, rkey: u32, pd: u32, qp: u32, addr: u64, len: u32, need: u32) -> Result<Target, KeyError> {
+        let s = self.slots.get((rkey >> 16) as usize).ok_or(KeyError::Unknown)?;
+        if s.key != rkey || s.kind == Kind::Free {
+            return Err(stranger(s, rkey));
+        }
+        if s.pd != pd {
+            return Err(KeyError::ForeignPd);
+        }
+        if s.kind != Kind::Mr {
+            if !s.bound {
+                return Err(KeyError::Unbound);
+            }
+            if s.kind == Kind::Mw2 && s.qp != qp {
+                return Err(KeyError::ForeignPd);
+            }
+        }
+        if s.access & need != need {
+            return Err(KeyError::Access);
+        }
+        let offset = s.offset(addr, len).ok_or(KeyError::Range)?;
+        Ok(s.target(offset, len))
+    }
+
+    fn handle(&self, index: usize) -> Handle {
+        let s = &self.slots[index];
+        let tag = if s.is_window() { TAG_MW } else { TAG_MR };
+        u64::from(s.generation) << 32 | u64::from(tag) << 24 | index as u64
+    }
+
+    /// The slot of a live handle of this kind.
+    fn find(&self, h: Handle, tag: u8) -> Result<usize> {
+        let index = (h & 0x00ff_ffff) as usize;
+        let s = self.slots.get(index).ok_or(Error::StaleHandle)?;
+        if s.kind == Kind::Free || self.handle(index) != h || (h >> 24) as u8 != tag {
+            return Err(Error::StaleHandle);
+        }
+        Ok(index)
+    }
+
+    /// A free slot, live and with a fresh key; the caller fills in the rest.
+    fn take(&mut self) -> Result<usize> {
+        if self.free_head == NIL {
+            return Err(Error::NoMemory);
+        }
+        let index = self.free_head as usize;
+        let slot = &mut self.slots[index];
+        self.free_head = slot.link;
+        if self.free_head == NIL {
+            self.free_tail = NIL;
+        }
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.key = self.keys.next(index, slot.key);
+        Ok(index)
+    }
+
+    /// Makes a live slot free; its key stays, to tell an expired key and to choose another next time.
+    fn give_back(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        *slot = Slot { key: slot.key, aged: true, generation: slot.generation.wrapping_add(1), ..FREE };
+        self.append(index as u32);
+    }
+
+    /// Puts a free slot at the end of the list.
+    fn append(&mut self, index: u32) {
+        match self.free_tail {
+            NIL => self.free_head = index,
+            last => self.slots[last as usize].link = index,
+        }
+        self.free_tail = index;
+    }
+
+    /// Closes a window; one that is closed stays so.
+    fn unbind(&mut self, index: usize) {
+        let w = &mut self.slots[index];
+        if !w.bound {
+            return;
+        }
+        let region = w.link as usize;
+        *w = Slot { pd: w.pd, kind: w.kind, key: w.key, aged: w.aged, generation: w.generation, ..FREE };
+        let count = &mut self.slots[region].windows;
+        *count = count.saturating_sub(1);
+    }
+}
+
+/// A key that finds no live object of the right kind in its slot: one that was, or one that never was.
+#[cold]
+fn stranger(s: &Slot, key: u32) -> KeyError {
+    let was_live = s.generation > 0;
+    // The last key of a free slot, or a key of a slot that has had others. Which others, nobody remembers.
+    if (s.key == key && s.kind == Kind::Free && was_live) || (s.key != key && s.aged) {
+        KeyError::Expired
+    } else {
+        KeyError::Unknown
+    }
+}
+
+/// Whether `length` bytes at `start` run over the end of the address space.
+fn wraps(start: u64, length: u64) -> bool {
+    length != 0 && start.checked_add(length - 1).is_none()
+}
+
+/// The random parts of keys: a block of SipHash-1-3 over a counter.
+///
+/// Not a plain generator (SplitMix, xoshiro): their state follows from a handful of outputs, and every peer sees keys.
+struct Keys {
+    k0: u64,
+    k1: u64,
+    count: u64,
+}
+
+impl Keys {
+    fn new(seed: u64) -> Self {
+        // The second half of the key, so that all 256 bits of the state begin unlike each other.
+        let k1 = (seed ^ (seed >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Keys { k0: seed, k1, count: 0 }
+    }
+
+    /// A key for `index` (16 bits) whose second-lowest byte is neither 0 nor that of `last`: then no choice
+    /// of the low byte makes it 0 or the last key again.
+    fn next(&mut self, index: usize, last: u32) -> u32 {
+        loop {
+            let random = self.draw() as u32 & 0xffff;
+            if random >> 8 != 0 && random >> 8 != (last >> 8) & 0xff {
+                return (index as u32) << 16 | random;
+            }
+        }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.count = self.count.wrapping_add(1);
+        // The initial values are those of the SipHash paper.
+        let mut v = [
+            self.k0 ^ 0x736f_6d65_7073_6575,
+            self.k1 ^ 0x646f_7261_6e64_6f6d,
+            self.k0 ^ 0x6c79_6765_6e65_7261,
+            self.k1 ^ 0x7465_6462_7974_6573 ^ self.count,
+        ];
+        round(&mut v);
+        v[0] ^= self.count;
+        v[2] ^= 0xff;
+        for _ in 0..3 {
+            round(&mut v);
+        }
+        v[0] ^ v[1] ^ v[2] ^ v[3]
+    }
+}
+
+/// One round of SipHash.
+fn round(v: &mut [u64; 4]) {
+    let [a, b, c, d] = v;
+    *a = a.wrapping_add(*b);
+    *b = b.rotate_left(13) ^ *a;
+    *a = a.rotate_left(32);
+    *c = c.wrapping_add(*d);
+    *d = d.rotate_left(16) ^ *c;
+    *a = a.wrapping_add(*d);
+    *d = d.rotate_left(21) ^ *a;
+    *c = c.wrapping_add(*b);
+    *b = b.rotate_left(17) ^ *c;
+    *c = c.rotate_left(32);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,398 @@
+use super::*;
+use crate::testing;
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::vec::Vec;
+
+const RW: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
+const ALL: u32 = RW | access::REMOTE_ATOMIC | access::MW_BIND;
+const PD: u32 = 3;
+const QP: u32 = 0x11;
+
+fn regions(limit: usize) -> Regions {
+    testing::carve(|w| Regions::carve(w, limit.min(64), limit, 1))
+}
+
+fn request(addr: u64, length: u64, flags: u32) -> MrReg {
+    MrReg { pd: 0, addr, length, iova: addr, access: flags, provider: 0, cookie: 0 }
+}
+
+fn mr(r: &mut Regions, addr: u64, length: u64, flags: u32) -> (Handle, u32) {
+    let (h, a) = r.reg(&request(addr, length, flags), PD).unwrap();
+    (h, a.rkey)
+}
+
+#[test]
+fn registration_checks_range_flags_and_provider() {
+    let mut r = regions(64);
+    let bad = [
+        request(u64::MAX, 2, RW),
+        request(1, u64::MAX, RW | access::REMOTE_ATOMIC).clone_with(|m| m.iova = 2),
+        request(0x1000, 16, access::REMOTE_WRITE),
+        request(0x1000, 16, access::REMOTE_ATOMIC),
+        request(0x1000, 16, 1 << 30),
+        request(0x1000, 16, 1 << 8),
+        request(0x1000, 16, RW).clone_with(|m| m.provider = 5),
+        request(0x1000, 16, RW).clone_with(|m| m.iova = u64::MAX - 3),
+    ];
+    for b in bad {
+        assert_eq!(r.reg(&b, PD).unwrap_err(), Error::Invalid, "{b:?}");
+    }
+    assert_eq!(r.mr_live(), 0);
+    for good in [request(0, 0, 0), request(u64::MAX, 1, RW), request(0, u64::MAX, RW), request(5, 0, ALL)] {
+        r.reg(&good, PD).unwrap();
+    }
+    assert_eq!((r.mr_live(), r.pd_users(PD), r.pd_users(0)), (4, 4, 0));
+}
+
+impl MrReg {
+    fn clone_with(mut self, f: impl FnOnce(&mut MrReg)) -> MrReg {
+        f(&mut self);
+        self
+    }
+}
+
+#[test]
+fn query_says_what_was_registered() {
+    let mut r = regions(64);
+    let req = request(0x1000, 64, RW).clone_with(|m| (m.iova, m.provider, m.cookie) = (0x7000, 2, 9));
+    let (h, a) = r.reg(&req, PD).unwrap();
+    assert_eq!(r.query(h), Ok(a));
+    assert_eq!((a.addr, a.length, a.iova, a.access, a.provider), (0x1000, 64, 0x7000, RW, 2));
+    assert_eq!(a.lkey, a.rkey);
+    let t = r.local(a.lkey, PD, 0x7010, 8, true).unwrap();
+    assert_eq!(t, Target { addr: 0x1010, cookie: 9, provider: 2, len: 8 });
+    assert_eq!(r.local(a.lkey, PD, 0x1010, 8, true), Err(KeyError::Range));
+}
+
+#[test]
+fn zero_based_region_counts_from_zero() {
+    let mut r = regions(64);
+    let (_, a) = r.reg(&request(0x1000, 64, RW | access::ZERO_BASED), PD).unwrap();
+    assert_eq!(a.iova, 0);
+    assert_eq!(r.local(a.lkey, PD, 60, 4, true).unwrap().addr, 0x103c);
+    assert_eq!(r.local(a.lkey, PD, 0x1000, 4, true), Err(KeyError::Range));
+}
+
+#[test]
+fn region_that_ends_with_the_address_space_is_whole() {
+    let mut r = regions(64);
+    let start = u64::MAX - 15;
+    let (_, key) = mr(&mut r, start, 16, RW);
+    assert_eq!(r.local(key, PD, u64::MAX, 1, true).unwrap().addr, u64::MAX);
+    assert_eq!(r.local(key, PD, start, 16, true).unwrap().addr, start);
+    assert_eq!(r.local(key, PD, u64::MAX, 2, true), Err(KeyError::Range));
+    assert_eq!(r.local(key, PD, start, 17, true), Err(KeyError::Range));
+    assert_eq!(r.local(key, PD, 0, 1, true), Err(KeyError::Range));
+    assert_eq!(r.local(key, PD, start - 1, 1, true), Err(KeyError::Range));
+}
+
+#[test]
+fn local_and_remote_tell_why_not() {
+    let mut r = regions(64);
+    let (h, key) = mr(&mut r, 0x1000, 16, access::REMOTE_READ);
+    let (need_r, need_w) = (access::REMOTE_READ, access::REMOTE_WRITE);
+    assert!(r.local(key, PD, 0x1000, 16, false).is_ok());
+    assert_eq!(r.local(key, PD, 0x1000, 16, true), Err(KeyError::Access));
+    assert_eq!(r.local(key, PD + 1, 0x1000, 16, false), Err(KeyError::ForeignPd));
+    assert!(r.remote(key, PD, QP, 0x1000, 16, need_r).is_ok());
+    assert_eq!(r.remote(key, PD, QP, 0x1000, 16, need_w), Err(KeyError::Access));
+    assert_eq!(r.remote(key, PD, QP, 0x1000, 17, need_r), Err(KeyError::Range));
+    assert_eq!(r.remote(key, PD + 1, QP, 0x1000, 16, need_r), Err(KeyError::ForeignPd));
+    assert_eq!(r.remote(key ^ 1, PD, QP, 0x1000, 16, need_r), Err(KeyError::Unknown));
+    for k in [0, 1, u32::MAX, 63 << 16, 64 << 16] {
+        assert_eq!(r.local(k, PD, 0x1000, 1, false), Err(KeyError::Unknown), "{k:#x}");
+        assert_eq!(r.remote(k, PD, QP, 0x1000, 1, 0), Err(KeyError::Unknown), "{k:#x}");
+    }
+    r.dereg(h).unwrap();
+    assert_eq!(r.local(key, PD, 0x1000, 16, false), Err(KeyError::Expired));
+    assert_eq!(r.remote(key, PD, QP, 0x1000, 16, need_r), Err(KeyError::Expired));
+    assert_eq!(r.dereg(h), Err(Error::StaleHandle));
+    assert_eq!(r.query(h), Err(Error::StaleHandle));
+}
+
+#[test]
+fn handles_of_other_types_and_garbage_are_stale() {
+    let mut r = regions(64);
+    let (h, _) = mr(&mut r, 0x1000, 16, ALL);
+    let (w, _) = r.mw_alloc(PD, 1).unwrap();
+    assert_eq!(r.dereg(w), Err(Error::StaleHandle));
+    assert_eq!(r.mw_dealloc(h), Err(Error::StaleHandle));
+    for g in [0, 1, u64::MAX, h ^ (1 << 24), h + 1, h + (1 << 32), h & 0xffff_ffff] {
+        assert_eq!(r.query(g), Err(Error::StaleHandle), "{g:#x}");
+        assert_eq!(r.bind(w, None, g, 0x1000, 8, 0, None), Err(Error::StaleHandle), "{g:#x}");
+    }
+}
+
+#[test]
+fn table_grows_to_its_limit() {
+    let mut r = regions(128);
+    let mut heap = testing::heap(1 << 16);
+    let all: Vec<_> = (0..64).map(|_| mr(&mut r, 0x1000, 16, RW)).collect();
+    assert_eq!(r.reg(&request(0, 0, 0), PD).unwrap_err(), Error::NoMemory);
+    assert_eq!(r.mw_alloc(PD, 1).unwrap_err(), Error::NoMemory);
+    r.grow(&mut heap).unwrap();
+    assert_eq!(r.capacity(), 128);
+    (0..64).for_each(|_| assert!(r.mw_alloc(PD, 2).is_ok()));
+    assert_eq!(r.grow(&mut heap), Err(Error::NoMemory));
+    assert_eq!((r.mr_live(), r.mw_live()), (64, 64));
+    all.into_iter().for_each(|(h, _)| r.dereg(h).unwrap());
+    assert_eq!((r.mr_live(), r.mw_live(), r.pd_users(PD)), (0, 64, 64));
+    assert!(testing::carve(|w| Ok(Regions::carve(w, 64, 65537, 1).is_err())));
+}
+
+/// A peer that kept a key must never reach the index's next owner, whatever low byte a program chooses.
+#[test]
+fn reused_index_never_gets_its_last_key() {
+    let mut r = regions(64);
+    for _ in 0..63 {
+        mr(&mut r, 0, 0, 0);
+    }
+    let (mut last, mut seen) = (0, HashSet::new());
+    for round in 0..20_000 {
+        let (h, key) = if round % 2 == 0 { mr(&mut r, 0x1000, 16, RW) } else { r.mw_alloc(PD, 2).unwrap() };
+        assert_eq!(key >> 16, 63);
+        assert_ne!(key >> 8, last >> 8);
+        assert_ne!(key & 0xff00, 0);
+        assert_eq!(
+            r.remote(last, PD, QP, 0x1000, 1, 0),
+            Err(if round == 0 { KeyError::Unknown } else { KeyError::Expired })
+        );
+        seen.insert(key);
+        last = key;
+        if round % 2 == 0 {
+            r.dereg(h).unwrap()
+        } else {
+            r.mw_dealloc(h).unwrap()
+        }
+    }
+    // 20,000 draws out of 65,000: about 17,300 different ones.
+    assert!(seen.len() > 16_500, "{}", seen.len());
+}
+
+#[test]
+fn keys_follow_from_the_seed() {
+    let draw = |seed| {
+        let mut r = testing::carve(|w| Regions::carve(w, 64, 64, seed));
+        [mr(&mut r, 0, 0, 0).1, mr(&mut r, 0, 0, 0).1]
+    };
+    assert_eq!(draw(7), draw(7));
+    assert_ne!(draw(7), draw(8));
+    assert_ne!(draw(0), draw(1));
+}
+
+#[test]
+fn type_1_window_opens_rebinds_and_closes() {
+    let mut r = regions(64);
+    let (m, _) = mr(&mut r, 0x1000, 64, ALL);
+    let (w, k0) = r.mw_alloc(PD, 1).unwrap();
+    let need = access::REMOTE_WRITE;
+    assert_eq!(r.mw_pd(w), Ok(PD));
+    assert_eq!(r.remote(k0, PD, QP, 0x1010, 16, need), Err(KeyError::Unbound));
+    let k1 = r.bind(w, None, m, 0x1010, 16, need, None).unwrap();
+    assert_ne!(k0, k1);
+    assert_eq!(r.remote(k0, PD, QP, 0x1010, 16, need), Err(KeyError::Expired));
+    assert_eq!(r.remote(k1, PD, 99, 0x1014, 12, need).unwrap().addr, 0x1014);
+    assert_eq!(r.remote(k1, PD, QP, 0x100f, 1, need), Err(KeyError::Range));
+    assert_eq!(r.remote(k1, PD, QP, 0x1020, 1, need), Err(KeyError::Range));
+    assert_eq!(r.remote(k1, PD, QP, 0x1010, 1, access::REMOTE_READ), Err(KeyError::Access));
+    assert_eq!(r.local(k1, PD, 0x1010, 1, false), Err(KeyError::Unknown));
+    assert_eq!(r.dereg(m), Err(Error::Busy));
+    // The program may choose the low byte of a type 1 key as well.
+    let k2 = r.bind(w, Some(k1 ^ 1), m, 0x1000, 64, access::REMOTE_READ, None).unwrap();
+    assert_eq!(k2, k1 ^ 1);
+    assert_eq!(r.remote(k1, PD, QP, 0x1010, 1, 0), Err(KeyError::Expired));
+    assert!(r.remote(k2, PD, QP, 0x1000, 64, access::REMOTE_READ).is_ok());
+    assert_eq!(r.invalidate(k2, PD, QP), Err(Error::Invalid));
+    let k3 = r.bind(w, None, 0, 0, 0, 0, None).unwrap();
+    assert_eq!(r.remote(k3, PD, QP, 0x1010, 1, 0), Err(KeyError::Unbound));
+    r.dereg(m).unwrap();
+    r.mw_dealloc(w).unwrap();
+    assert_eq!(r.mw_live(), 0);
+}
+
+#[test]
+fn type_2_window_belongs_to_its_qp_until_invalidated() {
+    let mut r = regions(64);
+    let (m, mk) = mr(&mut r, 0x1000, 64, ALL);
+    let (w, k) = r.mw_alloc(PD, 2).unwrap();
+    let need = access::REMOTE_WRITE;
+    assert_eq!(r.invalidate(k, PD, QP), Err(Error::Invalid));
+    assert_eq!(r.bind(w, Some(k), m, 0x1000, 8, need, None), Err(Error::Invalid));
+    assert_eq!(r.bind(w, Some(k), m, 0x1000, 0, need, Some(QP)), Err(Error::Invalid));
+    assert_eq!(r.bind(w, Some(k ^ 0x100), m, 0x1000, 8, need, Some(QP)), Err(Error::Invalid));
+    assert_eq!(r.bind(w, Some(k ^ 0xff), m, 0x1000, 8, need, Some(QP)), Ok(k ^ 0xff));
+    let k = k ^ 0xff;
+    assert_eq!(r.bind(w, Some(k), m, 0x1000, 8, need, Some(QP)), Err(Error::Invalid), "bound already");
+    assert!(r.remote(k, PD, QP, 0x1000, 8, need).is_ok());
+    assert_eq!(r.remote(k, PD, QP + 1, 0x1000, 8, need), Err(KeyError::ForeignPd));
+    assert_eq!(r.remote(k, PD + 1, QP, 0x1000, 8, need), Err(KeyError::ForeignPd));
+    assert_eq!(r.invalidate(k, PD, QP + 1), Err(Error::Access));
+    assert_eq!(r.invalidate(k, PD + 1, QP), Err(Error::Access));
+    assert_eq!(r.invalidate(mk, PD, QP), Err(Error::Invalid), "a region refuses");
+    assert_eq!(r.invalidate(k ^ 1, PD, QP), Err(Error::Invalid));
+    assert_eq!(r.invalidate(u32::MAX, PD, QP), Err(Error::Invalid));
+    assert_eq!(r.invalidate(k, PD, QP), Ok(()));
+    assert_eq!(r.remote(k, PD, QP, 0x1000, 8, need), Err(KeyError::Unbound));
+    assert_eq!(r.bind(w, None, m, 0x1000, 8, need, Some(QP)).unwrap(), (k & !0xff) | ((k + 1) & 0xff));
+    assert_eq!(r.dereg(m), Err(Error::Busy));
+    r.unbind_qp(QP + 1);
+    assert_eq!(r.dereg(m), Err(Error::Busy));
+    r.unbind_qp(QP);
+    r.dereg(m).unwrap();
+}
+
+#[test]
+fn bind_refuses_what_the_region_does_not_give() {
+    let mut r = regions(64);
+    let (w, _) = r.mw_alloc(PD, 1).unwrap();
+    let (foreign, _) = r.mw_alloc(PD + 1, 1).unwrap();
+    let (m, _) = mr(&mut r, 0x1000, 64, ALL);
+    let (no_bind, _) = mr(&mut r, 0x1000, 64, RW);
+    let (read_only, _) = mr(&mut r, 0x1000, 64, access::MW_BIND);
+    let (zero, _) = mr(&mut r, 0x1000, 64, ALL | access::ZERO_BASED);
+    let mut bind = |w, m, addr, len, flags| r.bind(w, None, m, addr, len, flags, None);
+    assert_eq!(bind(foreign, m, 0x1000, 8, 0), Err(Error::Access));
+    assert_eq!(bind(w, no_bind, 0x1000, 8, 0), Err(Error::Access));
+    assert_eq!(bind(w, read_only, 0x1000, 8, access::REMOTE_WRITE), Err(Error::Access));
+    assert_eq!(bind(w, read_only, 0x1000, 8, access::REMOTE_ATOMIC), Err(Error::Access));
+    assert!(bind(w, read_only, 0x1000, 8, access::REMOTE_READ).is_ok());
+    assert_eq!(bind(w, zero, 0, 8, 0), Err(Error::Invalid));
+    assert_eq!(bind(w, m, 0x1000, 65, 0), Err(Error::Invalid));
+    assert_eq!(bind(w, m, 0xfff, 8, 0), Err(Error::Invalid));
+    assert_eq!(bind(w, m, 0x1040, 1, 0), Err(Error::Invalid));
+    assert_eq!(bind(w, m, u64::MAX, u64::MAX, 0), Err(Error::Invalid));
+    assert_eq!(bind(w, m, 0x1000, 8, access::LOCAL_WRITE), Err(Error::Invalid));
+    assert_eq!(bind(w, m, 0x1000, 8, u32::MAX), Err(Error::Invalid));
+    // A zero-based window counts from its own start.
+    let k = bind(w, m, 0x1010, 8, access::ZERO_BASED | access::REMOTE_READ).unwrap();
+    assert_eq!(r.remote(k, PD, QP, 4, 4, access::REMOTE_READ).unwrap().addr, 0x1014);
+    assert_eq!(r.mw_alloc(PD, 0).unwrap_err(), Error::Invalid);
+    assert_eq!(r.mw_alloc(PD, 3).unwrap_err(), Error::Invalid);
+}
+
+#[test]
+fn causes_name_the_reason() {
+    assert_eq!(KeyError::Expired.local_cause(), CauseCode::LocalKey);
+    assert_eq!(KeyError::Range.local_cause(), CauseCode::LocalRange);
+    assert_eq!(KeyError::Access.peer_cause(), CauseCode::PeerLacksAccess);
+    assert_eq!(KeyError::Unbound.peer_cause(), CauseCode::PeerUsedBadKey);
+}
+
+/// Numbers near the borders, where mistakes live, as well as any.
+fn edgy() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        0..300u64,
+        (0..300u64).prop_map(|d| u64::MAX - d),
+        (0..600u64).prop_map(|d| (1 << 63) - 300 + d)
+    ]
+}
+
+proptest! {
+    /// Whatever passes lies within the memory that was registered, computed in wide numbers.
+    #[test]
+    fn no_range_outside_ever_passes(
+        addr in edgy(), iova in edgy(), length in edgy(), va in edgy(), near in 0..400u64,
+        len in prop_oneof![any::<u32>(), 0..300u32], zero in any::<bool>(),
+    ) {
+        let mut r = regions(64);
+        let flags = RW | if zero { access::ZERO_BASED } else { 0 };
+        let req = MrReg { iova, ..request(addr, length, flags) };
+        let Ok((_, a)) = r.reg(&req, PD) else {
+            let over = |start: u64| u128::from(start) + u128::from(length) > 1 << 64;
+            prop_assert!(over(addr) || (!zero && over(iova)));
+            return Ok(());
+        };
+        prop_assert_eq!(a.iova, if zero { 0 } else { iova });
+        for va in [va, a.iova.wrapping_add(near), a.iova.wrapping_add(length).wrapping_sub(near)] {
+            let wide = |x: u64| u128::from(x);
+            let inside = va >= a.iova && wide(va) + wide(u64::from(len)) <= wide(a.iova) + wide(length);
+            let got = r.local(a.lkey, PD, va, len, true);
+            prop_assert_eq!(got, r.remote(a.rkey, PD, QP, va, len, access::REMOTE_WRITE));
+            match got {
+                Ok(t) => {
+                    // Nothing at all is accessed at the wrapped end of an empty range.
+                    prop_assert!(inside || len == 0);
+                    if len > 0 {
+                        prop_assert!(t.addr >= addr && wide(t.addr) + wide(u64::from(len)) <= wide(addr) + wide(length));
+                        prop_assert_eq!(t.addr - addr, va - a.iova);
+                        prop_assert_eq!(t.len, len);
+                    }
+                }
+                Err(e) => {
+                    prop_assert_eq!(e, KeyError::Range);
+                    prop_assert!(!inside);
+                }
+            }
+        }
+    }
+
+    /// Random verbs against a table in words: who has which key, and what it opens.
+    #[test]
+    fn random_walk_keeps_keys_and_counts(ops in prop::collection::vec((0..7u8, any::<u16>(), any::<u16>()), 1..200)) {
+        let mut r = regions(64);
+        let mut mrs: Vec<(Handle, u32, u32)> = Vec::new(); // handle, key, windows
+        let mut mws: Vec<(Handle, u32, bool, Option<Handle>)> = Vec::new(); // handle, key, type 2, region
+        for (op, a, b) in ops {
+            let (a, b) = (a as usize, b as usize);
+            match op {
+                0 => if let Ok((h, at)) = r.reg(&request(0x1000, 4096, ALL), PD) { mrs.push((h, at.rkey, 0)) },
+                1 => if let Ok((h, k)) = r.mw_alloc(PD, 1 + (a % 2) as u32) { mws.push((h, k, a % 2 == 1, None)) },
+                2 if !mrs.is_empty() => {
+                    let i = a % mrs.len();
+                    if mrs[i].2 > 0 {
+                        prop_assert_eq!(r.dereg(mrs[i].0), Err(Error::Busy));
+                    } else {
+                        prop_assert_eq!(r.dereg(mrs[i].0), Ok(()));
+                        let old = mrs.swap_remove(i);
+                        prop_assert_eq!(r.remote(old.1, PD, QP, 0x1000, 1, 0), Err(KeyError::Expired));
+                    }
+                }
+                3 if !mws.is_empty() => {
+                    let old = mws.swap_remove(a % mws.len());
+                    prop_assert_eq!(r.mw_dealloc(old.0), Ok(()));
+                    if let Some(m) = old.3 { mrs.iter_mut().find(|x| x.0 == m).unwrap().2 -= 1 }
+                }
+                4 | 5 if !mws.is_empty() && !mrs.is_empty() => {
+                    let (m, w) = (b % mrs.len(), a % mws.len());
+                    let key = (op == 5).then_some(mws[w].1 ^ (b as u32 & 0xff));
+                    let done = r.bind(mws[w].0, key, mrs[m].0, 0x1000, 16, access::REMOTE_READ, Some(QP));
+                    if mws[w].2 && mws[w].3.is_some() {
+                        prop_assert_eq!(done, Err(Error::Invalid));
+                    } else {
+                        if let Some(old) = mws[w].3 { mrs.iter_mut().find(|x| x.0 == old).unwrap().2 -= 1 }
+                        mrs[m].2 += 1;
+                        mws[w].1 = done.unwrap();
+                        mws[w].3 = Some(mrs[m].0);
+                    }
+                }
+                6 if !mws.is_empty() => {
+                    let w = a % mws.len();
+                    let legal = mws[w].2 && mws[w].3.is_some();
+                    prop_assert_eq!(r.invalidate(mws[w].1, PD, QP).is_ok(), legal);
+                    if let (true, Some(m)) = (legal, mws[w].3.take_if(|_| legal)) {
+                        mrs.iter_mut().find(|x| x.0 == m).unwrap().2 -= 1;
+                    }
+                }
+                _ => {}
+            }
+            prop_assert_eq!((r.mr_live() as usize, r.mw_live() as usize), (mrs.len(), mws.len()));
+            let keys: HashSet<u32> = mrs.iter().map(|m| m.1).chain(mws.iter().map(|w| w.1)).collect();
+            prop_assert_eq!(keys.len(), mrs.len() + mws.len());
+            prop_assert!(!keys.contains(&0));
+            for m in &mrs {
+                prop_assert!(r.remote(m.1, PD, QP, 0x1000, 4096, access::REMOTE_WRITE).is_ok());
+            }
+            for w in &mws {
+                let got = r.remote(w.1, PD, QP, 0x1000, 16, access::REMOTE_READ);
+                prop_assert_eq!(got.err(), if w.3.is_some() { None } else { Some(KeyError::Unbound) });
+            }
+        }
+        // A key that nobody has never opens anything.
+        for key in (0..64u32 << 16).step_by(257) {
+            let known = mrs.iter().any(|m| m.1 == key) || mws.iter().any(|w| w.1 == key);
+            prop_assert!(known || r.remote(key, PD, QP, 0x1000, 1, 0).is_err());
+        }
+    }
+}

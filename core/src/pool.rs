@@ -1,0 +1,172 @@
+//! Index and generation allocator: the names of objects in the API.
+//!
+//! A handle is `generation << 32 | tag << 24 | index`. A generation is odd while its object lives and even
+//! while the index is free, and moves on by one each way: a handle of a destroyed object, of another type
+//! or out of thin air is told at once, and a live one is never 0.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::arena::{Heap, Table, Walk};
+use crate::error::{Error, Result};
+use crate::verbs::types::Handle;
+
+/// Bits of a handle that hold the index.
+const INDEX_BITS: u32 = 24;
+/// Largest number of indexes.
+const INDEX_MAX: usize = 1 << INDEX_BITS;
+/// End of the free list.
+const NIL: u32 = u32::MAX;
+
+/// Deals out indexes of one type of object, oldest free index first, so that a stale handle meets the same
+/// generation again only after 2^31 reuses of every index.
+///
+/// # Thread-safety
+/// `check` and the other questions: any thread. `alloc`, `free`, `grow`: one thread at a time (the engine's lock).
+pub struct Pool {
+    /// Object type, in every handle.
+    tag: u8,
+    /// By index: odd while live.
+    generations: Table<AtomicU32>,
+    /// By index: the next free index.
+    next: Table<AtomicU32>,
+    /// Oldest free index.
+    head: AtomicU32,
+    /// Latest free index.
+    tail: AtomicU32,
+    /// Live objects.
+    live: AtomicU32,
+}
+
+impl Pool {
+    /// A pool of `initial` indexes that can grow to `limit`, both rounded up to chunks of 64.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for more than 2^24 indexes.
+    pub fn carve(walk: &mut Walk, tag: u8, initial: usize, limit: usize) -> Result<Self> {
+        if limit > INDEX_MAX {
+            return Err(Error::Invalid);
+        }
+        let generations = Table::carve(walk, initial, limit, |_| AtomicU32::new(0))?;
+        let next = Table::carve(walk, initial, limit, |_| AtomicU32::new(NIL))?;
+        let pool = Pool {
+            tag,
+            generations,
+            next,
+            head: AtomicU32::new(NIL),
+            tail: AtomicU32::new(NIL),
+            live: AtomicU32::new(0),
+        };
+        for i in 0..pool.next.len() {
+            pool.append(i as u32);
+        }
+        Ok(pool)
+    }
+
+    /// Adds a chunk of 64 indexes from the heap.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] at the limit or where the heap has no room; the pool is then as before.
+    pub fn grow(&self, heap: &mut Heap) -> Result<()> {
+        let first = self.capacity();
+        // `next` may be a chunk ahead, where an earlier call found room for it but not for the generations.
+        if self.next.len() == self.generations.len() {
+            self.next.grow(heap, |_| AtomicU32::new(NIL))?;
+        }
+        self.generations.grow(heap, |_| AtomicU32::new(0))?;
+        for i in first..self.capacity() {
+            self.append(i as u32);
+        }
+        Ok(())
+    }
+
+    /// Puts `i` at the end of the free list.
+    fn append(&self, i: u32) {
+        self.next[i as usize].store(NIL, Ordering::Relaxed);
+        match self.tail.load(Ordering::Relaxed) {
+            NIL => self.head.store(i, Ordering::Relaxed),
+            last => self.next[last as usize].store(i, Ordering::Relaxed),
+        }
+        self.tail.store(i, Ordering::Relaxed);
+    }
+
+    /// A fresh handle and its index. The pool does not grow by itself.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when all indexes are live.
+    pub fn alloc(&self) -> Result<(Handle, usize)> {
+        let head = self.head.load(Ordering::Relaxed);
+        if head == NIL {
+            return Err(Error::NoMemory);
+        }
+        let index = head as usize;
+        let next = self.next[index].load(Ordering::Relaxed);
+        self.head.store(next, Ordering::Relaxed);
+        if next == NIL {
+            self.tail.store(NIL, Ordering::Relaxed);
+        }
+        self.step(index);
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Ok((self.handle(index), index))
+    }
+
+    /// Ends the life of `index`: its handles are stale from here on. One that is not live is left alone.
+    pub fn free(&self, index: usize) {
+        if !self.is_live(index) {
+            debug_assert!(false, "free of an index that is not live");
+            return;
+        }
+        self.step(index);
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        self.append(index as u32);
+    }
+
+    /// Moves the generation on. Release: a thread whose `check` passes sees what was written before.
+    fn step(&self, index: usize) {
+        let g = &self.generations[index];
+        g.store(g.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// The index of a live handle of this type. Any thread, wait-free.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`] for everything else.
+    #[inline]
+    pub fn check(&self, h: Handle) -> Result<usize> {
+        let index = (h as u32 as usize) & (INDEX_MAX - 1);
+        let generation = (h >> 32) as u32;
+        let tag = (h >> INDEX_BITS) as u8;
+        match self.generations.get(index) {
+            Some(g) if tag == self.tag && generation & 1 == 1 && g.load(Ordering::Acquire) == generation => Ok(index),
+            _ => Err(Error::StaleHandle),
+        }
+    }
+
+    /// The handle of `index` as it stands; stale while the index is free. Panics for an index out of range.
+    pub fn handle(&self, index: usize) -> Handle {
+        let generation = self.generations[index].load(Ordering::Relaxed);
+        u64::from(generation) << 32 | u64::from(self.tag) << INDEX_BITS | index as u64
+    }
+
+    /// Whether `index` is live.
+    pub fn is_live(&self, index: usize) -> bool {
+        self.generations.get(index).is_some_and(|g| g.load(Ordering::Acquire) & 1 == 1)
+    }
+
+    /// Live objects.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed) as usize
+    }
+
+    /// Indexes that exist now.
+    pub fn capacity(&self) -> usize {
+        self.generations.len()
+    }
+
+    /// Indexes that are live, in order.
+    pub fn iter_live(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.capacity()).filter(|&i| self.is_live(i))
+    }
+}
+
+#[cfg(test)]
+mod tests;

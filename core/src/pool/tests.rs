@@ -1,0 +1,95 @@
+use super::*;
+use crate::testing::{carve, heap};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+fn pool(n: usize, limit: usize) -> Pool {
+    carve(|w| Pool::carve(w, 5, n, limit))
+}
+
+#[test]
+fn exhausted_then_grown_then_at_the_limit() {
+    let mut pool = pool(64, 128);
+    let mut heap = heap(4096);
+    let all: Vec<_> = (0..64).map(|_| pool.alloc().unwrap()).collect();
+    assert_eq!(pool.alloc(), Err(Error::NoMemory));
+    pool.grow(&mut heap).unwrap();
+    assert_eq!(pool.alloc().unwrap().1, 64);
+    assert_eq!(pool.grow(&mut heap), Err(Error::NoMemory));
+    assert_eq!((pool.live(), pool.capacity()), (65, 128));
+    assert!(all.iter().all(|&(h, i)| pool.check(h) == Ok(i)));
+}
+
+#[test]
+fn growth_that_fails_half_way_can_be_repeated() {
+    let mut pool = pool(64, 128);
+    // 64 u32 take 256 bytes: room for one of the two tables only.
+    let mut small = heap(256);
+    assert_eq!(pool.grow(&mut small), Err(Error::NoMemory));
+    assert_eq!(pool.capacity(), 64);
+    let mut more = heap(256);
+    pool.grow(&mut more).unwrap();
+    let fresh: Vec<_> = (0..128).map(|_| pool.alloc().unwrap().1).collect();
+    assert_eq!(fresh, (0..128).collect::<Vec<_>>());
+}
+
+#[test]
+fn handles_of_other_types_and_generations_are_stale() {
+    let mut pool = pool(64, 64);
+    assert_eq!(pool.check(0), Err(Error::StaleHandle));
+    let never = pool.handle(0);
+    assert_eq!(pool.check(never), Err(Error::StaleHandle));
+    let (h, i) = pool.alloc().unwrap();
+    assert_ne!(h, 0);
+    assert_eq!(pool.check(h), Ok(i));
+    assert_eq!(pool.check(h ^ 1 << 24), Err(Error::StaleHandle));
+    assert_eq!(pool.check(h | 0xff_ffff), Err(Error::StaleHandle));
+    pool.free(i);
+    assert_eq!(pool.check(h), Err(Error::StaleHandle));
+    assert_eq!(pool.check(pool.handle(i)), Err(Error::StaleHandle));
+}
+
+#[test]
+fn generations_wrap_past_zero() {
+    let mut pool = pool(64, 64);
+    pool.generations[0].store(u32::MAX - 1, Ordering::Relaxed);
+    let (h, i) = pool.alloc().unwrap();
+    assert_eq!((h >> 32, i), (u64::from(u32::MAX), 0));
+    pool.free(0);
+    assert_eq!(pool.handle(0) >> 32, 0);
+    for _ in 0..64 {
+        let (_, i) = pool.alloc().unwrap();
+        pool.free(i);
+    }
+    assert_eq!(pool.handle(0) >> 32, 2);
+}
+
+proptest! {
+    #[test]
+    fn any_order_of_alloc_and_free(ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
+                                   hostile in any::<u64>()) {
+        let mut pool = pool(100, 128);
+        let mut live = BTreeMap::new();
+        let mut dead = Vec::new();
+        for (alloc, which) in ops {
+            if alloc {
+                match pool.alloc() {
+                    Ok((h, i)) => prop_assert!(live.insert(i, h).is_none()),
+                    Err(e) => prop_assert!(e == Error::NoMemory && live.len() == 128),
+                }
+            } else if !live.is_empty() {
+                let i = *live.keys().nth(which.index(live.len())).unwrap();
+                dead.push(live.remove(&i).unwrap());
+                pool.free(i);
+            }
+            prop_assert_eq!(pool.live(), live.len());
+        }
+        prop_assert!(live.iter().all(|(&i, &h)| pool.check(h) == Ok(i) && pool.is_live(i)));
+        prop_assert!(dead.iter().all(|&h| pool.check(h) == Err(Error::StaleHandle)));
+        prop_assert!(pool.iter_live().eq(live.keys().copied()));
+        if let Ok(i) = pool.check(hostile) {
+            prop_assert_eq!(live.get(&i), Some(&hostile));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What the responder sends: READ responses, atomic answers, ACKs and NAKs, in the order of the requests.
+
+use super::run::Run;
+use super::txbuf::TxBuf;
+use super::{Sent, Transport};
+use crate::mem::Access;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{access, qp_state};
+use crate::wire::{Class, Kind, NakCode, Syndrome};
+
+/// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
+const ACK_UNLIMITED: u8 = 0x1f;
+
+impl Transport {
+    /// Sends queued answers. `Full`: there is more than fits.
+    pub(crate) fn transmit_answers(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+        while self.qps[qi].resp.job_len > 0 {
+            let qp = &mut self.qps[qi];
+            let at = qp.resp.job_head as usize % qp.resp.jobs.len();
+            let job = qp.resp.jobs[at];
+            // An answer acknowledges all before it, so what is before it must have landed.
+            if (qp.resp.fences_passed.wrapping_sub(job.after_fence) as i32) < 0 {
+                self.mem_wait.set(qi);
+                return Sent::Idle;
+            }
+            let mut run = Run::new(Class::Rc, Kind::ReadResponse, qp.attr.dest_qp_num, job.psn.add(job.sent));
+            run.syndrome = ACK_UNLIMITED;
+            run.msn = job.msn;
+            let mut bytes = 0;
+            let offset = job.sent.wrapping_mul(qp.mtu);
+            if job.atomic {
+                run.kind = Kind::AtomicAck;
+                run.a = job.value;
+            } else {
+                run.first = job.sent == 0;
+                run.n = job.npkts - job.sent;
+                bytes = job.len - offset.min(job.len);
+            }
+            let mut stop = None;
+            let mut target = None;
+            if bytes > 0 {
+                // Looked up anew: the key may have gone since the request came.
+                let va = job.va.wrapping_add(u64::from(offset));
+                let got = self.regions.remote(job.rkey, qp.pd, qp.qpn, va, bytes, access::REMOTE_READ);
+                match got {
+                    Ok(t) => target = Some(t),
+                    Err(_) => stop = Some(Access::Fault),
+                }
+            }
+            let mut packets = 0;
+            if stop.is_none() {
+                let providers = &self.providers;
+                let done = tx.emit(&run, qp.mtu, bytes, false, |off, dst| match &target {
+                    Some(t) => providers.fetch(t, off, dst),
+                    None => Access::Fault,
+                });
+                packets = done.packets;
+                if done.memory != Access::Ready {
+                    stop = Some(done.memory);
+                }
+            }
+            let qp = &mut self.qps[qi];
+            let job_ref = &mut qp.resp.jobs[at];
+            job_ref.sent += packets;
+            let finished = job_ref.sent == job.npkts;
+            let wire = u64::from(bytes.min(packets.wrapping_mul(qp.mtu))) + 20 * u64::from(packets);
+            for c in [&mut qp.counters, &mut self.counters] {
+                c.sent_pkts += u64::from(packets);
+                c.sent_bytes += wire;
+            }
+            if finished {
+                qp.resp.job_head = (qp.resp.job_head + 1) % qp.resp.jobs.len() as u32;
+                qp.resp.job_len -= 1;
+                if qp.resp.job_len == 0 && qp.resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
+                    // The answer has acknowledged everything.
+                    qp.resp.ack_owed = false;
+                    qp.resp.ack_now = false;
+                    qp.resp.pkts_since_ack = 0;
+                }
+                continue;
+            }
+            match stop {
+                None => return Sent::Full,
+                Some(Access::Pending(_) | Access::Busy) => {
+                    self.mem_wait.set(qi);
+                    return Sent::Idle;
+                }
+                Some(_) => {
+                    self.note(qi, now, CauseCode::PeerUsedBadKey, 0, u64::from(job.rkey), job.va);
+                    let psn = job.psn.add(job.sent + packets);
+                    let resp = &mut self.qps[qi].resp;
+                    resp.epsn = psn;
+                    resp.nak_owed = Some(Syndrome::Nak(NakCode::RemoteAccess).byte());
+                    self.enter_error(s, qi, now);
+                    return Sent::Idle;
+                }
+            }
+        }
+        Sent::Idle
+    }
+
+    /// Sends the ACK or NAK that is owed, unless answers must go first. False: it did not fit.
+    #[inline]
+    pub(crate) fn transmit_ack(&mut self, qi: usize, tx: &mut TxBuf<'_>) -> bool {
+        let qp = &mut self.qps[qi];
+        let resp = &mut qp.resp;
+        if resp.job_len > 0 {
+            return true;
+        }
+        if let Some(syndrome) = resp.nak_owed {
+            if resp.fence_len > 0 && qp.state != qp_state::ERR {
+                return true;
+            }
+            let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, resp.epsn);
+            run.syndrome = syndrome;
+            run.msn = resp.msn;
+            if !tx.emit_bare(&run) {
+                return false;
+            }
+            resp.nak_owed = None;
+            resp.ack_owed = false;
+            resp.ack_now = false;
+        } else if resp.ack_owed && qp.state != qp_state::ERR {
+            let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, resp.ack_psn);
+            run.syndrome = ACK_UNLIMITED;
+            run.msn = resp.ack_msn;
+            if !tx.emit_bare(&run) {
+                return false;
+            }
+            // What still waits for slow memory is acknowledged when it has landed.
+            resp.ack_owed = resp.fence_len > 0;
+            resp.ack_now = false;
+        } else {
+            return true;
+        }
+        resp.pkts_since_ack = 0;
+        qp.counters.sent_pkts += 1;
+        qp.counters.sent_bytes += 20;
+        self.counters.sent_pkts += 1;
+        self.counters.sent_bytes += 20;
+        self.ack_pending.clear(qi);
+        true
+    }
+}

@@ -1,0 +1,362 @@
+//! The completer: ACKs, NAKs and answers to what the requester sent.
+
+use super::peer::FlowControl;
+use super::requester::{copy_sges, Move, Stop};
+use super::run::Run;
+use super::{Transport, READ_PIECE};
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::Hold;
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{wc_status, wr_opcode};
+use crate::wire::{Kind, NakCode, Psn, Syndrome, RNR_TIMER_NS};
+
+/// Sequence NAKs without progress that end an operation: a NAK is a sign of life, but a peer that
+/// sends nothing else would hold the queue for ever.
+const NAK_MAX: u8 = 200;
+
+impl Transport {
+    /// Takes an ACK, NAK, READ response or atomic answer.
+    #[inline]
+    pub(crate) fn handle_answer(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
+        let qp = &mut self.qps[qi];
+        if !qp.can_send() {
+            return;
+        }
+        // PSNs that were never sent, or that are long done, say nothing.
+        let first = run.psn.diff(qp.req.una_psn);
+        let beyond = run.psn.add(run.n - 1).diff(qp.req.max_psn);
+        if first < 0 || beyond >= 0 {
+            return;
+        }
+        match run.kind {
+            Kind::Ack => match Syndrome::parse(run.syndrome) {
+                Syndrome::Ack { .. } => {
+                    if !payload.is_empty() {
+                        return;
+                    }
+                    self.ack_through(s, qi, now, run.psn);
+                    self.complete(s, qi, now);
+                }
+                Syndrome::Rnr { timer } => self.handle_rnr(s, qi, now, run.psn, timer),
+                Syndrome::Nak(code) => self.handle_nak(s, qi, now, run.psn, code),
+                _ => {}
+            },
+            Kind::ReadResponse => self.handle_read_response(s, qi, now, run, payload),
+            _ => self.handle_atomic_ack(s, qi, now, run),
+        }
+    }
+
+    /// Everything up to and including `psn` has arrived, as far as READs and atomics allow.
+    pub(crate) fn ack_through(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) {
+        let sq = s.sq(qi, &self.key);
+        let mut freed = 0u32;
+        let mut progress = false;
+        let mut implied = None;
+        let qp = &mut self.qps[qi];
+        loop {
+            let i = qp.req.acked;
+            let ws = *qp.wqe(i);
+            if !ws.started || i == sq.head().wrapping_add(sq.len()) {
+                break;
+            }
+            if ws.npkts == 0 {
+                // A local operation that has ended.
+                if i == qp.req.next || !ws.done {
+                    break;
+                }
+                qp.req.acked = i.wrapping_add(1);
+                continue;
+            }
+            if psn.diff(ws.psn) < 0 {
+                break;
+            }
+            let wqe = sq.at(i).header();
+            if wqe.is_read_or_atomic() && !ws.done {
+                // An ACK that passes an unfinished READ or atomic means that its answer was lost.
+                implied = Some(ws.psn.add(ws.done_pkts));
+                break;
+            }
+            let from = qp.req.una_psn.diff(ws.psn).max(0) as u32;
+            let upto = (psn.diff(ws.psn) as u32 + 1).min(ws.npkts);
+            if upto > from && !ws.done {
+                freed += Self::window_cost(qp, wqe.length, from, upto);
+                progress = true;
+                qp.req.una_psn = ws.psn.add(upto);
+            }
+            if upto < ws.npkts {
+                break;
+            }
+            qp.wqe(i).done = true;
+            qp.req.acked = i.wrapping_add(1);
+            if i == qp.req.next {
+                // It had been rewound, and yet it arrived.
+                qp.req.next = qp.req.acked;
+                qp.req.cur_pkt = 0;
+                qp.req.next_psn = qp.req.una_psn;
+            }
+        }
+        // A rewound WQE of which more has arrived than was sent again.
+        if qp.req.next_psn.diff(qp.req.una_psn) < 0 {
+            let una = qp.req.una_psn;
+            let next = qp.req.next;
+            let ws = *qp.wqe(next);
+            if ws.started {
+                qp.req.cur_pkt = una.diff(ws.psn).max(0) as u32;
+                qp.req.next_psn = una;
+            }
+        }
+        if progress {
+            self.on_progress(s, qi, now, freed, 0);
+        }
+        if let Some(psn) = implied {
+            self.answer_lost(qi, now, psn);
+        }
+    }
+
+    /// An answer of a READ or atomic is missing: ask again, once until there is progress.
+    fn answer_lost(&mut self, qi: usize, now: u64, psn: Psn) {
+        let qp = &mut self.qps[qi];
+        if qp.req.rewound == Some(psn) || qp.req.hold != Hold::None {
+            return;
+        }
+        let peer = &mut self.peers[qp.peer as usize];
+        peer.rx.on_loss(now);
+        self.rewind(qi, psn);
+    }
+
+    /// The oldest unacknowledged PSN has moved.
+    fn on_progress(&mut self, s: &Shared, qi: usize, now: u64, freed: u32, read_freed: u32) {
+        let qp = &mut self.qps[qi];
+        qp.req.retry_left = qp.attr.retry_cnt;
+        qp.req.rnr_left = qp.attr.rnr_retry;
+        qp.req.naks = 0;
+        qp.req.rewound = None;
+        let idle = qp.req.una_psn == qp.req.max_psn;
+        qp.req.ack_deadline = if idle { 0 } else { now + qp.timeout_ns };
+        // What was never sent again after a rewind no longer counts; when all is acknowledged, nothing does.
+        let freed = if idle { qp.req.inflight } else { freed.min(qp.req.inflight) };
+        let read_freed = if idle { qp.req.read_inflight } else { read_freed.min(qp.req.read_inflight) };
+        qp.req.inflight -= freed;
+        qp.req.read_inflight -= read_freed;
+        let peer = &mut self.peers[qp.peer as usize];
+        peer.tx.on_acked(freed);
+        peer.rx.on_acked(read_freed);
+        self.wake_windows();
+        if !s.sq(qi, &self.key).is_empty() {
+            self.ready.set(qi);
+        }
+        self.check_drained(s, qi);
+    }
+
+    fn handle_rnr(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, timer: u8) {
+        self.counters.rcvd_rnr_err += 1;
+        self.qps[qi].counters.rcvd_rnr_err += 1;
+        self.ack_before(s, qi, now, psn);
+        let qp = &mut self.qps[qi];
+        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Failed | Hold::Rnr(_)) {
+            return;
+        }
+        if qp.req.rnr_left == 0 {
+            let (index, made) = (qp.req.acked, u64::from(qp.attr.rnr_retry));
+            self.counters.retry_rnr_exceeded_err += 1;
+            qp.counters.retry_rnr_exceeded_err += 1;
+            self.note(qi, now, CauseCode::RnrRetryExceeded, wc_status::RNR_RETRY_EXC_ERR, made, 0);
+            self.fail_wqe(s, qi, now, index, wc_status::RNR_RETRY_EXC_ERR);
+            return;
+        }
+        if qp.attr.rnr_retry != 7 {
+            qp.req.rnr_left -= 1;
+        }
+        let wait = RNR_TIMER_NS[usize::from(timer & 31)];
+        self.rewind(qi, psn);
+        let qp = &mut self.qps[qi];
+        qp.req.rewound = None;
+        // The peer lives: silence begins anew when the request leaves again.
+        qp.req.retry_left = qp.attr.retry_cnt;
+        qp.req.ack_deadline = 0;
+        qp.req.hold = Hold::Rnr(now + wait);
+        self.arm(qi);
+    }
+
+    /// A NAK for `psn` acknowledges what came before it.
+    fn ack_before(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) {
+        if psn.diff(self.qps[qi].req.una_psn) > 0 {
+            self.ack_through(s, qi, now, psn.prev());
+            self.complete(s, qi, now);
+        }
+    }
+
+    fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode) {
+        self.ack_before(s, qi, now, psn);
+        let qp = &mut self.qps[qi];
+        if psn.diff(qp.req.una_psn) < 0 || qp.req.hold == Hold::Failed || !qp.can_send() {
+            return;
+        }
+        let (status, cause) = match code {
+            NakCode::Psn => {
+                self.counters.rcvd_seq_err += 1;
+                qp.counters.rcvd_seq_err += 1;
+                if psn != qp.req.una_psn || matches!(qp.req.hold, Hold::Rnr(_)) {
+                    return;
+                }
+                qp.req.naks = qp.req.naks.saturating_add(1);
+                if qp.req.naks > NAK_MAX {
+                    let index = qp.req.acked;
+                    let (timeout, made) = (qp.timeout_ns, u64::from(NAK_MAX));
+                    self.note(qi, now, CauseCode::RetryExceeded, wc_status::RETRY_EXC_ERR, timeout, made);
+                    self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR);
+                    return;
+                }
+                // Only what was sent beyond the missing packet can be sent again.
+                if qp.req.next_psn.diff(psn) > 0 {
+                    self.peers[qp.peer as usize].tx.on_loss(now);
+                    self.rewind(qi, psn);
+                    let qp = &mut self.qps[qi];
+                    qp.req.ack_deadline = now + qp.timeout_ns;
+                }
+                return;
+            }
+            NakCode::InvalidRequest => (wc_status::REM_INV_REQ_ERR, CauseCode::RemoteInvalidRequest),
+            NakCode::RemoteAccess => (wc_status::REM_ACCESS_ERR, CauseCode::RemoteAccess),
+            _ => (wc_status::REM_OP_ERR, CauseCode::RemoteOperation),
+        };
+        self.counters.rcvd_nak_err += 1;
+        qp.counters.rcvd_nak_err += 1;
+        let index = qp.req.acked;
+        let sq = s.sq(qi, &self.key);
+        if sq.is_empty() || !qp.wqe(index).started {
+            return;
+        }
+        let wqe = *sq.at(index).header();
+        self.note(qi, now, cause, status, u64::from(wqe.rkey), wqe.remote_addr);
+        self.fail_wqe(s, qi, now, index, status);
+    }
+
+    fn handle_read_response(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
+        self.ack_before(s, qi, now, run.psn);
+        let sq = s.sq(qi, &self.key);
+        let qp = &mut self.qps[qi];
+        let index = qp.req.acked;
+        let ws = *qp.wqe(index);
+        if sq.is_empty() || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
+            return;
+        }
+        let slot = sq.at(index);
+        let wqe = *slot.header();
+        if u32::from(wqe.opcode) != wr_opcode::RDMA_READ {
+            return;
+        }
+        let expected = ws.psn.add(ws.done_pkts);
+        match run.psn.diff(expected) {
+            0 => {}
+            d if d < 0 => return,
+            _ => return self.answer_lost(qi, now, expected),
+        }
+        let mtu = u64::from(qp.mtu);
+        let offset = u64::from(ws.done_pkts) * mtu;
+        let want = (wqe.length - offset).min(u64::from(run.n) * mtu);
+        if payload.len() as u64 != want || run.n > ws.npkts - ws.done_pkts {
+            self.note(qi, now, CauseCode::BadResponse, wc_status::BAD_RESP_ERR, 0, 0);
+            self.fail_wqe(s, qi, now, index, wc_status::BAD_RESP_ERR);
+            return;
+        }
+        let sges = slot.sges(usize::from(wqe.num_sge));
+        match copy_sges(&self.regions, &self.providers, qp.pd, sges, offset, Move::Scatter(payload)) {
+            Ok(pending) => {
+                if let Some((provider, token)) = pending {
+                    let ws = qp.wqe(index);
+                    ws.placing = true;
+                    ws.provider = provider as u8;
+                    ws.token = token;
+                }
+            }
+            // Lost, as if on the way: the request is sent again.
+            Err(Stop::Busy | Stop::Pending(..)) => return,
+            Err(Stop::Error(code, lkey, addr)) => {
+                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
+                return;
+            }
+        }
+        let piece = (READ_PIECE / qp.mtu).max(1);
+        let done = ws.done_pkts + run.n;
+        let finished = done == ws.npkts;
+        // Requests end at multiples of the piece, and at the end.
+        let ended = done / piece - ws.done_pkts / piece + u32::from(finished && done % piece != 0);
+        qp.req.rd_out = qp.req.rd_out.saturating_sub(ended);
+        qp.wqe(index).done_pkts = done;
+        qp.req.una_psn = ws.psn.add(done);
+        if finished {
+            qp.wqe(index).done = true;
+            qp.req.acked = index.wrapping_add(1);
+        }
+        self.catch_up(qi, index);
+        self.on_progress(s, qi, now, 0, payload.len() as u32);
+        if finished {
+            self.skip_done(qi);
+            self.complete(s, qi, now);
+        }
+    }
+
+    /// An answer came for something that had been rewound: go on behind it.
+    fn catch_up(&mut self, qi: usize, index: u32) {
+        let qp = &mut self.qps[qi];
+        if qp.req.next == index && qp.req.next_psn.diff(qp.req.una_psn) < 0 {
+            let ws = *qp.wqe(index);
+            qp.req.next_psn = qp.req.una_psn;
+            if ws.done {
+                qp.req.next = index.wrapping_add(1);
+                qp.req.cur_pkt = 0;
+            } else {
+                qp.req.cur_pkt = ws.done_pkts;
+            }
+        }
+    }
+
+    fn handle_atomic_ack(&mut self, s: &Shared, qi: usize, now: u64, run: &Run) {
+        self.ack_before(s, qi, now, run.psn);
+        let sq = s.sq(qi, &self.key);
+        let qp = &mut self.qps[qi];
+        let index = qp.req.acked;
+        let ws = *qp.wqe(index);
+        if sq.is_empty() || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
+            return;
+        }
+        let slot = sq.at(index);
+        let wqe = *slot.header();
+        if u32::from(wqe.opcode) == wr_opcode::RDMA_READ || !wqe.is_read_or_atomic() {
+            return;
+        }
+        match run.psn.diff(ws.psn) {
+            0 => {}
+            d if d < 0 => return,
+            _ => return self.answer_lost(qi, now, ws.psn),
+        }
+        let sges = slot.sges(usize::from(wqe.num_sge));
+        match copy_sges(&self.regions, &self.providers, qp.pd, sges, 0, Move::Scatter(&run.a.to_ne_bytes())) {
+            Ok(pending) => {
+                if let Some((provider, token)) = pending {
+                    let ws = qp.wqe(index);
+                    ws.placing = true;
+                    ws.provider = provider as u8;
+                    ws.token = token;
+                }
+            }
+            Err(Stop::Busy | Stop::Pending(..)) => return,
+            Err(Stop::Error(code, lkey, addr)) => {
+                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
+                return;
+            }
+        }
+        qp.req.rd_out = qp.req.rd_out.saturating_sub(1);
+        qp.wqe(index).done = true;
+        qp.wqe(index).done_pkts = 1;
+        qp.req.una_psn = ws.psn.next();
+        qp.req.acked = index.wrapping_add(1);
+        self.catch_up(qi, index);
+        self.on_progress(s, qi, now, super::peer::PACKET_COST, 0);
+        self.skip_done(qi);
+        self.complete(s, qi, now);
+    }
+}

@@ -1,0 +1,194 @@
+//! UD: datagrams out and in.
+
+use super::requester::{copy_sges, gather, Move, Stop};
+use super::run::Run;
+use super::txbuf::{Framing, TxBuf};
+use super::{Origin, Sent, Transport};
+use crate::mem::Access;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::Hold;
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
+use crate::wire::{ip, Class, Kind};
+
+/// Bytes of the GRH that come before the payload of a received datagram.
+pub const GRH_LEN: usize = 40;
+
+impl Transport {
+    /// Sends datagrams to one destination until the burst is full or the next goes elsewhere.
+    pub(crate) fn transmit_ud(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+        loop {
+            let sq = s.sq(qi, &self.key);
+            let tail = sq.head().wrapping_add(sq.len());
+            let qp = &mut self.qps[qi];
+            if !qp.can_send() || qp.req.draining {
+                return Sent::Idle;
+            }
+            match qp.req.hold {
+                Hold::None => {}
+                Hold::Rate(at) if at <= now => qp.req.hold = Hold::None,
+                _ => {
+                    self.arm(qi);
+                    return Sent::Idle;
+                }
+            }
+            let index = qp.req.next;
+            if index == tail {
+                return Sent::Idle;
+            }
+            let slot = sq.at(index);
+            let wqe = *slot.header();
+            let (pd, qpn, mtu) = (qp.pd, qp.qpn, self.config.max_mtu);
+            let own_qkey = qp.attr.qkey;
+            let ah = self.ah_pool.check(wqe.a).ok().map(|i| self.ahs[i]).filter(|a| a.live && a.pd == pd);
+            let Some(ah) = ah else {
+                self.note(qi, now, CauseCode::BadAddressHandle, wc_status::LOC_QP_OP_ERR, wqe.a, 0);
+                self.fail_wqe(s, qi, now, index, wc_status::LOC_QP_OP_ERR);
+                return Sent::Idle;
+            };
+            if wqe.length > u64::from(mtu) {
+                self.note(qi, now, CauseCode::TooLong, wc_status::LOC_LEN_ERR, wqe.length, u64::from(mtu));
+                self.fail_wqe(s, qi, now, index, wc_status::LOC_LEN_ERR);
+                return Sent::Idle;
+            }
+            let peer = &self.peers[ah.peer as usize];
+            if peer.loopback != (tx.framing() == Framing::Records) {
+                return Sent::OtherPath;
+            }
+            if !tx.aim(ah.peer, &peer.flow, peer.max_seg) {
+                return Sent::Full;
+            }
+            let qp = &mut self.qps[qi];
+            if qp.bucket.available(now) == 0 {
+                qp.req.hold = Hold::Rate(qp.bucket.ready_at(now, wqe.length as u32).max(now + 1));
+                self.arm(qi);
+                return Sent::Idle;
+            }
+            let mut run = Run::new(Class::Ud, Kind::Send, (wqe.b >> 32) as u32 & 0xff_ffff, qp.req.next_psn);
+            run.has_imm = u32::from(wqe.opcode) == wr_opcode::SEND_WITH_IMM;
+            run.imm = wqe.imm;
+            run.solicited = wqe.is_solicited();
+            run.src_qpn = qpn;
+            run.qkey = if wqe.b as u32 & 1 << 31 != 0 { own_qkey } else { wqe.b as u32 };
+            let mut stop = None;
+            let (regions, providers) = (&self.regions, &self.providers);
+            let done = tx.emit(&run, mtu, wqe.length as u32, false, |off, dst| {
+                match gather(regions, providers, pd, &slot, u64::from(off), dst) {
+                    Ok(()) => Access::Ready,
+                    Err(e) => {
+                        stop = Some(e);
+                        Access::Busy
+                    }
+                }
+            });
+            match stop {
+                None if done.packets == 1 => {}
+                None => return Sent::Full,
+                Some(Stop::Pending(provider, token)) => {
+                    self.hold_for_memory(qi, provider, token);
+                    return Sent::Idle;
+                }
+                Some(Stop::Busy) => {
+                    self.qps[qi].req.hold = Hold::Rate(now + 10_000);
+                    self.arm(qi);
+                    return Sent::Idle;
+                }
+                Some(Stop::Error(code, lkey, addr)) => {
+                    self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                    self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
+                    return Sent::Idle;
+                }
+            }
+            let qp = &mut self.qps[qi];
+            qp.bucket.take(now, wqe.length as u32 + 24);
+            for c in [&mut qp.counters, &mut self.counters] {
+                c.sent_pkts += 1;
+                c.sent_bytes += wqe.length + 24;
+            }
+            let psn = qp.req.next_psn;
+            let ws = qp.wqe(index);
+            ws.started = true;
+            ws.psn = psn;
+            ws.npkts = 1;
+            ws.done = true;
+            qp.req.next_psn = psn.next();
+            qp.req.max_psn = qp.req.next_psn;
+            qp.req.una_psn = qp.req.next_psn;
+            qp.req.next = index.wrapping_add(1);
+            qp.req.acked = qp.req.next;
+            self.complete(s, qi, now);
+        }
+    }
+
+    /// Takes a datagram: 40 bytes of GRH first, then the payload.
+    pub(crate) fn handle_ud(&mut self, s: &Shared, qi: usize, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
+        let qp = &mut self.qps[qi];
+        if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
+            self.counters.rcvd_refused += 1;
+            qp.counters.rcvd_refused += 1;
+            return;
+        }
+        if payload.len() > self.config.max_mtu as usize
+            || qp.resp.fence_len as usize >= crate::verbs::objects::MAX_FENCES - 1
+        {
+            return self.drop_message(qi);
+        }
+        if !self.take_recv(s, qi) {
+            return self.drop_message(qi);
+        }
+        let qp = &mut self.qps[qi];
+        let bytes = GRH_LEN + payload.len();
+        if bytes as u64 > u64::from(qp.resp.recv.length) {
+            // Too long for the buffer: dropped; the buffer serves the next datagram.
+            return self.drop_message(qi);
+        }
+        let mut grh = [0u8; GRH_LEN];
+        let udp_len = ((payload.len() + 24 + 4 * usize::from(run.has_imm) + 3) & !3) as u16;
+        match (ip::v4_of_gid(&from.gid), ip::v4_of_gid(&self.gid)) {
+            (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
+            _ => ip::V6::udp(from.gid, self.gid, udp_len).emit(&mut grh),
+        }
+        let sges = &qp.resp.recv.sges[..qp.resp.recv.num_sge as usize];
+        let mut outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, 0, Move::Scatter(&grh));
+        if outcome.is_ok() && !payload.is_empty() {
+            outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, GRH_LEN as u64, Move::Scatter(payload));
+        }
+        match outcome {
+            Ok(pending) => {
+                let flags = wc_flags::GRH | if run.has_imm { wc_flags::WITH_IMM } else { 0 };
+                let mut wc = self.recv_wc(qi, wc_status::SUCCESS, bytes as u32, run.imm, flags);
+                wc.src_qp = run.src_qpn;
+                self.counters.rdma_recvs += 1;
+                self.qps[qi].counters.rdma_recvs += 1;
+                match pending {
+                    None if self.qps[qi].resp.fence_len == 0 => self.push_reserved(s, qi, wc, run.solicited),
+                    _ => {
+                        let resp = &self.qps[qi].resp;
+                        let (provider, token) = pending.map_or_else(
+                            || {
+                                let last =
+                                    (resp.fence_head + resp.fence_len - 1) as usize % crate::verbs::objects::MAX_FENCES;
+                                (resp.fences[last].provider, resp.fences[last].token)
+                            },
+                            |(p, t)| (p as u8, t),
+                        );
+                        let fence = crate::verbs::objects::Fence {
+                            provider,
+                            token,
+                            wc: Some(wc),
+                            solicited: run.solicited,
+                            ..Default::default()
+                        };
+                        self.push_fence(qi, fence);
+                    }
+                }
+            }
+            Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(qi),
+            Err(Stop::Error(code, lkey, addr)) => {
+                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.end_recv(s, qi, wc_status::LOC_PROT_ERR, 0, 0, 0, false, now);
+                self.enter_error(s, qi, now);
+            }
+        }
+    }
+}

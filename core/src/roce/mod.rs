@@ -1,0 +1,324 @@
+//! The transport: requester, completer and responder over the tables of QPs, CQs, keys and peers.
+//!
+//! Sans-IO: packets come in through [`Transport::handle_run`], go out through [`Transport::transmit`],
+//! time comes as an argument. Everything here runs inside the engine's lock, which the [`EngineKey`]
+//! in [`Transport`] stands for.
+//!
+//! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
+//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `queues` (completions, flush,
+//! states).
+
+mod answers;
+mod completer;
+mod datagram;
+pub mod peer;
+mod queues;
+mod requester;
+mod responder;
+pub mod run;
+pub mod txbuf;
+
+use crate::arena::{RawSlice, Table};
+use crate::bitmap::Bitmap;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::mem::{Access, Providers, Regions, Token};
+use crate::roce::peer::Peer;
+use crate::verbs::cause::{Cause, CauseCode};
+use crate::verbs::objects::{Ah, Cq, Hold, Pd, Qp, Srq, NONE};
+use crate::verbs::shared::{EngineKey, Shared};
+use crate::verbs::types::{qp_state, qp_type};
+use crate::wheel::Wheel;
+use crate::wire::Class;
+use run::Run;
+
+/// An owed ACK waits at most this long for company.
+pub const ACK_DELAY_NS: u64 = 20_000;
+/// An owed ACK does not wait once this many packets have come.
+pub const ACK_PACKETS: u32 = 16;
+/// READs are asked for in pieces of this many bytes.
+pub const READ_PIECE: u32 = 64 << 10;
+
+/// What `transmit` left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The QP has nothing more to send now; an event will say when it has.
+    Idle,
+    /// The burst is full; the QP has more.
+    Full,
+    /// What the QP sends next travels on the other path (loopback, or the port).
+    OtherPath,
+}
+
+/// Who sent what arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The sender's GID.
+    pub gid: [u8; 16],
+    /// It came from this engine itself.
+    pub loopback: bool,
+}
+
+/// All state of the transport.
+pub struct Transport {
+    /// Proof of the lock.
+    pub key: EngineKey,
+    /// The configuration, every zero replaced.
+    pub config: Config,
+    /// This engine's GID.
+    pub gid: [u8; 16],
+    /// Queue pairs.
+    pub qps: Table<Qp>,
+    /// Completion queues.
+    pub cqs: Table<Cq>,
+    /// Shared receive queues.
+    pub srqs: Table<Srq>,
+    /// Address handles.
+    pub ahs: Table<Ah>,
+    /// Handles of AHs.
+    pub ah_pool: crate::pool::Pool,
+    /// Protection domains.
+    pub pds: Table<Pd>,
+    /// Handles of PDs.
+    pub pd_pool: crate::pool::Pool,
+    /// Peers.
+    pub peers: Table<Peer>,
+    /// Memory regions and windows.
+    pub regions: Regions,
+    /// Kinds of memory.
+    pub providers: Providers,
+    /// QP index + 1 by QPN, within the block.
+    pub by_qpn: RawSlice<u32>,
+    /// First QPN of the block.
+    pub qpn_base: u32,
+    /// QPs with something to send.
+    pub ready: Bitmap,
+    /// QPs that owe an ACK which may wait.
+    pub ack_pending: Bitmap,
+    /// When the first of them must leave; `u64::MAX` = none.
+    pub ack_flush_at: u64,
+    /// QPs that wait for slow memory.
+    pub mem_wait: Bitmap,
+    /// QPs that wait for room in a CQ.
+    pub cq_wait: Bitmap,
+    /// QPs that wait for a window to open.
+    pub win_wait: Bitmap,
+    /// One timer per QP.
+    pub wheel: Wheel,
+    /// Events of the whole device.
+    pub counters: Counters,
+    /// The last cause on any QP.
+    pub cause: Cause,
+    /// QPs and SRQs with asynchronous events: QPs by index.
+    pub event_qps: Bitmap,
+}
+
+impl Transport {
+    /// The QP of a QPN.
+    #[inline]
+    pub fn qp_of(&self, qpn: u32) -> Option<usize> {
+        let i = qpn.wrapping_sub(self.qpn_base) as usize;
+        match self.by_qpn.get(i) {
+            Some(&n) if n != 0 => Some(n as usize - 1),
+            _ => None,
+        }
+    }
+
+    /// Takes one run from a peer. Anything a peer can send is legal input here.
+    #[inline]
+    pub fn handle_run(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
+        let Some(qi) = self.qp_of(run.dest_qpn) else {
+            self.counters.rcvd_no_qp += 1;
+            return;
+        };
+        let qp = &mut self.qps[qi];
+        if !qp.can_receive() {
+            self.counters.rcvd_no_qp += 1;
+            return;
+        }
+        let class = match qp.kind {
+            qp_type::RC => Class::Rc,
+            qp_type::UC => Class::Uc,
+            _ => Class::Ud,
+        };
+        if run.class == Class::Cnp && qp.kind != qp_type::UD {
+            self.counters.cnp_rcvd += 1;
+            qp.counters.cnp_rcvd += 1;
+            let peer = qp.peer as usize;
+            if let Some(p) = self.peers.get_mut(peer) {
+                peer::FlowControl::on_congestion(&mut p.tx, now);
+            }
+            return;
+        }
+        if run.class != class {
+            self.refuse(qi);
+            return;
+        }
+        // The membership bit of a P_Key may differ; a limited member may not talk to another.
+        if run.pkey & 0x7fff != 0x7fff {
+            self.refuse(qi);
+            return;
+        }
+        if qp.kind != qp_type::UD {
+            let peer = &self.peers[qp.peer as usize];
+            if peer.addr.gid != from.gid || peer.loopback != from.loopback {
+                self.refuse(qi);
+                return;
+            }
+        }
+        qp.counters.rcvd_pkts += u64::from(run.n);
+        self.counters.rcvd_pkts += u64::from(run.n);
+        let bytes = payload.len() as u64 + 16;
+        qp.counters.rcvd_bytes += bytes;
+        self.counters.rcvd_bytes += bytes;
+        match class {
+            Class::Rc if is_answer(run) => self.handle_answer(s, qi, now, run, payload),
+            Class::Rc => self.handle_request(s, qi, now, run, payload),
+            Class::Uc => self.handle_uc(s, qi, now, run, payload),
+            _ => self.handle_ud(s, qi, now, from, run, payload),
+        }
+    }
+
+    fn refuse(&mut self, qi: usize) {
+        self.counters.rcvd_refused += 1;
+        self.qps[qi].counters.rcvd_refused += 1;
+    }
+
+    /// Notes a cause on a QP and on the device.
+    pub fn note(&mut self, qi: usize, now: u64, code: CauseCode, status: u32, arg0: u64, arg1: u64) {
+        let qp = &self.qps[qi];
+        let peer = self.peers.get(qp.peer as usize).map_or([0; 16], |p| p.addr.gid);
+        let cause = Cause {
+            code: code as u32,
+            wc_status: status,
+            peer,
+            qpn: qp.qpn,
+            remote_qpn: qp.attr.dest_qp_num,
+            psn: qp.req.una_psn.get(),
+            counter: counter_of(code),
+            arg0,
+            arg1,
+            time_ns: now,
+        };
+        self.cause = cause;
+        self.qps[qi].cause = cause;
+    }
+
+    /// Asks slow memory whether what QPs wait for has come. O(waiting QPs).
+    pub fn poll_memory(&mut self, s: &Shared, now: u64) {
+        let mut from = 0;
+        while let Some(qi) = self.mem_wait.next_from(from) {
+            if qi < from {
+                break;
+            }
+            from = qi + 1;
+            let mut waiting = false;
+            if let Hold::Memory(provider, token) = self.qps[qi].req.hold {
+                if matches!(self.providers.poll(u32::from(provider), token), Access::Pending(_)) {
+                    waiting = true;
+                } else {
+                    // Ready; or a fault, which the next fetch will see and report.
+                    self.qps[qi].req.hold = Hold::None;
+                    self.ready.set(qi);
+                }
+            }
+            waiting |= self.pass_fences(s, qi, now);
+            waiting |= self.complete(s, qi, now);
+            if self.qps[qi].resp.job_len > 0 {
+                self.ready.set(qi);
+                waiting = true;
+            }
+            if !waiting {
+                self.mem_wait.clear(qi);
+            }
+        }
+    }
+
+    /// Runs the timer of a QP that the wheel gave back.
+    pub fn on_timer(&mut self, s: &Shared, qi: usize, now: u64) {
+        match self.qps[qi].req.hold {
+            Hold::Rnr(at) | Hold::Rate(at) if at <= now => {
+                self.qps[qi].req.hold = Hold::None;
+                self.ready.set(qi);
+            }
+            _ => {}
+        }
+        let deadline = self.qps[qi].req.ack_deadline;
+        if deadline != 0 && deadline <= now {
+            self.on_ack_timeout(s, qi, now);
+        }
+        self.arm(qi);
+    }
+
+    /// Makes sure that the wheel wakes the QP for its earliest deadline. An armed timer that is too
+    /// early is left alone: it fires, finds nothing due and is armed again.
+    #[inline]
+    pub(crate) fn arm(&mut self, qi: usize) {
+        let req = &self.qps[qi].req;
+        let mut at = if req.ack_deadline == 0 { u64::MAX } else { req.ack_deadline };
+        if let Hold::Rnr(t) | Hold::Rate(t) = req.hold {
+            at = at.min(t);
+        }
+        if at != u64::MAX && self.wheel.deadline(qi).is_none_or(|armed| armed > at) {
+            self.wheel.arm(qi, at);
+        }
+    }
+
+    /// Wakes QPs that waited for a window to open.
+    #[inline]
+    pub(crate) fn wake_windows(&mut self) {
+        if self.win_wait.is_empty() {
+            return;
+        }
+        let mut from = 0;
+        while let Some(qi) = self.win_wait.next_from(from) {
+            self.win_wait.clear(qi);
+            self.ready.set(qi);
+            from = qi + 1;
+        }
+    }
+
+    /// Whether the QP's packets stay inside this engine. UD decides per message.
+    #[inline]
+    pub(crate) fn is_loopback(&self, qi: usize) -> bool {
+        let peer = self.qps[qi].peer;
+        peer != NONE && self.peers[peer as usize].loopback
+    }
+
+    /// Marks a QP that waits for slow memory.
+    pub(crate) fn hold_for_memory(&mut self, qi: usize, provider: u32, token: Token) {
+        self.qps[qi].req.hold = Hold::Memory(provider as u8, token);
+        self.mem_wait.set(qi);
+    }
+
+    /// Whether a QP is in a state that sends anything at all.
+    #[inline]
+    pub(crate) fn may_transmit(&self, qi: usize) -> bool {
+        let qp = &self.qps[qi];
+        qp.live && qp.state != qp_state::RESET && qp.state != qp_state::INIT
+    }
+}
+
+#[inline]
+fn is_answer(run: &Run) -> bool {
+    use crate::wire::Kind;
+    matches!(run.kind, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
+}
+
+/// The counter (by index) that goes with a cause.
+fn counter_of(code: CauseCode) -> u32 {
+    let name = match code {
+        CauseCode::RetryExceeded | CauseCode::Deadline | CauseCode::PeerUnreachable => "retry_exceeded_err",
+        CauseCode::RnrRetryExceeded => "retry_rnr_exceeded_err",
+        CauseCode::RemoteAccess | CauseCode::RemoteInvalidRequest | CauseCode::RemoteOperation => "rcvd_nak_err",
+        CauseCode::PeerUsedBadKey
+        | CauseCode::PeerLeftRange
+        | CauseCode::PeerLacksAccess
+        | CauseCode::PeerBadRequest
+        | CauseCode::MessageTooLong
+        | CauseCode::MisalignedAtomic => "send_nak_err",
+        CauseCode::Socket | CauseCode::MtuExceeded => "send_err",
+        _ => return u32::MAX,
+    };
+    Counters::NAMES.iter().position(|n| *n == name).map_or(u32::MAX, |i| i as u32)
+}

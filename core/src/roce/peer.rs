@@ -1,0 +1,213 @@
+//! Peers: one record per address that QPs and AHs name, with the window that all its QPs share.
+
+use crate::verbs::types::AhAttr;
+use crate::wire::Flow;
+
+/// An address as the port knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerAddr {
+    /// GID: IPv6, or IPv4 as `::ffff:a.b.c.d`.
+    pub gid: [u8; 16],
+    /// IPv6 zone, else 0.
+    pub scope_id: u32,
+    /// UDP port in host order.
+    pub port: u16,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit, 0 = the system's.
+    pub hop_limit: u8,
+}
+
+impl PeerAddr {
+    /// The address of an address vector, on a device whose own port is `own_port`.
+    pub fn from_ah(ah: &AhAttr, own_port: u16) -> Self {
+        PeerAddr {
+            gid: ah.dgid,
+            scope_id: ah.scope_id,
+            port: if ah.udp_port == 0 { own_port } else { ah.udp_port },
+            traffic_class: ah.traffic_class,
+            hop_limit: ah.hop_limit,
+        }
+    }
+}
+
+/// What a packet costs beyond its payload in the receiver's socket buffer: headers and the kernel's
+/// bookkeeping of a small datagram.
+pub const PACKET_COST: u32 = 256;
+
+/// A law of congestion control: how many bytes may be unacknowledged.
+///
+/// All QPs to one address share one. The engine asks before it sends, and tells what happened.
+pub trait FlowControl {
+    /// Bytes that may be sent now; 0 = closed.
+    fn available(&self) -> u32;
+    /// These bytes left.
+    fn on_sent(&mut self, bytes: u32);
+    /// These bytes were acknowledged.
+    fn on_acked(&mut self, bytes: u32);
+    /// These bytes no longer count: they will be sent again, or their QP ended.
+    fn on_forgotten(&mut self, bytes: u32);
+    /// Packets were lost on the way (a sequence NAK, or a gap in READ responses).
+    fn on_loss(&mut self, now_ns: u64);
+    /// Nothing came back in time.
+    fn on_timeout(&mut self, now_ns: u64);
+    /// The peer reports congestion marks (CNP).
+    fn on_congestion(&mut self, now_ns: u64);
+}
+
+/// Additive increase, multiplicative decrease, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window {
+    size: u32,
+    max: u32,
+    threshold: u32,
+    inflight: u32,
+    growth: u32,
+    cut_ns: u64,
+}
+
+/// Where a window starts.
+const WINDOW_START: u32 = 64 << 10;
+/// What a window never shrinks below: two packets of the largest MTU.
+const WINDOW_MIN: u32 = 2 * (4096 + PACKET_COST);
+/// Losses within this time are one event.
+const CUT_INTERVAL_NS: u64 = 100_000;
+
+impl Window {
+    /// A window that may grow to `max` bytes.
+    pub fn new(max: u32) -> Self {
+        let max = max.max(WINDOW_MIN);
+        Window { size: WINDOW_START.min(max), max, threshold: max, inflight: 0, growth: 0, cut_ns: 0 }
+    }
+    /// Bytes that count as on their way.
+    pub fn inflight(&self) -> u32 {
+        self.inflight
+    }
+    /// Its size now.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+    fn cut(&mut self, now_ns: u64, to: u32) {
+        if now_ns.saturating_sub(self.cut_ns) < CUT_INTERVAL_NS && self.cut_ns != 0 {
+            return;
+        }
+        self.cut_ns = now_ns;
+        self.threshold = (self.size / 2).max(WINDOW_MIN);
+        self.size = to.max(WINDOW_MIN);
+        self.growth = 0;
+    }
+}
+
+impl FlowControl for Window {
+    #[inline]
+    fn available(&self) -> u32 {
+        // One packet may always be on its way: a window never locks up.
+        if self.inflight == 0 {
+            return self.size.max(1);
+        }
+        self.size.saturating_sub(self.inflight)
+    }
+    #[inline]
+    fn on_sent(&mut self, bytes: u32) {
+        self.inflight = self.inflight.saturating_add(bytes);
+    }
+    #[inline]
+    fn on_acked(&mut self, bytes: u32) {
+        let was_full = self.inflight.saturating_mul(2) >= self.size;
+        self.inflight = self.inflight.saturating_sub(bytes);
+        if self.size >= self.max || !was_full {
+            return;
+        }
+        if self.size < self.threshold {
+            self.size = self.size.saturating_add(bytes).min(self.max);
+        } else {
+            // One packet per window.
+            self.growth = self.growth.saturating_add(bytes);
+            if self.growth >= self.size {
+                self.growth -= self.size;
+                self.size = self.size.saturating_add(4096 + PACKET_COST).min(self.max);
+            }
+        }
+    }
+    #[inline]
+    fn on_forgotten(&mut self, bytes: u32) {
+        self.inflight = self.inflight.saturating_sub(bytes);
+    }
+    fn on_loss(&mut self, now_ns: u64) {
+        self.cut(now_ns, self.size / 2);
+    }
+    fn on_timeout(&mut self, now_ns: u64) {
+        self.cut(now_ns, WINDOW_MIN);
+    }
+    fn on_congestion(&mut self, now_ns: u64) {
+        self.cut(now_ns, self.size / 2);
+    }
+}
+
+/// One peer address.
+#[derive(Clone, Copy)]
+pub struct Peer {
+    /// QPs and AHs that name it; 0 = free.
+    pub refs: u32,
+    /// The address.
+    pub addr: PeerAddr,
+    /// It is this engine itself.
+    pub loopback: bool,
+    /// Segments that one burst to it may have (1 where the link refuses segmentation offload).
+    pub max_seg: u16,
+    /// For the ICRC of what is sent.
+    pub flow: Flow,
+    /// Bytes sent and not acknowledged.
+    pub tx: Window,
+    /// Bytes asked for by READs and not received.
+    pub rx: Window,
+}
+
+impl Peer {
+    /// A free record.
+    pub fn empty() -> Self {
+        Peer {
+            refs: 0,
+            addr: PeerAddr::default(),
+            loopback: false,
+            max_seg: u16::MAX,
+            flow: Flow::v4([0; 4], [0; 4], 0, 0),
+            tx: Window::default(),
+            rx: Window::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_never_locks_up_and_stays_in_bounds() {
+        let mut w = Window::new(128 << 10);
+        for step in 0..10_000u64 {
+            match step % 7 {
+                0..=3 if w.available() > 0 => w.on_sent(w.available().min(4352)),
+                4 => w.on_acked(4352),
+                5 if step % 35 == 5 => w.on_loss(step * 60_000),
+                _ if step % 91 == 6 => w.on_timeout(step * 60_000),
+                _ => {}
+            }
+            assert!(w.size() >= WINDOW_MIN && w.size() <= 128 << 10);
+            if w.inflight() == 0 {
+                assert!(w.available() > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn losses_of_one_round_trip_are_one_event() {
+        let mut w = Window::new(128 << 10);
+        w.on_loss(1_000_000);
+        let once = w.size();
+        w.on_loss(1_050_000);
+        assert_eq!(w.size(), once);
+        w.on_loss(1_200_000);
+        assert_eq!(w.size(), once / 2);
+    }
+}

@@ -1,0 +1,511 @@
+//! Completions in order, room in CQs, error and flush.
+
+use core::sync::atomic::Ordering;
+
+use super::peer::FlowControl;
+use super::Transport;
+use crate::device::async_event;
+use crate::mem::Access;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::{Fence, Hold, Incoming, MAX_FENCES, NONE};
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, wr_opcode, Wc};
+use crate::verbs::wqe::SendWqe;
+
+/// The completion opcode of a send opcode.
+fn wc_opcode_of(opcode: u16) -> u32 {
+    match u32::from(opcode) {
+        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
+        wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
+        wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
+        wr_opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+        wr_opcode::BIND_MW => wc_opcode::BIND_MW,
+        wr_opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
+        _ => wc_opcode::SEND,
+    }
+}
+
+impl Transport {
+    /// Free entries of a CQ that nobody was promised.
+    #[inline]
+    pub(crate) fn cq_room(&self, s: &Shared, cq: u32) -> u32 {
+        s.cq(cq as usize, &self.key).free().saturating_sub(self.cqs[cq as usize].reserved)
+    }
+
+    /// Pushes a completion for which there is room, and raises the CQ if it is armed for it.
+    #[inline]
+    pub(crate) fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
+        let pushed = s.cq(cq as usize, &self.key).push(wc);
+        debug_assert!(pushed.is_ok(), "room was checked or reserved");
+        let shared = &s.cqs[cq as usize];
+        // Pairs with the fence in `Engine::arm_cq`: either the program's poll after arming sees the
+        // completion, or this load sees the arming.
+        core::sync::atomic::fence(Ordering::SeqCst);
+        let armed = shared.armed.load(Ordering::Relaxed);
+        if armed == 2 || armed == 1 && (solicited || wc.status != wc_status::SUCCESS) {
+            shared.armed.store(0, Ordering::Relaxed);
+            s.raise_cq(cq as usize);
+        }
+    }
+
+    /// Notes that a QP waits for room in a CQ.
+    fn starve(&mut self, s: &Shared, qi: usize, cq: u32) {
+        self.counters.cq_full += 1;
+        self.qps[qi].counters.cq_full += 1;
+        self.cq_wait.set(qi);
+        s.cqs[cq as usize].starved.store(true, Ordering::SeqCst);
+        // The program may have polled between our look and the flag.
+        if self.cq_room(s, cq) > 0 {
+            s.room.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Completes, in order, what has ended. True: something waits for slow memory.
+    #[inline]
+    pub(crate) fn complete(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
+        loop {
+            let sq = s.sq(qi, &self.key);
+            let qp = &mut self.qps[qi];
+            let una = qp.req.una;
+            if una == sq.head().wrapping_add(sq.len()) {
+                return false;
+            }
+            let ws = *qp.wqe(una);
+            if !ws.done {
+                return false;
+            }
+            if ws.placing {
+                match self.providers.poll(u32::from(ws.provider), ws.token) {
+                    Access::Pending(_) | Access::Busy => {
+                        self.mem_wait.set(qi);
+                        return true;
+                    }
+                    Access::Fault => {
+                        let ws = qp.wqe(una);
+                        ws.placing = false;
+                        ws.status = wc_status::LOC_PROT_ERR as u8;
+                        self.note(qi, now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
+                        continue;
+                    }
+                    Access::Ready => qp.wqe(una).placing = false,
+                }
+            }
+            let wqe = *sq.at(una).header();
+            let status = u32::from(ws.status);
+            if status != wc_status::SUCCESS || wqe.is_signaled() {
+                let cq = qp.scq;
+                if self.cq_room(s, cq) == 0 {
+                    self.starve(s, qi, cq);
+                    return false;
+                }
+                let wc = self.send_wc(qi, &wqe, status);
+                self.push_cqe(s, cq, wc, false);
+            }
+            let qp = &mut self.qps[qi];
+            *qp.wqe(una) = Default::default();
+            qp.req.una = una.wrapping_add(1);
+            let mut sq = s.sq(qi, &self.key);
+            sq.release(1);
+            if status == wc_status::SUCCESS {
+                self.count_done(qi, &wqe);
+            } else if qp.state != qp_state::ERR && qp.state != qp_state::SQE {
+                let qp = &mut self.qps[qi];
+                // What failed counts as dealt with: the flush begins behind it.
+                if (qp.req.acked.wrapping_sub(qp.req.una) as i32) < 0 {
+                    qp.req.acked = qp.req.una;
+                }
+                if (qp.req.next.wrapping_sub(qp.req.una) as i32) < 0 {
+                    qp.req.next = qp.req.una;
+                    qp.req.cur_pkt = 0;
+                }
+                if qp.kind == qp_type::RC {
+                    self.enter_error(s, qi, now);
+                } else {
+                    self.enter_sqe(s, qi, now);
+                }
+                return false;
+            }
+        }
+    }
+
+    fn send_wc(&self, qi: usize, wqe: &SendWqe, status: u32) -> Wc {
+        let qp = &self.qps[qi];
+        let code = wc_opcode_of(wqe.opcode);
+        let carries = matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
+        Wc {
+            wr_id: wqe.wr_id,
+            status,
+            opcode: code,
+            vendor_err: match status {
+                wc_status::SUCCESS => 0,
+                wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
+                _ => qp.cause.code,
+            },
+            byte_len: if carries { wqe.length as u32 } else { 0 },
+            qp_num: qp.qpn,
+            ..Wc::default()
+        }
+    }
+
+    fn count_done(&mut self, qi: usize, wqe: &SendWqe) {
+        let add = |c: &mut crate::counters::Counters| {
+            match wc_opcode_of(wqe.opcode) {
+                wc_opcode::SEND => c.rdma_sends += 1,
+                wc_opcode::RDMA_WRITE => c.rdma_writes += 1,
+                wc_opcode::RDMA_READ => c.rdma_reads += 1,
+                wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => c.rdma_atomics += 1,
+                _ => return,
+            }
+            c.request_bytes = c.request_bytes.wrapping_add(wqe.length);
+        };
+        add(&mut self.counters);
+        add(&mut self.qps[qi].counters);
+    }
+
+    /// Ends the WQE at a ring index with an error, in its turn. Nothing after it is sent.
+    pub(crate) fn fail_wqe(&mut self, s: &Shared, qi: usize, now: u64, index: u32, status: u32) {
+        let qp = &mut self.qps[qi];
+        let ws = qp.wqe(index);
+        ws.done = true;
+        ws.placing = false;
+        ws.status = status as u8;
+        if qp.req.next == index {
+            // It counts as sent, so that completion reaches it; the hold keeps the rest back.
+            qp.req.next = index.wrapping_add(1);
+            qp.req.cur_pkt = 0;
+        }
+        qp.req.hold = Hold::Failed;
+        self.skip_done(qi);
+        self.complete(s, qi, now);
+    }
+
+    /// Moves `acked` over WQEs that have ended.
+    pub(crate) fn skip_done(&mut self, qi: usize) {
+        let qp = &mut self.qps[qi];
+        while qp.req.acked != qp.req.next && qp.wqe(qp.req.acked).done {
+            qp.req.acked = qp.req.acked.wrapping_add(1);
+        }
+    }
+
+    /// The requester's part of the window is given back: nothing of it is on its way any more.
+    pub(crate) fn forget_inflight(&mut self, qi: usize) {
+        let qp = &mut self.qps[qi];
+        let (tx, rx) = (qp.req.inflight, qp.req.read_inflight);
+        qp.req.inflight = 0;
+        qp.req.read_inflight = 0;
+        qp.req.rd_out = 0;
+        let peer = qp.peer;
+        if peer != NONE && tx | rx != 0 {
+            let p = &mut self.peers[peer as usize];
+            p.tx.on_forgotten(tx);
+            p.rx.on_forgotten(rx);
+            self.wake_windows();
+        }
+    }
+
+    /// To ERR: both queues flush.
+    pub(crate) fn enter_error(&mut self, s: &Shared, qi: usize, now: u64) {
+        if self.qps[qi].state == qp_state::ERR {
+            return;
+        }
+        self.set_state(s, qi, qp_state::ERR);
+        self.stop(qi);
+        self.raise_qp(s, qi, async_event::QP_FATAL);
+        self.flush(s, qi, now);
+    }
+
+    /// To SQE (UC, UD): the send queue flushes, the receive queue lives on.
+    fn enter_sqe(&mut self, s: &Shared, qi: usize, now: u64) {
+        self.set_state(s, qi, qp_state::SQE);
+        self.forget_inflight(qi);
+        self.qps[qi].req.ack_deadline = 0;
+        self.flush_sq(s, qi, now);
+    }
+
+    /// Ends everything under way on a QP, without completions.
+    pub(crate) fn stop(&mut self, qi: usize) {
+        self.forget_inflight(qi);
+        let qp = &mut self.qps[qi];
+        qp.req.ack_deadline = 0;
+        qp.req.hold = Hold::None;
+        qp.resp.incoming = Incoming::Idle;
+        qp.resp.job_len = 0;
+        qp.resp.placing = None;
+        self.wheel.cancel(qi);
+        self.win_wait.clear(qi);
+        self.ack_pending.clear(qi);
+    }
+
+    /// Writes the state and its snapshot.
+    pub(crate) fn set_state(&mut self, s: &Shared, qi: usize, state: u32) {
+        self.qps[qi].state = state;
+        self.qps[qi].attr.qp_state = state;
+        s.qps[qi].state.store(state, Ordering::Release);
+    }
+
+    /// Flushes both queues as far as the CQs have room; the rest follows when they have.
+    pub(crate) fn flush(&mut self, s: &Shared, qi: usize, now: u64) {
+        self.flush_sq(s, qi, now);
+        self.flush_rq(s, qi, now);
+    }
+
+    pub(crate) fn flush_sq(&mut self, s: &Shared, qi: usize, now: u64) {
+        let _ = now;
+        loop {
+            let sq = s.sq(qi, &self.key);
+            let qp = &mut self.qps[qi];
+            let una = qp.req.una;
+            if sq.is_empty() {
+                break;
+            }
+            let wqe = *sq.at(una).header();
+            let ws = *qp.wqe(una);
+            let (status, report) = if ws.done && !ws.placing {
+                (u32::from(ws.status), wqe.is_signaled())
+            } else {
+                (wc_status::WR_FLUSH_ERR, true)
+            };
+            if report || status != wc_status::SUCCESS {
+                let cq = qp.scq;
+                if self.cq_room(s, cq) == 0 {
+                    self.starve(s, qi, cq);
+                    return;
+                }
+                let wc = self.send_wc(qi, &wqe, status);
+                self.push_cqe(s, cq, wc, false);
+            }
+            let qp = &mut self.qps[qi];
+            *qp.wqe(una) = Default::default();
+            qp.req.una = una.wrapping_add(1);
+            qp.req.acked = qp.req.una;
+            qp.req.next = qp.req.una;
+            qp.req.cur_pkt = 0;
+            s.sq(qi, &self.key).release(1);
+        }
+    }
+
+    fn flush_rq(&mut self, s: &Shared, qi: usize, now: u64) {
+        // Messages that had ended but wait for slow memory: their bytes may still land, so they are
+        // reported as flushed; their CQEs are reserved.
+        while self.qps[qi].resp.fence_len > 0 {
+            let fence = self.pop_fence(qi);
+            if let Some(mut wc) = fence.wc {
+                wc.status = wc_status::WR_FLUSH_ERR;
+                wc.vendor_err = CauseCode::Flushed as u32;
+                self.push_reserved(s, qi, wc, false);
+            }
+        }
+        if self.qps[qi].resp.recv.taken {
+            self.end_recv(s, qi, wc_status::WR_FLUSH_ERR, 0, 0, 0, false, now);
+        }
+        let qp = &self.qps[qi];
+        let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
+        if srq != NONE {
+            self.raise_qp(s, qi, async_event::QP_LAST_WQE_REACHED);
+            return;
+        }
+        loop {
+            let mut rq = s.rq(qi, &self.key);
+            if rq.is_empty() {
+                return;
+            }
+            if self.cq_room(s, rcq) == 0 {
+                self.starve(s, qi, rcq);
+                return;
+            }
+            let Some(wqe) = rq.pop() else { return };
+            let wc = Wc {
+                wr_id: wqe.wr_id,
+                status: wc_status::WR_FLUSH_ERR,
+                opcode: wc_opcode::RECV,
+                vendor_err: CauseCode::Flushed as u32,
+                qp_num: qpn,
+                ..Wc::default()
+            };
+            self.push_cqe(s, rcq, wc, false);
+        }
+    }
+
+    /// Goes on with what waited for room in a CQ.
+    pub(crate) fn retry_full(&mut self, s: &Shared, now: u64) {
+        let mut from = 0;
+        while let Some(qi) = self.cq_wait.next_from(from) {
+            if qi < from {
+                break;
+            }
+            from = qi + 1;
+            self.cq_wait.clear(qi);
+            match self.qps[qi].state {
+                qp_state::ERR => self.flush(s, qi, now),
+                qp_state::SQE => self.flush_sq(s, qi, now),
+                _ => {
+                    self.complete(s, qi, now);
+                    self.ready.set(qi);
+                }
+            }
+        }
+    }
+
+    /// Takes a receive request and reserves its CQE, unless one is taken already. False: there is none.
+    #[inline]
+    pub(crate) fn take_recv(&mut self, s: &Shared, qi: usize) -> bool {
+        let qp = &mut self.qps[qi];
+        if qp.resp.recv.taken {
+            return true;
+        }
+        let rcq = qp.rcq as usize;
+        let room = s.cq(rcq, &self.key).free();
+        if room <= self.cqs[rcq].reserved {
+            self.counters.cq_full += 1;
+            return false;
+        }
+        let mut queue = if qp.srq == NONE { s.rq(qi, &self.key) } else { s.srq(qp.srq as usize, &self.key) };
+        let len = queue.len();
+        if len == 0 {
+            return false;
+        }
+        let slot = queue.peek(0);
+        let wqe = *slot.header();
+        let recv = &mut qp.resp.recv;
+        recv.wr_id = wqe.wr_id;
+        recv.length = wqe.length;
+        let sges = slot.sges(wqe.num_sge as usize);
+        let n = sges.len().min(recv.sges.len());
+        recv.sges[..n].copy_from_slice(&sges[..n]);
+        recv.num_sge = n as u32;
+        recv.taken = true;
+        queue.release(1);
+        self.cqs[rcq].reserved += 1;
+        let srq = qp.srq;
+        if srq != NONE {
+            let q = &mut self.srqs[srq as usize];
+            if q.limit != 0 && len - 1 < q.limit {
+                q.limit = 0;
+                q.events |= 1 << async_event::SRQ_LIMIT_REACHED;
+                s.notify.store(true, Ordering::Release);
+            }
+        }
+        true
+    }
+
+    /// Pushes a completion into the entry that `take_recv` reserved.
+    pub(crate) fn push_reserved(&mut self, s: &Shared, qi: usize, wc: Wc, solicited: bool) {
+        let rcq = self.qps[qi].rcq;
+        let cq = &mut self.cqs[rcq as usize];
+        cq.reserved = cq.reserved.saturating_sub(1);
+        self.push_cqe(s, rcq, wc, solicited);
+    }
+
+    /// The completion of the receive in use. `flags`, `imm` and `opcode` as in [`Wc`].
+    pub(crate) fn recv_wc(&mut self, qi: usize, status: u32, bytes: u32, imm: u32, flags: u32) -> Wc {
+        let qp = &mut self.qps[qi];
+        qp.resp.recv.taken = false;
+        Wc {
+            wr_id: qp.resp.recv.wr_id,
+            status,
+            opcode: wc_opcode::RECV,
+            vendor_err: match status {
+                wc_status::SUCCESS => 0,
+                wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
+                _ => qp.cause.code,
+            },
+            byte_len: bytes,
+            imm_data: imm,
+            qp_num: qp.qpn,
+            wc_flags: flags,
+            ..Wc::default()
+        }
+    }
+
+    /// Ends the receive in use at once.
+    #[allow(clippy::too_many_arguments)] // mirrors the fields of a completion
+    pub(crate) fn end_recv(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        status: u32,
+        bytes: u32,
+        imm: u32,
+        flags: u32,
+        solicited: bool,
+        now: u64,
+    ) {
+        let _ = now;
+        let wc = self.recv_wc(qi, status, bytes, imm, flags);
+        self.push_reserved(s, qi, wc, solicited);
+    }
+
+    /// Queues the end of a message behind slow memory. The caller has checked that there is a place.
+    pub(crate) fn push_fence(&mut self, qi: usize, fence: Fence) {
+        let resp = &mut self.qps[qi].resp;
+        debug_assert!((resp.fence_len as usize) < MAX_FENCES);
+        let at = (resp.fence_head + resp.fence_len) as usize % MAX_FENCES;
+        resp.fences[at] = fence;
+        resp.fence_len += 1;
+        resp.fences_pushed = resp.fences_pushed.wrapping_add(1);
+        self.mem_wait.set(qi);
+    }
+
+    fn pop_fence(&mut self, qi: usize) -> Fence {
+        let resp = &mut self.qps[qi].resp;
+        let fence = resp.fences[resp.fence_head as usize % MAX_FENCES];
+        resp.fence_head = (resp.fence_head + 1) % MAX_FENCES as u32;
+        resp.fence_len -= 1;
+        resp.fences_passed = resp.fences_passed.wrapping_add(1);
+        fence
+    }
+
+    /// Passes message ends whose bytes have landed. True: some still wait.
+    pub(crate) fn pass_fences(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
+        while self.qps[qi].resp.fence_len > 0 {
+            let resp = &self.qps[qi].resp;
+            let fence = resp.fences[resp.fence_head as usize % MAX_FENCES];
+            match self.providers.poll(u32::from(fence.provider), fence.token) {
+                Access::Pending(_) | Access::Busy => return true,
+                Access::Ready => {
+                    self.pop_fence(qi);
+                    let resp = &mut self.qps[qi].resp;
+                    resp.ack_psn = fence.psn;
+                    resp.ack_msn = fence.msn;
+                    if let Some(wc) = fence.wc {
+                        self.push_reserved(s, qi, wc, fence.solicited);
+                    }
+                    self.ready.set(qi);
+                }
+                Access::Fault => {
+                    // The bytes are lost after they were taken: the peer must not see an ACK for them.
+                    self.note(qi, now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
+                    self.pop_fence(qi);
+                    if let Some(mut wc) = fence.wc {
+                        wc.status = wc_status::LOC_PROT_ERR;
+                        wc.vendor_err = CauseCode::LocalMemoryGone as u32;
+                        self.push_reserved(s, qi, wc, false);
+                    }
+                    self.qps[qi].resp.nak_owed =
+                        Some(crate::wire::Syndrome::Nak(crate::wire::NakCode::RemoteOperation).byte());
+                    self.ready.set(qi);
+                    self.enter_error(s, qi, now);
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Notes an asynchronous event of a QP.
+    pub(crate) fn raise_qp(&mut self, s: &Shared, qi: usize, event: u32) {
+        self.qps[qi].events |= 1 << event;
+        self.event_qps.set(qi);
+        s.notify.store(true, Ordering::Release);
+    }
+
+    /// SQD: tells the program once everything that had begun has ended.
+    pub(crate) fn check_drained(&mut self, s: &Shared, qi: usize) {
+        let req = &mut self.qps[qi].req;
+        if req.drain_event && req.acked == req.next && req.cur_pkt == 0 {
+            req.drain_event = false;
+            self.qps[qi].attr.sq_draining = 0;
+            self.raise_qp(s, qi, async_event::SQ_DRAINED);
+        }
+    }
+}

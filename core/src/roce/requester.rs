@@ -1,0 +1,510 @@
+//! The requester: send queue to packets, and again after a loss.
+
+use super::peer::{FlowControl, PACKET_COST};
+use super::run::Run;
+use super::txbuf::TxBuf;
+use super::{Sent, Transport, READ_PIECE};
+use crate::mem::{Access, KeyError, Providers, Regions};
+use crate::ring::SlotRef;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::{Hold, Qp, NONE};
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{qp_type, wc_status, wr_opcode, Sge};
+use crate::verbs::wqe::SendWqe;
+use crate::wire::{Class, Kind, Psn};
+
+/// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
+const PSN_WINDOW: u32 = (1 << 23) - 1;
+
+/// What stopped a copy between packets and the program's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stop {
+    /// Memory is not ready: a provider's token.
+    Pending(u32, crate::mem::Token),
+    /// No staging room.
+    Busy,
+    /// Never: the reason, lkey, address.
+    Error(CauseCode, u32, u64),
+}
+
+/// The cause of a refused local key.
+pub(crate) fn local_cause(e: KeyError) -> CauseCode {
+    match e {
+        KeyError::Range => CauseCode::LocalRange,
+        KeyError::Access => CauseCode::LocalAccess,
+        _ => CauseCode::LocalKey,
+    }
+}
+
+/// What to do to the pieces of a local buffer.
+pub(crate) enum Move<'a> {
+    /// Copy out of them.
+    Gather(&'a mut [u8]),
+    /// Copy into them.
+    Scatter(&'a [u8]),
+}
+
+/// Copies between a buffer and bytes `offset..` of a scatter/gather list. Keys are checked piece by piece.
+#[inline]
+pub(crate) fn copy_sges(
+    regions: &Regions,
+    providers: &Providers,
+    pd: u32,
+    sges: &[Sge],
+    mut offset: u64,
+    what: Move<'_>,
+) -> Result<Option<(u32, crate::mem::Token)>, Stop> {
+    let mut pending = None;
+    let (mut gather, scatter): (&mut [u8], &[u8]) = match what {
+        Move::Gather(d) => (d, &[]),
+        Move::Scatter(s) => (&mut [], s),
+    };
+    let is_gather = !gather.is_empty();
+    let total = if is_gather { gather.len() } else { scatter.len() };
+    let mut at = 0;
+    for sge in sges {
+        if at == total {
+            break;
+        }
+        let len = u64::from(sge.length);
+        if offset >= len {
+            offset -= len;
+            continue;
+        }
+        let n = (len - offset).min((total - at) as u64) as usize;
+        // An address that wraps is outside of every region; `local` says so.
+        let addr = sge.addr.wrapping_add(offset);
+        let target = regions
+            .local(sge.lkey, pd, addr, n as u32, !is_gather)
+            .map_err(|e| Stop::Error(local_cause(e), sge.lkey, addr))?;
+        let answer = if is_gather {
+            let (head, rest) = core::mem::take(&mut gather).split_at_mut(n);
+            gather = rest;
+            providers.fetch(&target, 0, head)
+        } else {
+            providers.place(&target, 0, &scatter[at..at + n])
+        };
+        match answer {
+            Access::Ready => {}
+            Access::Pending(t) if is_gather => return Err(Stop::Pending(target.provider, t)),
+            Access::Pending(t) => pending = Some((target.provider, t)),
+            Access::Busy => return Err(Stop::Busy),
+            Access::Fault => return Err(Stop::Error(CauseCode::LocalMemoryGone, sge.lkey, addr)),
+        }
+        at += n;
+        offset = 0;
+    }
+    if at == total {
+        Ok(pending)
+    } else {
+        Err(Stop::Error(CauseCode::LocalRange, 0, 0))
+    }
+}
+
+/// Copies bytes of a send request out of its inline data or its pieces.
+#[inline]
+pub(crate) fn gather(
+    regions: &Regions,
+    providers: &Providers,
+    pd: u32,
+    slot: &SlotRef<'_, SendWqe>,
+    offset: u64,
+    dst: &mut [u8],
+) -> Result<(), Stop> {
+    let wqe = slot.header();
+    if wqe.inline != 0 {
+        let at = offset as usize;
+        match slot.tail().get(at..at + dst.len()) {
+            Some(src) => dst.copy_from_slice(src),
+            None => return Err(Stop::Error(CauseCode::LocalRange, 0, 0)),
+        }
+        return Ok(());
+    }
+    copy_sges(regions, providers, pd, slot.sges(usize::from(wqe.num_sge)), offset, Move::Gather(dst)).map(|_| ())
+}
+
+impl Transport {
+    /// Puts what a QP has to send into `tx`: answers first, then requests, an owed ACK last.
+    #[inline]
+    pub fn transmit(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+        if !self.may_transmit(qi) {
+            return Sent::Idle;
+        }
+        let qp = &self.qps[qi];
+        if qp.kind == qp_type::UD {
+            return self.transmit_ud(s, qi, tx, now);
+        }
+        let peer = qp.peer;
+        let Some(p) = self.peers.get(peer as usize) else { return Sent::Idle };
+        if p.loopback != (tx.framing() == super::txbuf::Framing::Records) {
+            return Sent::OtherPath;
+        }
+        if !tx.aim(peer, &p.flow, p.max_seg) {
+            return Sent::Full;
+        }
+        if qp.resp.job_len > 0 && self.transmit_answers(s, qi, tx, now) == Sent::Full {
+            return Sent::Full;
+        }
+        if self.qps[qi].can_send() {
+            loop {
+                match self.transmit_request(s, qi, tx, now) {
+                    Step::Sent => {}
+                    Step::Idle => break,
+                    Step::Full => {
+                        self.transmit_ack(qi, tx);
+                        return Sent::Full;
+                    }
+                }
+            }
+            self.arm(qi);
+        }
+        if self.transmit_ack(qi, tx) {
+            Sent::Idle
+        } else {
+            Sent::Full
+        }
+    }
+
+    /// Sends the next piece of the send queue, or says why not.
+    #[inline]
+    fn transmit_request(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Step {
+        let sq = s.sq(qi, &self.key);
+        let tail = sq.head().wrapping_add(sq.len());
+        let qp = &mut self.qps[qi];
+        match qp.req.hold {
+            Hold::None => {}
+            Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.req.hold = Hold::None,
+            _ => return Step::Idle,
+        }
+        let index = qp.req.next;
+        if index == tail {
+            return Step::Idle;
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        if !qp.wqe(index).started {
+            if qp.req.draining {
+                return Step::Idle;
+            }
+            if wqe.is_fenced() {
+                // Exact, not by count: after a loss an answer may come for a request that was sent twice.
+                let mut i = qp.req.acked;
+                while i != index {
+                    if !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic() {
+                        return Step::Idle;
+                    }
+                    i = i.wrapping_add(1);
+                }
+            }
+            if wqe.is_local() {
+                let wqe = *wqe;
+                return self.execute_local(s, qi, now, index, &wqe);
+            }
+            let npkts = (wqe.length.div_ceil(u64::from(qp.mtu))).max(1) as u32;
+            let psn = qp.req.next_psn;
+            let ws = qp.wqe(index);
+            ws.started = true;
+            ws.psn = psn;
+            ws.npkts = npkts;
+            qp.req.cur_pkt = 0;
+        }
+        let ws = *qp.wqe(index);
+        let first_pkt = qp.req.cur_pkt;
+        let mtu = qp.mtu;
+        let psn = ws.psn.add(first_pkt);
+        let left = ws.npkts - first_pkt;
+        let rc = qp.kind == qp_type::RC;
+        let outstanding = psn.diff(qp.req.una_psn).max(0) as u32;
+        let psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
+        if psn_room == 0 {
+            return Step::Idle;
+        }
+        let is_read = u32::from(wqe.opcode) == wr_opcode::RDMA_READ;
+        let peer = &mut self.peers[qp.peer as usize];
+
+        // How much may leave now.
+        let mut n;
+        let mut cost;
+        if is_read {
+            if qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1) {
+                return Step::Idle;
+            }
+            let piece = (READ_PIECE / mtu).max(1);
+            n = left.min(piece - first_pkt % piece).min(psn_room);
+            let room = peer.rx.available();
+            if room == 0 {
+                self.win_wait.set(qi);
+                self.counters.window_closed += 1;
+                qp.counters.window_closed += 1;
+                return Step::Idle;
+            }
+            cost = 0;
+        } else {
+            if wqe.is_read_or_atomic() && qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1) {
+                return Step::Idle;
+            }
+            n = left.min(psn_room);
+            if rc {
+                let room = peer.tx.available();
+                if room == 0 {
+                    self.win_wait.set(qi);
+                    self.counters.window_closed += 1;
+                    qp.counters.window_closed += 1;
+                    return Step::Idle;
+                }
+                n = n.min((room / (mtu + PACKET_COST)).max(1));
+            }
+            cost = PACKET_COST;
+        }
+        let offset = u64::from(first_pkt) * u64::from(mtu);
+        let rest = wqe.length - offset.min(wqe.length);
+        if qp.bucket.rate_bps() != 0 {
+            let have = qp.bucket.available(now);
+            if have == 0 {
+                let at = qp.bucket.ready_at(now, mtu);
+                qp.req.hold = Hold::Rate(at.max(now + 1));
+                return Step::Idle;
+            }
+            n = n.min((have / mtu).max(1));
+        }
+        let bytes = rest.min(u64::from(n) * u64::from(mtu)) as u32;
+
+        let mut run = Run::new(if rc { Class::Rc } else { Class::Uc }, Kind::Send, qp.attr.dest_qp_num, psn);
+        run.first = first_pkt == 0;
+        run.last = first_pkt + n == ws.npkts;
+        run.n = n;
+        run.solicited = wqe.is_solicited();
+        run.imm = wqe.imm;
+        match u32::from(wqe.opcode) {
+            wr_opcode::SEND => {}
+            wr_opcode::SEND_WITH_IMM => run.has_imm = true,
+            wr_opcode::SEND_WITH_INV => run.has_inv = true,
+            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => {
+                run.kind = Kind::Write;
+                run.has_imm = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
+                run.va = wqe.remote_addr;
+                run.rkey = wqe.rkey;
+                run.dma_len = wqe.length as u32;
+            }
+            wr_opcode::RDMA_READ => {
+                run.kind = Kind::ReadRequest;
+                run.first = true;
+                run.last = true;
+                run.n = 1;
+                run.va = wqe.remote_addr.wrapping_add(offset);
+                run.rkey = wqe.rkey;
+                run.dma_len = bytes;
+            }
+            op => {
+                run.kind = if op == wr_opcode::ATOMIC_CMP_AND_SWP { Kind::CmpSwap } else { Kind::FetchAdd };
+                run.va = wqe.remote_addr;
+                run.rkey = wqe.rkey;
+                run.a = wqe.a;
+                run.b = wqe.b;
+            }
+        }
+        run.ack_req = rc && run.last;
+        let carries = matches!(run.kind, Kind::Send | Kind::Write);
+        let mut stop = None;
+        let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
+        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, rc, |off, dst| {
+            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst) {
+                Ok(()) => Access::Ready,
+                Err(e) => {
+                    stop = Some(e);
+                    Access::Busy
+                }
+            }
+        });
+
+        // What left counts, whatever stopped the rest.
+        if done.packets > 0 {
+            let psns = if is_read { n } else { done.packets };
+            let sent_bytes = if is_read { bytes } else { bytes.min(done.packets * mtu) };
+            let qp = &mut self.qps[qi];
+            let peer = &mut self.peers[qp.peer as usize];
+            qp.req.cur_pkt = first_pkt + psns;
+            qp.req.next_psn = psn.add(psns);
+            let again = qp.req.max_psn.diff(psn).max(0) as u64;
+            if again > 0 {
+                qp.counters.retransmitted_pkts += again.min(u64::from(done.packets));
+                self.counters.retransmitted_pkts += again.min(u64::from(done.packets));
+            }
+            if qp.req.next_psn.diff(qp.req.max_psn) > 0 {
+                qp.req.max_psn = qp.req.next_psn;
+            }
+            let wire_bytes = u64::from(if carries { sent_bytes } else { 0 }) + 16 * u64::from(done.packets);
+            for c in [&mut qp.counters, &mut self.counters] {
+                c.sent_pkts += u64::from(done.packets);
+                c.sent_bytes += wire_bytes;
+            }
+            qp.bucket.take(now, (wire_bytes as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
+            if is_read {
+                qp.req.rd_out += 1;
+                qp.req.read_inflight = qp.req.read_inflight.saturating_add(sent_bytes);
+                peer.rx.on_sent(sent_bytes);
+            } else {
+                if !carries {
+                    qp.req.rd_out += 1;
+                }
+                if rc {
+                    cost = cost * done.packets + if carries { sent_bytes } else { 0 };
+                    qp.req.inflight = qp.req.inflight.saturating_add(cost);
+                    peer.tx.on_sent(cost);
+                }
+            }
+            if rc && qp.req.ack_deadline == 0 {
+                qp.req.ack_deadline = now + qp.timeout_ns;
+            }
+            if qp.req.cur_pkt == ws.npkts {
+                qp.req.next = index.wrapping_add(1);
+                qp.req.cur_pkt = 0;
+                if !rc {
+                    // Nothing will be heard of it: it ends when it has left.
+                    qp.wqe(index).done = true;
+                    qp.req.acked = qp.req.next;
+                    qp.req.una_psn = qp.req.next_psn;
+                    self.complete(s, qi, now);
+                    return Step::Sent;
+                }
+            }
+        }
+        match stop {
+            None if done.packets == run.n => Step::Sent,
+            None => Step::Full,
+            Some(Stop::Pending(provider, token)) => {
+                self.hold_for_memory(qi, provider, token);
+                Step::Idle
+            }
+            Some(Stop::Busy) => {
+                // No staging room: try again soon.
+                self.qps[qi].req.hold = Hold::Rate(now + 10_000);
+                Step::Idle
+            }
+            Some(Stop::Error(code, lkey, addr)) => {
+                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
+                Step::Idle
+            }
+        }
+    }
+
+    /// LOCAL_INV and BIND_MW: executed in their turn, without a packet.
+    fn execute_local(&mut self, s: &Shared, qi: usize, now: u64, index: u32, wqe: &SendWqe) -> Step {
+        let qp = &self.qps[qi];
+        let (pd, qpn) = (qp.pd, qp.qpn);
+        let outcome = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
+            self.regions.invalidate(wqe.imm, pd, qpn)
+        } else {
+            self.regions
+                .bind(wqe.a, Some(wqe.rkey), wqe.b, wqe.remote_addr, wqe.length, wqe.access, Some(qpn))
+                .map(|_| ())
+        };
+        if outcome.is_err() {
+            let key = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV { wqe.imm } else { wqe.rkey };
+            let status = wc_status::MW_BIND_ERR;
+            self.note(qi, now, CauseCode::BadWindow, status, u64::from(key), 0);
+            self.fail_wqe(s, qi, now, index, status);
+            return Step::Idle;
+        }
+        let qp = &mut self.qps[qi];
+        let psn = qp.req.next_psn;
+        let ws = qp.wqe(index);
+        ws.started = true;
+        ws.psn = psn;
+        ws.npkts = 0;
+        ws.done = true;
+        qp.req.next = index.wrapping_add(1);
+        qp.req.cur_pkt = 0;
+        self.skip_done(qi);
+        self.complete(s, qi, now);
+        Step::Sent
+    }
+
+    /// Goes back to a PSN: everything from there on is sent again from the send queue.
+    pub(crate) fn rewind(&mut self, qi: usize, psn: Psn) {
+        self.forget_inflight(qi);
+        let qp = &mut self.qps[qi];
+        let mut i = qp.req.acked;
+        loop {
+            let ws = *qp.wqe(i);
+            if i != qp.req.next && ws.started && ws.npkts == 0 {
+                i = i.wrapping_add(1);
+                continue;
+            }
+            if !ws.started {
+                return;
+            }
+            let into = psn.diff(ws.psn);
+            if into < 0 {
+                return;
+            }
+            if (into as u32) < ws.npkts {
+                qp.req.next = i;
+                qp.req.cur_pkt = into as u32;
+                qp.req.next_psn = psn;
+                break;
+            }
+            if i == qp.req.next {
+                return;
+            }
+            i = i.wrapping_add(1);
+        }
+        qp.req.rewound = Some(psn);
+        self.ready.set(qi);
+    }
+
+    /// The peer has been silent for the ACK timeout.
+    pub(crate) fn on_ack_timeout(&mut self, s: &Shared, qi: usize, now: u64) {
+        let qp = &mut self.qps[qi];
+        qp.req.ack_deadline = 0;
+        if !qp.can_send() || qp.req.una_psn == qp.req.max_psn {
+            return;
+        }
+        self.counters.retry_timeouts += 1;
+        qp.counters.retry_timeouts += 1;
+        let no_timer = qp.attr.timeout == 0;
+        if no_timer || qp.req.retry_left == 0 {
+            let (timeout, retries, index) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt), qp.req.acked);
+            self.counters.retry_exceeded_err += 1;
+            qp.counters.retry_exceeded_err += 1;
+            let status = wc_status::RETRY_EXC_ERR;
+            // What the network said of this peer explains more than the silence does.
+            let known = CauseCode::from_u32(qp.cause.code).unwrap_or_default();
+            let explained = matches!(known, CauseCode::PeerUnreachable | CauseCode::MtuExceeded | CauseCode::Socket);
+            if explained {
+                let (a, b) = (qp.cause.arg0, qp.cause.arg1);
+                self.note(qi, now, known, status, a, b);
+            } else if no_timer {
+                self.note(qi, now, CauseCode::Deadline, status, timeout, 0);
+            } else {
+                self.note(qi, now, CauseCode::RetryExceeded, status, timeout, retries);
+            }
+            self.fail_wqe(s, qi, now, index, status);
+            return;
+        }
+        qp.req.retry_left -= 1;
+        let (psn, peer) = (qp.req.una_psn, qp.peer);
+        if peer != NONE {
+            self.peers[peer as usize].tx.on_timeout(now);
+            self.peers[peer as usize].rx.on_timeout(now);
+        }
+        self.rewind(qi, psn);
+        let qp = &mut self.qps[qi];
+        qp.req.ack_deadline = now + qp.timeout_ns;
+    }
+
+    /// Bytes that packets `from..to` of a WQE cost in the window.
+    pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
+        let at = |k: u32| (u64::from(k) * u64::from(qp.mtu)).min(length);
+        (at(to) - at(from)) as u32 + (to - from) * PACKET_COST
+    }
+}
+
+/// What one step of the requester achieved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Sent,
+    Idle,
+    Full,
+}

@@ -1,0 +1,573 @@
+//! The responder: requests of RC and UC.
+//!
+//! Checks in the order of the standard, each either going on or naming the NAK: PSN, then sequence of
+//! opcodes, then length, then resources (RNR), then keys. Nothing changes before all of them pass.
+
+use super::requester::{copy_sges, Move, Stop};
+use super::run::Run;
+use super::Transport;
+use crate::device::async_event;
+use crate::mem::{Access, AtomicOp, KeyError, Token};
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::{Fence, Incoming, Resource, MAX_FENCES};
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{access, qp_state, wc_flags, wc_opcode, wc_status};
+use crate::wire::{Kind, NakCode, Psn, Syndrome};
+
+/// RNR timer code sent when it is not receive requests that are missing but staging room: 10 µs.
+const RNR_SOON: u8 = 1;
+
+/// Why a request is not executed.
+enum Refusal {
+    /// RNR NAK with this timer code.
+    Rnr(u8),
+    /// NAK, with the cause and its two numbers; the QP fails.
+    Nak(NakCode, CauseCode, u64, u64),
+    /// The receive request ends with this status as well.
+    NakRecv(NakCode, CauseCode, u32, u64, u64),
+}
+
+fn remote_cause(e: KeyError) -> CauseCode {
+    match e {
+        KeyError::Range => CauseCode::PeerLeftRange,
+        KeyError::Access => CauseCode::PeerLacksAccess,
+        _ => CauseCode::PeerUsedBadKey,
+    }
+}
+
+fn bad_request(run: &Run) -> Refusal {
+    Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerBadRequest, u64::from(run.opcode(true, true).0), 0)
+}
+
+impl Transport {
+    /// Takes a request of an RC peer.
+    #[inline]
+    pub(crate) fn handle_request(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
+        let qp = &mut self.qps[qi];
+        let ahead = run.psn.diff(qp.resp.epsn);
+        let mut run = *run;
+        let mut payload = payload;
+        if ahead > 0 {
+            return self.out_of_sequence(qi, run.psn);
+        }
+        if ahead < 0 {
+            let behind = ahead.unsigned_abs();
+            if behind >= run.n || run.kind == Kind::ReadRequest {
+                return self.handle_duplicate(qi, now, &run);
+            }
+            // A run that begins with what we have: the rest of it is new.
+            let skip = behind as usize * qp.mtu as usize;
+            if payload.len() < skip {
+                return;
+            }
+            payload = &payload[skip..];
+            run.psn = run.psn.add(behind);
+            run.n -= behind;
+            run.first = false;
+        }
+        match self.execute(s, qi, now, &run, payload) {
+            Ok(()) => {}
+            Err(Refusal::Rnr(timer)) => {
+                let qp = &mut self.qps[qi];
+                qp.counters.send_rnr_err += 1;
+                self.counters.send_rnr_err += 1;
+                qp.resp.nak_owed = Some(Syndrome::Rnr { timer }.byte());
+                qp.resp.nak_sent = true;
+                qp.resp.nak_high = run.psn;
+                self.ready.set(qi);
+            }
+            Err(Refusal::Nak(code, cause, a, b)) => self.nak_and_fail(s, qi, now, code, cause, a, b),
+            Err(Refusal::NakRecv(code, cause, status, a, b)) => {
+                self.note(qi, now, cause, status, a, b);
+                if self.qps[qi].resp.recv.taken {
+                    self.end_recv(s, qi, status, 0, 0, 0, false, now);
+                }
+                self.nak_and_fail(s, qi, now, code, cause, a, b);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the refusal's own parts
+    fn nak_and_fail(&mut self, s: &Shared, qi: usize, now: u64, code: NakCode, cause: CauseCode, a: u64, b: u64) {
+        self.note(qi, now, cause, 0, a, b);
+        let qp = &mut self.qps[qi];
+        qp.counters.send_nak_err += 1;
+        self.counters.send_nak_err += 1;
+        qp.resp.nak_owed = Some(Syndrome::Nak(code).byte());
+        self.ready.set(qi);
+        let event = if code == NakCode::RemoteAccess { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
+        self.enter_error(s, qi, now);
+        self.raise_qp(s, qi, event);
+    }
+
+    /// A PSN ahead of the expected one: something was lost. One NAK for each round of the peer.
+    fn out_of_sequence(&mut self, qi: usize, psn: Psn) {
+        let qp = &mut self.qps[qi];
+        qp.counters.out_of_seq_request += 1;
+        self.counters.out_of_seq_request += 1;
+        let resp = &mut qp.resp;
+        // A PSN that does not go up means that the peer began anew, and lost the expected one again.
+        if resp.nak_sent && psn.diff(resp.nak_high) > 0 {
+            resp.nak_high = psn;
+            return;
+        }
+        resp.nak_sent = true;
+        resp.nak_high = psn;
+        resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
+        qp.counters.send_nak_err += 1;
+        self.counters.send_nak_err += 1;
+        self.ready.set(qi);
+    }
+
+    fn handle_duplicate(&mut self, qi: usize, now: u64, run: &Run) {
+        let qp = &mut self.qps[qi];
+        qp.counters.duplicate_request += 1;
+        self.counters.duplicate_request += 1;
+        let resp = &mut qp.resp;
+        match run.kind {
+            Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => {
+                let npkts = if run.kind == Kind::ReadRequest { run.dma_len.div_ceil(qp.mtu).max(1) } else { 1 };
+                let atomic = run.kind != Kind::ReadRequest;
+                let found = resp.resources.iter().find(|r| {
+                    let into = run.psn.diff(r.psn);
+                    let bytes = (into.max(0) as u64) * u64::from(qp.mtu);
+                    r.valid
+                        && r.atomic == atomic
+                        && into >= 0
+                        && into as u32 + npkts <= r.npkts
+                        && r.rkey == run.rkey
+                        && run.va == r.va.wrapping_add(bytes)
+                        && (atomic || u64::from(run.dma_len) + bytes <= u64::from(r.len))
+                });
+                let Some(found) = found.copied() else { return };
+                // The same answer may be on its way out already.
+                let pending = (0..resp.job_len).any(|k| {
+                    let job = &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()];
+                    job.psn == run.psn && job.atomic == atomic && job.sent == 0
+                });
+                if pending || resp.job_len as usize == resp.jobs.len() {
+                    return;
+                }
+                let job = Resource {
+                    psn: run.psn,
+                    npkts,
+                    va: run.va,
+                    len: run.dma_len,
+                    sent: 0,
+                    msn: resp.msn,
+                    after_fence: resp.fences_pushed,
+                    ..found
+                };
+                self.push_job(qi, job);
+            }
+            _ => {
+                // Acknowledged again with the latest PSN.
+                resp.ack_owed = true;
+                resp.ack_now = true;
+                self.ready.set(qi);
+            }
+        }
+        let _ = now;
+    }
+
+    pub(crate) fn push_job(&mut self, qi: usize, job: Resource) {
+        let resp = &mut self.qps[qi].resp;
+        let at = (resp.job_head + resp.job_len) as usize % resp.jobs.len();
+        resp.jobs[at] = job;
+        resp.job_len += 1;
+        self.ready.set(qi);
+    }
+
+    /// Executes a run that begins with the expected PSN.
+    #[inline]
+    fn execute(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
+        let qp = &mut self.qps[qi];
+        if qp.resp.fence_len as usize >= MAX_FENCES - 1 {
+            return Err(Refusal::Rnr(RNR_SOON));
+        }
+        match run.kind {
+            Kind::Send | Kind::Write => {
+                self.check_sequence(qi, run, payload)?;
+                let pending = if run.kind == Kind::Send {
+                    self.place_send(s, qi, run, payload)?
+                } else {
+                    self.place_write(s, qi, run, payload)?
+                };
+                if let Some(p) = pending {
+                    self.qps[qi].resp.placing = Some(p);
+                }
+                self.accept(s, qi, now, run, payload);
+                Ok(())
+            }
+            Kind::ReadRequest => self.execute_read(qi, run),
+            Kind::CmpSwap | Kind::FetchAdd => self.execute_atomic(qi, run),
+            _ => Err(bad_request(run)),
+        }
+    }
+
+    /// Whether FIRST, MIDDLE and LAST come in order and with the lengths that they must have.
+    #[inline]
+    fn check_sequence(&mut self, qi: usize, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
+        let qp = &mut self.qps[qi];
+        let resp = &mut qp.resp;
+        let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
+        let in_order = if run.first { resp.incoming == Incoming::Idle } else { resp.incoming == kind };
+        let len = payload.len() as u64;
+        let full = u64::from(run.n) * u64::from(qp.mtu);
+        let before_last = full - u64::from(qp.mtu);
+        let length_fits = if run.last {
+            len <= full && len >= before_last && (len > before_last || run.first && run.n == 1)
+        } else {
+            len == full
+        };
+        if !in_order || !length_fits {
+            return Err(bad_request(run));
+        }
+        if run.kind == Kind::Write {
+            if run.first {
+                resp.va = run.va;
+                resp.rkey = run.rkey;
+                resp.dma_len = run.dma_len;
+                if u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE {
+                    return Err(bad_request(run));
+                }
+            }
+            let offset = if run.first { 0 } else { resp.offset };
+            let end = offset + len;
+            let total = u64::from(resp.dma_len);
+            if if run.last { end != total } else { end >= total } {
+                return Err(bad_request(run));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn place_send(&mut self, s: &Shared, qi: usize, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
+        if !self.take_recv(s, qi) {
+            return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
+        }
+        let qp = &mut self.qps[qi];
+        let offset = if run.first { 0 } else { qp.resp.offset };
+        let end = offset + payload.len() as u64;
+        let recv = &qp.resp.recv;
+        if end > u64::from(recv.length) {
+            return Err(Refusal::NakRecv(
+                NakCode::InvalidRequest,
+                CauseCode::MessageTooLong,
+                wc_status::LOC_LEN_ERR,
+                end,
+                u64::from(recv.length),
+            ));
+        }
+        if payload.is_empty() {
+            return Ok(None);
+        }
+        let sges = &recv.sges[..recv.num_sge as usize];
+        match copy_sges(&self.regions, &self.providers, qp.pd, sges, offset, Move::Scatter(payload)) {
+            Ok(p) => Ok(p.map(|(provider, token)| (provider as u8, token))),
+            Err(Stop::Busy | Stop::Pending(..)) => Err(Refusal::Rnr(RNR_SOON)),
+            Err(Stop::Error(cause, lkey, addr)) => {
+                Err(Refusal::NakRecv(NakCode::RemoteOperation, cause, wc_status::LOC_PROT_ERR, u64::from(lkey), addr))
+            }
+        }
+    }
+
+    #[inline]
+    fn place_write(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        run: &Run,
+        payload: &[u8],
+    ) -> Result<Option<(u8, Token)>, Refusal> {
+        let qp = &mut self.qps[qi];
+        if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
+            let (key, va) = (u64::from(qp.resp.rkey), qp.resp.va);
+            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, va));
+        }
+        if run.has_imm && run.last && !self.take_recv(s, qi) {
+            return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
+        }
+        let qp = &mut self.qps[qi];
+        if qp.resp.dma_len == 0 {
+            // A WRITE of nothing touches no memory: its key is not looked at (IBTA C9-88).
+            return Ok(None);
+        }
+        let offset = if run.first { 0 } else { qp.resp.offset };
+        let (rkey, va) = (qp.resp.rkey, qp.resp.va);
+        let refuse = |e: KeyError| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(rkey), va);
+        if run.first {
+            // The whole range at once, so that nothing is placed of a WRITE that would leave it.
+            self.regions.remote(rkey, qp.pd, qp.qpn, va, qp.resp.dma_len, access::REMOTE_WRITE).map_err(refuse)?;
+        }
+        let at = va.wrapping_add(offset);
+        let target =
+            self.regions.remote(rkey, qp.pd, qp.qpn, at, payload.len() as u32, access::REMOTE_WRITE).map_err(refuse)?;
+        match self.providers.place(&target, 0, payload) {
+            Access::Ready => Ok(None),
+            Access::Pending(t) => Ok(Some((target.provider as u8, t))),
+            Access::Busy => Err(Refusal::Rnr(RNR_SOON)),
+            Access::Fault => {
+                Err(Refusal::Nak(NakCode::RemoteOperation, CauseCode::LocalMemoryGone, u64::from(rkey), at))
+            }
+        }
+    }
+
+    /// A run was placed: advance, and end the message with its last packet.
+    #[inline]
+    fn accept(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
+        let qp = &mut self.qps[qi];
+        let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
+        let offset = if run.first { 0 } else { qp.resp.offset } + payload.len() as u64;
+        qp.resp.offset = offset;
+        qp.resp.epsn = qp.resp.epsn.add(run.n);
+        qp.resp.nak_sent = false;
+        let psn = qp.resp.epsn.prev();
+        let mut wc = None;
+        if run.last {
+            qp.resp.incoming = Incoming::Idle;
+            qp.resp.msn = qp.resp.msn.wrapping_add(1);
+            if run.kind == Kind::Send || run.has_imm {
+                let mut flags = 0;
+                if run.has_imm {
+                    flags |= wc_flags::WITH_IMM;
+                }
+                if run.has_inv {
+                    let (pd, qpn) = (qp.pd, qp.qpn);
+                    if self.regions.invalidate(run.imm, pd, qpn).is_err() {
+                        self.note(qi, now, CauseCode::BadWindow, wc_status::LOC_PROT_ERR, u64::from(run.imm), 0);
+                        let code = NakCode::RemoteAccess;
+                        if self.qps[qi].resp.recv.taken {
+                            self.end_recv(s, qi, wc_status::LOC_PROT_ERR, 0, 0, 0, false, now);
+                        }
+                        // The PSN is not acknowledged: the NAK carries it.
+                        let resp = &mut self.qps[qi].resp;
+                        resp.epsn = psn;
+                        resp.msn = resp.msn.wrapping_sub(1);
+                        return self.nak_and_fail(s, qi, now, code, CauseCode::BadWindow, u64::from(run.imm), 0);
+                    }
+                    flags |= wc_flags::WITH_INV;
+                }
+                let mut c = self.recv_wc(qi, wc_status::SUCCESS, offset as u32, run.imm, flags);
+                if run.kind == Kind::Write {
+                    c.opcode = wc_opcode::RECV_RDMA_WITH_IMM;
+                }
+                self.counters.rdma_recvs += 1;
+                self.qps[qi].counters.rdma_recvs += 1;
+                wc = Some(c);
+            }
+        } else {
+            qp.resp.incoming = kind;
+        }
+        self.end_part(s, qi, run, psn, wc);
+        self.owe_ack(qi, now, run.n, run.ack_req);
+    }
+
+    /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
+    #[inline]
+    fn end_part(&mut self, s: &Shared, qi: usize, run: &Run, psn: Psn, wc: Option<crate::verbs::types::Wc>) {
+        let resp = &mut self.qps[qi].resp;
+        let waits = resp.placing.is_some() || resp.fence_len > 0;
+        if !waits {
+            resp.ack_psn = psn;
+            resp.ack_msn = resp.msn;
+            if let Some(wc) = wc {
+                self.push_reserved(s, qi, wc, run.solicited);
+            }
+        } else if run.last {
+            // Ordered behind the earlier ones even when its own bytes have landed already.
+            let (provider, token) = match resp.placing.take() {
+                Some(p) => p,
+                None => {
+                    let last = (resp.fence_head + resp.fence_len - 1) as usize % MAX_FENCES;
+                    (resp.fences[last].provider, resp.fences[last].token)
+                }
+            };
+            let msn = resp.msn;
+            self.push_fence(qi, Fence { provider, token, psn, msn, wc, solicited: run.solicited });
+        }
+    }
+
+    /// Notes that an ACK is owed, and whether it may wait for company.
+    #[inline]
+    pub(crate) fn owe_ack(&mut self, qi: usize, now: u64, packets: u32, asked: bool) {
+        let resp = &mut self.qps[qi].resp;
+        resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
+        if asked {
+            resp.ack_owed = true;
+            if resp.pkts_since_ack >= super::ACK_PACKETS {
+                resp.ack_now = true;
+                self.ready.set(qi);
+            } else {
+                self.ack_pending.set(qi);
+                self.ack_flush_at = self.ack_flush_at.min(now + super::ACK_DELAY_NS);
+            }
+        }
+    }
+
+    fn execute_read(&mut self, qi: usize, run: &Run) -> Result<(), Refusal> {
+        let qp = &mut self.qps[qi];
+        if qp.resp.incoming != Incoming::Idle || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE {
+            return Err(bad_request(run));
+        }
+        if qp.attr.qp_access_flags & access::REMOTE_READ == 0 {
+            let key = u64::from(run.rkey);
+            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, run.va));
+        }
+        if run.dma_len > 0 {
+            self.regions
+                .remote(run.rkey, qp.pd, qp.qpn, run.va, run.dma_len, access::REMOTE_READ)
+                .map_err(|e| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(run.rkey), run.va))?;
+        }
+        let npkts = run.dma_len.div_ceil(qp.mtu).max(1);
+        let job = Resource {
+            valid: true,
+            psn: run.psn,
+            npkts,
+            va: run.va,
+            rkey: run.rkey,
+            len: run.dma_len,
+            ..Resource::default()
+        };
+        self.answer_later(qi, run, job)
+    }
+
+    fn execute_atomic(&mut self, qi: usize, run: &Run) -> Result<(), Refusal> {
+        let qp = &mut self.qps[qi];
+        if qp.resp.incoming != Incoming::Idle {
+            return Err(bad_request(run));
+        }
+        if qp.resp.resources.is_empty() || qp.resp.job_len >= qp.resp.resources.len() as u32 {
+            return Err(bad_request(run));
+        }
+        if run.va & 7 != 0 {
+            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::MisalignedAtomic, run.va, 0));
+        }
+        let key = u64::from(run.rkey);
+        if qp.attr.qp_access_flags & access::REMOTE_ATOMIC == 0 {
+            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, run.va));
+        }
+        let target = self
+            .regions
+            .remote(run.rkey, qp.pd, qp.qpn, run.va, 8, access::REMOTE_ATOMIC)
+            .map_err(|e| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), key, run.va))?;
+        if target.addr & 7 != 0 {
+            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::MisalignedAtomic, run.va, 0));
+        }
+        let op = if run.kind == Kind::CmpSwap {
+            AtomicOp::CmpSwap { compare: run.a, swap: run.b }
+        } else {
+            AtomicOp::FetchAdd(run.a)
+        };
+        let value = match self.providers.atomic(&target, op) {
+            Ok(v) => v,
+            Err(Access::Fault) => {
+                return Err(Refusal::Nak(NakCode::RemoteOperation, CauseCode::LocalMemoryGone, key, run.va))
+            }
+            Err(_) => return Err(Refusal::Rnr(RNR_SOON)),
+        };
+        let job = Resource {
+            valid: true,
+            atomic: true,
+            psn: run.psn,
+            npkts: 1,
+            va: run.va,
+            rkey: run.rkey,
+            len: 0,
+            value,
+            ..Resource::default()
+        };
+        self.answer_later(qi, run, job)
+    }
+
+    /// Keeps a READ or atomic for duplicates and queues its answer.
+    fn answer_later(&mut self, qi: usize, run: &Run, mut job: Resource) -> Result<(), Refusal> {
+        let resp = &mut self.qps[qi].resp;
+        let depth = resp.resources.len() as u32;
+        if depth == 0 || resp.job_len >= depth {
+            // More outstanding than max_dest_rd_atomic (IBTA C9-75).
+            return Err(bad_request(run));
+        }
+        resp.msn = resp.msn.wrapping_add(1);
+        job.msn = resp.msn;
+        job.after_fence = resp.fences_pushed;
+        let at = (resp.res_next % depth) as usize;
+        resp.resources[at] = job;
+        resp.res_next = (resp.res_next + 1) % depth;
+        resp.epsn = resp.epsn.add(job.npkts);
+        resp.nak_sent = false;
+        if resp.fence_len == 0 {
+            resp.ack_psn = resp.epsn.prev();
+            resp.ack_msn = resp.msn;
+        }
+        self.push_job(qi, job);
+        Ok(())
+    }
+
+    /// Takes a packet of a UC peer. What does not fit is dropped, and so is the rest of its message.
+    pub(crate) fn handle_uc(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
+        let qp = &mut self.qps[qi];
+        let gap = run.psn != qp.resp.epsn;
+        qp.resp.epsn = run.psn.add(run.n);
+        if !matches!(run.kind, Kind::Send | Kind::Write) {
+            return self.drop_message(qi);
+        }
+        if gap && qp.resp.incoming != Incoming::Idle {
+            // The message under way has lost a packet. A receive that it had taken serves the next one.
+            qp.resp.incoming = Incoming::Skip;
+            self.counters.rcvd_dropped += 1;
+        }
+        let qp = &mut self.qps[qi];
+        if run.first {
+            qp.resp.incoming = Incoming::Idle;
+        } else if gap || qp.resp.incoming == Incoming::Skip || qp.resp.incoming == Incoming::Idle {
+            qp.resp.incoming = if run.last { Incoming::Idle } else { Incoming::Skip };
+            qp.counters.rcvd_dropped += 1;
+            return;
+        }
+        let epsn = qp.resp.epsn;
+        let outcome = self.check_sequence(qi, run, payload).and_then(|()| {
+            if run.kind == Kind::Send {
+                self.place_send(s, qi, run, payload)
+            } else {
+                self.place_write(s, qi, run, payload)
+            }
+        });
+        match outcome {
+            Ok(pending) => {
+                let resp = &mut self.qps[qi].resp;
+                if pending.is_some() {
+                    resp.placing = pending;
+                }
+                resp.epsn = run.psn;
+                let fences_full = resp.fence_len as usize >= MAX_FENCES - 1;
+                if fences_full {
+                    resp.epsn = epsn;
+                    return self.drop_message(qi);
+                }
+                self.accept(s, qi, now, run, payload);
+                let resp = &mut self.qps[qi].resp;
+                resp.ack_owed = false;
+                self.ack_pending.clear(qi);
+            }
+            Err(Refusal::NakRecv(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
+                // The program's own buffer is bad: that it must hear.
+                self.note(qi, now, cause, status, a, b);
+                self.end_recv(s, qi, status, 0, 0, 0, false, now);
+                self.enter_error(s, qi, now);
+            }
+            Err(_) => {
+                self.drop_message(qi);
+                let qp = &mut self.qps[qi];
+                qp.resp.incoming = if run.last { Incoming::Idle } else { Incoming::Skip };
+            }
+        }
+        debug_assert!(self.qps[qi].state == qp_state::ERR || self.qps[qi].resp.epsn == epsn);
+    }
+
+    pub(crate) fn drop_message(&mut self, qi: usize) {
+        self.counters.rcvd_dropped += 1;
+        self.qps[qi].counters.rcvd_dropped += 1;
+    }
+}

@@ -1,0 +1,198 @@
+//! The burst being built: packets in the port's buffer, or whole runs for a path that carries them.
+
+use crate::mem::Access;
+use crate::roce::run::{Run, RECORD_LEN};
+use crate::verbs::objects::NONE;
+use crate::wire::{Flow, Kind, ICRC_LEN};
+
+/// Largest UDP payload of one send, all segments together (65,535 less the largest IP and UDP headers).
+pub const MAX_BURST: usize = 65_000;
+
+/// How the path carries a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// RoCEv2 packets of one size, each with its ICRC; the last may be shorter.
+    Packets,
+    /// Records of [`RECORD_LEN`] bytes and payload, without ICRC.
+    Records,
+}
+
+/// What an emission achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    /// Packets that are in the buffer now.
+    pub packets: u32,
+    /// What memory answered where it stopped the emission; `Ready` if it did not.
+    pub memory: Access,
+}
+
+/// A buffer that takes packets for one destination.
+pub struct TxBuf<'b> {
+    buf: &'b mut [u8],
+    framing: Framing,
+    len: usize,
+    seg: usize,
+    nseg: u16,
+    max_seg: u16,
+    closed: bool,
+    peer: u32,
+    flow: Flow,
+}
+
+#[inline]
+fn pad4(n: usize) -> usize {
+    (n + 3) & !3
+}
+
+impl<'b> TxBuf<'b> {
+    /// An empty burst in `buf`.
+    pub fn new(buf: &'b mut [u8], framing: Framing, flow: Flow) -> Self {
+        TxBuf { buf, framing, len: 0, seg: 0, nseg: 0, max_seg: u16::MAX, closed: false, peer: NONE, flow }
+    }
+
+    /// How this burst is carried.
+    #[inline]
+    pub fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// Bytes in the buffer.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was put in.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of every packet but the last.
+    #[inline]
+    pub fn seg(&self) -> usize {
+        self.seg
+    }
+
+    /// The peer that the burst goes to, or `NONE` while it is empty.
+    #[inline]
+    pub fn peer(&self) -> u32 {
+        self.peer
+    }
+
+    /// The bytes so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[..self.len]
+    }
+
+    /// Aims an empty burst at a peer; false if it already goes elsewhere.
+    #[inline]
+    pub fn aim(&mut self, peer: u32, flow: &Flow, max_seg: u16) -> bool {
+        if self.peer == NONE {
+            self.peer = peer;
+            self.flow = *flow;
+            self.max_seg = max_seg.max(1);
+        }
+        self.peer == peer
+    }
+
+    #[inline]
+    fn fits(&self, size: usize) -> bool {
+        if self.nseg == 0 {
+            return size <= self.buf.len();
+        }
+        !self.closed && self.nseg < self.max_seg && size <= self.seg && self.len + size <= self.buf.len().min(MAX_BURST)
+    }
+
+    /// Emits as many packets of `run` as fit. `payload` is what all its packets carry together; `fill`
+    /// copies a piece of it. Where the buffer ends before the run, the last packet asks for an ACK
+    /// if `ack_each_burst`, so that a window can open again.
+    #[inline]
+    pub fn emit<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, mut fill: F) -> Emitted
+    where
+        F: FnMut(u32, &mut [u8]) -> Access,
+    {
+        match self.framing {
+            Framing::Packets => {
+                let mut k = 0;
+                while k < run.n {
+                    let off = k * mtu;
+                    let len = (payload - off.min(payload)).min(mtu) as usize;
+                    let opcode = run.opcode(run.first && k == 0, run.last && k + 1 == run.n);
+                    let headers = opcode.header_len();
+                    let size = headers + pad4(len) + ICRC_LEN;
+                    if !self.fits(size) {
+                        break;
+                    }
+                    let at = self.len;
+                    let ends_burst = k + 1 == run.n
+                        || (self.nseg + 1 >= self.max_seg)
+                        || at + 2 * size > self.buf.len().min(MAX_BURST)
+                        || (self.nseg > 0 && size < self.seg)
+                        || run.first && k == 0 && headers > crate::wire::Bth::LEN;
+                    let ack = run.ack_req && k + 1 == run.n || ack_each_burst && ends_burst;
+                    let Some(packet) = self.buf.get_mut(at..at + size) else { break };
+                    let (head, body) = packet.split_at_mut(headers);
+                    let (data, tail) = body.split_at_mut(len);
+                    let memory = if len > 0 { fill(off, data) } else { Access::Ready };
+                    if memory != Access::Ready {
+                        return Emitted { packets: k, memory };
+                    }
+                    let pad = pad4(len) - len;
+                    tail[..pad].fill(0);
+                    run.emit_headers(opcode, run.psn.add(k), ack, pad as u8, head);
+                    self.flow.append_icrc(self.nseg, packet);
+                    if self.nseg == 0 {
+                        self.seg = size;
+                    } else if size < self.seg {
+                        self.closed = true;
+                    }
+                    self.nseg += 1;
+                    self.len += size;
+                    k += 1;
+                }
+                Emitted { packets: k, memory: Access::Ready }
+            }
+            Framing::Records => {
+                let room = self.buf.len().saturating_sub(self.len + RECORD_LEN) & !15;
+                let mut part = *run;
+                let mut bytes = payload;
+                if self.len + RECORD_LEN > self.buf.len() {
+                    return Emitted { packets: 0, memory: Access::Ready };
+                }
+                if bytes as usize > room {
+                    let n = room as u32 / mtu;
+                    if n == 0 {
+                        return Emitted { packets: 0, memory: Access::Ready };
+                    }
+                    part.n = n;
+                    part.last = false;
+                    part.ack_req = ack_each_burst;
+                    bytes = n * mtu;
+                }
+                let record = &mut self.buf[self.len..];
+                let Some((head, body)) = record.split_first_chunk_mut::<RECORD_LEN>() else {
+                    return Emitted { packets: 0, memory: Access::Ready };
+                };
+                let memory = if bytes > 0 { fill(0, &mut body[..bytes as usize]) } else { Access::Ready };
+                if memory != Access::Ready {
+                    return Emitted { packets: 0, memory };
+                }
+                // A WRITE's or SEND's headers that belong to its last packet travel only with it.
+                if !part.last && part.kind != Kind::ReadResponse {
+                    part.solicited = false;
+                }
+                part.emit_record(head, bytes);
+                self.len += RECORD_LEN + ((bytes as usize + 15) & !15);
+                self.nseg = self.nseg.saturating_add(1);
+                Emitted { packets: part.n, memory: Access::Ready }
+            }
+        }
+    }
+
+    /// Emits a single packet without payload.
+    #[inline]
+    pub fn emit_bare(&mut self, run: &Run) -> bool {
+        self.emit(run, 256, 0, false, |_, _| Access::Ready).packets == 1
+    }
+}

@@ -1,0 +1,357 @@
+//! The engine's private half of the verbs objects, reachable only inside its lock.
+
+use crate::arena::{RawSlice, Region};
+use crate::bucket::TokenBucket;
+use crate::counters::Counters;
+use crate::mem::Token;
+use crate::verbs::cause::Cause;
+use crate::verbs::types::{qp_state, QpAttr, QpInit, Sge, Wc};
+use crate::wire::Psn;
+
+/// Largest scatter/gather list that a configuration may ask for.
+pub const MAX_SGE: usize = 32;
+/// Message ends that may wait for slow memory on one QP.
+pub const MAX_FENCES: usize = 8;
+/// No object.
+pub const NONE: u32 = u32::MAX;
+
+/// Progress of one send WQE.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WqeState {
+    /// PSN of its first packet, once started.
+    pub psn: Psn,
+    /// PSNs that it takes.
+    pub npkts: u32,
+    /// READ: response packets placed.
+    pub done_pkts: u32,
+    /// Completion status, once done.
+    pub status: u8,
+    /// Has begun: `psn` and `npkts` hold.
+    pub started: bool,
+    /// Has ended; waits for its turn, and for room in the CQ.
+    pub done: bool,
+    /// Slow memory still places response bytes; `token` says which.
+    pub placing: bool,
+    /// Provider of the token.
+    pub provider: u8,
+    /// Of the last placement that was not ready at once.
+    pub token: Token,
+}
+
+/// Why a requester does not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Hold {
+    /// It may send.
+    #[default]
+    None,
+    /// The peer said RNR; until this time.
+    Rnr(u64),
+    /// Its token bucket is empty; until this time.
+    Rate(u64),
+    /// A request failed on this side; it waits for those before it to end, then the queue flushes.
+    Failed,
+    /// Slow memory fetches what it wants to send.
+    Memory(u8, Token),
+}
+
+/// The requester's state: what was sent, what was acknowledged.
+///
+/// Ring indexes are free-running: `una <= acked <= next <= tail`. Slots before `una` are released,
+/// WQEs before `acked` have ended, WQEs before `next` are wholly sent.
+#[derive(Default)]
+pub struct Req {
+    /// Oldest slot that is not released.
+    pub una: u32,
+    /// Oldest WQE that has not ended.
+    pub acked: u32,
+    /// The WQE being sent, or the next to begin.
+    pub next: u32,
+    /// Packets of `next` already sent (READ: PSNs already asked for).
+    pub cur_pkt: u32,
+    /// PSN of the next packet.
+    pub next_psn: Psn,
+    /// Oldest unacknowledged PSN.
+    pub una_psn: Psn,
+    /// One past the highest PSN ever sent.
+    pub max_psn: Psn,
+    /// Bytes that count against the peer's window.
+    pub inflight: u32,
+    /// Bytes asked for by READs and not yet received.
+    pub read_inflight: u32,
+    /// READ requests and atomics outstanding.
+    pub rd_out: u32,
+    /// Timeouts and sequence NAKs that may still follow without progress.
+    pub retry_left: u8,
+    /// RNR NAKs that may still follow.
+    pub rnr_left: u8,
+    /// Why it waits.
+    pub hold: Hold,
+    /// When the peer counts as silent; 0 = nothing outstanding.
+    pub ack_deadline: u64,
+    /// Sequence NAKs since the last progress.
+    pub naks: u8,
+    /// PSN at which the last rewind happened; a second NAK for it before progress is an echo.
+    pub rewound: Option<Psn>,
+    /// SQD: begin nothing new.
+    pub draining: bool,
+    /// SQ_DRAINED is owed.
+    pub drain_event: bool,
+}
+
+/// What kind of message arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Incoming {
+    /// None: the next packet must be FIRST or ONLY.
+    #[default]
+    Idle,
+    /// A SEND.
+    Send,
+    /// A WRITE.
+    Write,
+    /// UC: the rest of a message with a gap; dropped.
+    Skip,
+}
+
+/// The receive request that a message is using.
+#[derive(Clone, Copy)]
+pub struct TakenRecv {
+    /// One is taken and its CQE reserved.
+    pub taken: bool,
+    /// Of the request.
+    pub wr_id: u64,
+    /// Room in bytes.
+    pub length: u32,
+    /// Pieces.
+    pub num_sge: u32,
+    /// The pieces.
+    pub sges: [Sge; MAX_SGE],
+}
+
+impl Default for TakenRecv {
+    fn default() -> Self {
+        TakenRecv { taken: false, wr_id: 0, length: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
+    }
+}
+
+/// A READ or an atomic that was answered, kept for duplicates, and its answer while it is being sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resource {
+    /// In use.
+    pub valid: bool,
+    /// Atomic (then `value` is the answer), else READ.
+    pub atomic: bool,
+    /// First PSN.
+    pub psn: Psn,
+    /// PSNs.
+    pub npkts: u32,
+    /// Remote (our) address.
+    pub va: u64,
+    /// Key that the peer used.
+    pub rkey: u32,
+    /// Bytes.
+    pub len: u32,
+    /// Original value of an atomic.
+    pub value: u64,
+    /// MSN to send.
+    pub msn: u32,
+    /// Response packets already sent.
+    pub sent: u32,
+    /// Fences that must have passed before the answer may leave (it acknowledges what came before it).
+    pub after_fence: u32,
+}
+
+/// The end of a message whose bytes are still on their way into slow memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fence {
+    /// Provider.
+    pub provider: u8,
+    /// Last placement.
+    pub token: Token,
+    /// PSN that may be acknowledged afterwards.
+    pub psn: Psn,
+    /// MSN that goes with it.
+    pub msn: u32,
+    /// The receive completion that is due.
+    pub wc: Option<Wc>,
+    /// It is a solicited one.
+    pub solicited: bool,
+}
+
+/// The responder's state.
+#[derive(Default)]
+pub struct Resp {
+    /// Expected PSN.
+    pub epsn: Psn,
+    /// Messages completed.
+    pub msn: u32,
+    /// Last PSN that may be acknowledged, and the MSN to send with it.
+    pub ack_psn: Psn,
+    /// See `ack_psn`.
+    pub ack_msn: u32,
+    /// What arrives now.
+    pub incoming: Incoming,
+    /// Bytes of it received.
+    pub offset: u64,
+    /// WRITE: where it goes. The key is looked up anew for every packet: it may expire on the way.
+    pub va: u64,
+    /// WRITE: the key.
+    pub rkey: u32,
+    /// WRITE: its length by RETH.
+    pub dma_len: u32,
+    /// The receive request in use.
+    pub recv: TakenRecv,
+    /// An ACK is owed.
+    pub ack_owed: bool,
+    /// The owed ACK must not wait for company.
+    pub ack_now: bool,
+    /// Packets since the last ACK left.
+    pub pkts_since_ack: u32,
+    /// A NAK (AETH syndrome) is owed.
+    pub nak_owed: Option<u8>,
+    /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
+    pub nak_sent: bool,
+    /// Highest PSN seen since that NAK.
+    pub nak_high: Psn,
+    /// Answered READs and atomics, a ring.
+    pub resources: RawSlice<Resource>,
+    /// Where the next one goes.
+    pub res_next: u32,
+    /// Answers being sent: a ring of copies.
+    pub jobs: RawSlice<Resource>,
+    /// First job.
+    pub job_head: u32,
+    /// Jobs.
+    pub job_len: u32,
+    /// Message ends that wait for slow memory.
+    pub fences: [Fence; MAX_FENCES],
+    /// First of them.
+    pub fence_head: u32,
+    /// How many.
+    pub fence_len: u32,
+    /// Fences pushed since the QP began.
+    pub fences_pushed: u32,
+    /// Fences passed.
+    pub fences_passed: u32,
+    /// Last placement of the current message that was not ready at once.
+    pub placing: Option<(u8, Token)>,
+}
+
+/// The engine's half of a QP.
+#[derive(Default)]
+pub struct Qp {
+    /// Created and not destroyed.
+    pub live: bool,
+    /// `qp_type`.
+    pub kind: u32,
+    /// `qp_state`.
+    pub state: u32,
+    /// QP number.
+    pub qpn: u32,
+    /// Index of its PD.
+    pub pd: u32,
+    /// Index of the send CQ.
+    pub scq: u32,
+    /// Index of the receive CQ.
+    pub rcq: u32,
+    /// Index of the SRQ, or [`NONE`].
+    pub srq: u32,
+    /// What it was created with.
+    pub init: QpInit,
+    /// Attributes as they were set.
+    pub attr: QpAttr,
+    /// Path MTU in bytes.
+    pub mtu: u32,
+    /// Index of the peer (RC and UC from RTR on), or [`NONE`].
+    pub peer: u32,
+    /// ACK timeout in nanoseconds; the configured deadline when the attribute is 0.
+    pub timeout_ns: u64,
+    /// Send rate.
+    pub bucket: TokenBucket,
+    /// Progress of the send WQEs, by ring index.
+    pub wqes: RawSlice<WqeState>,
+    /// Requester.
+    pub req: Req,
+    /// Responder.
+    pub resp: Resp,
+    /// Ring memory of its queues, for the heap.
+    pub sq_mem: Option<Region>,
+    /// See `sq_mem`.
+    pub rq_mem: Option<Region>,
+    /// Asynchronous events that the program has not taken: bits by number of the event.
+    pub events: u32,
+    /// Events.
+    pub counters: Counters,
+    /// Why it failed.
+    pub cause: Cause,
+}
+
+impl Qp {
+    /// Whether packets from the peer are looked at.
+    #[inline]
+    pub fn can_receive(&self) -> bool {
+        matches!(self.state, qp_state::RTR | qp_state::RTS | qp_state::SQD | qp_state::SQE)
+    }
+    /// Whether the requester may send.
+    #[inline]
+    pub fn can_send(&self) -> bool {
+        matches!(self.state, qp_state::RTS | qp_state::SQD)
+    }
+    /// The state record of the WQE at a ring index.
+    #[inline]
+    pub fn wqe(&mut self, index: u32) -> &mut WqeState {
+        let mask = self.wqes.len() - 1;
+        &mut self.wqes[index as usize & mask]
+    }
+}
+
+/// The engine's half of a CQ.
+#[derive(Default)]
+pub struct Cq {
+    /// Created and not destroyed.
+    pub live: bool,
+    /// Ring memory, for the heap.
+    pub mem: Option<Region>,
+    /// Entries promised to receives that have begun.
+    pub reserved: u32,
+    /// QPs that use it, counted once per queue.
+    pub users: u32,
+    /// Sum of the depths of those queues (strict mode).
+    pub depth_sum: u32,
+}
+
+/// The engine's half of an SRQ.
+#[derive(Default)]
+pub struct Srq {
+    /// Created and not destroyed.
+    pub live: bool,
+    /// Ring memory, for the heap.
+    pub mem: Option<Region>,
+    /// Its PD.
+    pub pd: u32,
+    /// QPs that use it.
+    pub users: u32,
+    /// Raise the limit event below this; 0 = off.
+    pub limit: u32,
+    /// Asked for at creation.
+    pub max_sge: u32,
+    /// Asynchronous events not taken.
+    pub events: u32,
+}
+
+/// An address handle.
+#[derive(Clone, Copy, Default)]
+pub struct Ah {
+    /// Created and not destroyed.
+    pub live: bool,
+    /// Its PD.
+    pub pd: u32,
+    /// The peer.
+    pub peer: u32,
+}
+
+/// A protection domain.
+#[derive(Clone, Copy, Default)]
+pub struct Pd {
+    /// Objects that belong to it, besides MRs and windows.
+    pub users: u32,
+}

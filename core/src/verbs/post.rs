@@ -1,0 +1,228 @@
+//! Posting: from the caller's linked list of work requests into a ring. Bounded by the ring, no lock.
+//!
+//! Every pointer comes from a C program. Lists are followed only as far as the ring has room, so a cycle
+//! ends; SGE arrays are read only as far as the QP's limits.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::error::{Error, Result};
+use crate::mem::host;
+use crate::ring::Producer;
+use crate::verbs::shared::QpShared;
+use crate::verbs::types::{qp_state, qp_type, send_flags, wr_opcode, RecvWr, SendWr, Sge};
+use crate::verbs::wqe::{RecvWqe, SendWqe};
+
+/// Largest message in bytes (IBTA: 2^31).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+
+const ALLOWED_RC: u32 = 0x3ff;
+const ALLOWED_UC: u32 = 1 << wr_opcode::RDMA_WRITE
+    | 1 << wr_opcode::RDMA_WRITE_WITH_IMM
+    | 1 << wr_opcode::SEND
+    | 1 << wr_opcode::SEND_WITH_IMM
+    | 1 << wr_opcode::LOCAL_INV
+    | 1 << wr_opcode::BIND_MW;
+const ALLOWED_UD: u32 = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
+
+/// What a post left to do; also where it stopped at a bad request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Posted {
+    /// Requests that were posted.
+    pub count: u32,
+    /// The last one asked to leave the doorbell alone.
+    pub more: bool,
+}
+
+/// Posts a list of send requests.
+///
+/// # Safety
+/// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
+pub unsafe fn send(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr) -> (Posted, Result<()>) {
+    *bad = wr;
+    let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(Error::Busy)) };
+    let state = qp.state.load(Relaxed);
+    if matches!(state, qp_state::RESET | qp_state::INIT | qp_state::RTR) {
+        return (Posted::default(), Err(Error::Invalid));
+    }
+    let mut free = side.free();
+    let mut posted = Posted::default();
+    let mut outcome = Ok(());
+    while !wr.is_null() {
+        // SAFETY: the caller promises that `wr` is readable; the struct is copied once, so that what is
+        // checked is what is used.
+        let w = unsafe { core::ptr::read_unaligned(wr) };
+        let done = if free == posted.count { Err(Error::Again) } else { write_send(qp, &mut side, posted.count, &w) };
+        if let Err(e) = done {
+            *bad = wr;
+            outcome = Err(e);
+            break;
+        }
+        posted.count += 1;
+        posted.more = w.send_flags & send_flags::MORE != 0;
+        if posted.count == free {
+            // The engine may have released slots since; ask once more before giving up.
+            free = side.free();
+        }
+        wr = w.next;
+    }
+    side.publish(posted.count);
+    if outcome.is_ok() {
+        *bad = core::ptr::null();
+    } else {
+        // What was posted before the bad one must still leave.
+        posted.more = false;
+    }
+    (posted, outcome)
+}
+
+fn write_send(qp: &QpShared, side: &mut Producer<'_, SendWqe>, k: u32, w: &SendWr) -> Result<()> {
+    let kind = qp.kind.load(Relaxed);
+    let allowed = match kind {
+        qp_type::RC => ALLOWED_RC,
+        qp_type::UC => ALLOWED_UC,
+        _ => ALLOWED_UD,
+    };
+    if w.opcode > 31 || allowed & (1 << w.opcode) == 0 {
+        return Err(Error::Invalid);
+    }
+    let local = matches!(w.opcode, wr_opcode::LOCAL_INV | wr_opcode::BIND_MW);
+    let n = if local { 0 } else { w.num_sge };
+    if n < 0 || n as u32 > qp.max_send_sge.load(Relaxed) || (n > 0 && w.sg_list.is_null()) {
+        return Err(Error::Invalid);
+    }
+    let n = n as usize;
+    let atomic = matches!(w.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
+    let inline = w.send_flags & send_flags::INLINE != 0 && !local;
+    if inline && (atomic || w.opcode == wr_opcode::RDMA_READ) {
+        return Err(Error::Invalid);
+    }
+    let mut wqe = SendWqe {
+        wr_id: w.wr_id,
+        imm: w.imm_data,
+        opcode: w.opcode as u16,
+        flags: (w.send_flags & 0xffff) as u16,
+        num_sge: if inline { 0 } else { n as u16 },
+        inline: inline.into(),
+        ..SendWqe::default()
+    };
+    if qp.sig_all.load(Relaxed) != 0 {
+        wqe.flags |= send_flags::SIGNALED as u16;
+    }
+    let mut slot = side.slot(k);
+    let mut length = 0u64;
+    if n > 0 {
+        let tail = slot.tail_mut();
+        let max_inline = qp.max_inline.load(Relaxed) as usize;
+        for i in 0..n {
+            // SAFETY: `sg_list` holds at least `num_sge` readable elements, as the caller promises.
+            let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list.add(i)) };
+            if inline {
+                let at = length as usize;
+                let end = at.checked_add(sge.length as usize).ok_or(Error::MessageSize)?;
+                if end > max_inline {
+                    return Err(Error::MessageSize);
+                }
+                let dst = tail.get_mut(at..end).ok_or(Error::MessageSize)?;
+                host::fetch(sge.addr, dst).map_err(|_| Error::Fault)?;
+            } else {
+                let dst = tail.get_mut(i * 16..i * 16 + 16).ok_or(Error::Invalid)?;
+                dst[..8].copy_from_slice(&sge.addr.to_ne_bytes());
+                dst[8..12].copy_from_slice(&sge.length.to_ne_bytes());
+                dst[12..].copy_from_slice(&sge.lkey.to_ne_bytes());
+            }
+            length += u64::from(sge.length);
+        }
+    }
+    if length > MAX_MESSAGE {
+        return Err(Error::MessageSize);
+    }
+    wqe.length = length;
+    match w.opcode {
+        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
+            // SAFETY: plain integers.
+            let r = unsafe { w.wr.rdma };
+            wqe.remote_addr = r.remote_addr;
+            wqe.rkey = r.rkey;
+        }
+        wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
+            if length != 8 {
+                return Err(Error::Invalid);
+            }
+            // SAFETY: plain integers.
+            let r = unsafe { w.wr.atomic };
+            wqe.remote_addr = r.remote_addr;
+            wqe.rkey = r.rkey;
+            wqe.a = r.compare_add;
+            wqe.b = r.swap;
+        }
+        wr_opcode::BIND_MW => {
+            wqe.a = w.bind_mw.mw;
+            wqe.rkey = w.bind_mw.rkey;
+            wqe.b = w.bind_mw.bind_info.mr;
+            wqe.remote_addr = w.bind_mw.bind_info.addr;
+            wqe.length = w.bind_mw.bind_info.length;
+            wqe.access = w.bind_mw.bind_info.mw_access_flags;
+        }
+        _ if kind == qp_type::UD => {
+            // SAFETY: plain integers.
+            let u = unsafe { w.wr.ud };
+            wqe.a = u.ah;
+            wqe.b = u64::from(u.remote_qpn) << 32 | u64::from(u.remote_qkey);
+        }
+        _ => {}
+    }
+    *slot.header_mut() = wqe;
+    Ok(())
+}
+
+/// Posts a list of receive requests into `ring`, with at most `max_sge` pieces each. Returns how many.
+///
+/// # Safety
+/// As for [`send`].
+pub unsafe fn recv(
+    ring: &crate::ring::SlotRing<RecvWqe>,
+    max_sge: u32,
+    mut wr: *const RecvWr,
+    bad: &mut *const RecvWr,
+) -> Result<u32> {
+    *bad = wr;
+    let mut side = ring.producer().ok_or(Error::Busy)?;
+    let mut free = side.free();
+    let mut count = 0;
+    let mut outcome = Ok(());
+    while !wr.is_null() {
+        // SAFETY: the caller promises that `wr` is readable; copied once.
+        let w = unsafe { core::ptr::read_unaligned(wr) };
+        let n = w.num_sge;
+        if free == count {
+            outcome = Err(Error::Again);
+        } else if n < 0 || n as u32 > max_sge || (n > 0 && w.sg_list.is_null()) {
+            outcome = Err(Error::Invalid);
+        }
+        if outcome.is_err() {
+            *bad = wr;
+            break;
+        }
+        let mut slot = side.slot(count);
+        let mut length = 0u64;
+        for (i, dst) in slot.tail_mut().chunks_exact_mut(16).take(n as usize).enumerate() {
+            // SAFETY: `sg_list` holds at least `num_sge` readable elements, as the caller promises.
+            let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list.add(i)) };
+            dst[..8].copy_from_slice(&sge.addr.to_ne_bytes());
+            dst[8..12].copy_from_slice(&sge.length.to_ne_bytes());
+            dst[12..].copy_from_slice(&sge.lkey.to_ne_bytes());
+            length += u64::from(sge.length);
+        }
+        *slot.header_mut() =
+            RecvWqe { wr_id: w.wr_id, num_sge: n as u32, length: length.min(u64::from(u32::MAX)) as u32 };
+        count += 1;
+        if count == free {
+            free = side.free();
+        }
+        wr = w.next;
+    }
+    side.publish(count);
+    outcome?;
+    *bad = core::ptr::null();
+    Ok(count)
+}

@@ -1,0 +1,269 @@
+//! What program threads and the engine share: rings and a few flags. Everything here is atomic.
+//!
+//! A program thread reaches a ring through its guarded side (`producer()`, `consumer()`: one thread at a
+//! time, a second one is told so); the engine through [`EngineKey`], which exists once per engine and
+//! lives behind its lock.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::arena::{Region, Table, Walk};
+use crate::bitmap::AtomicBitmap;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::ring::{EngineConsumer, EngineProducer, SlotRing};
+use crate::verbs::types::Wc;
+use crate::verbs::wqe::{RecvWqe, SendWqe};
+
+/// Proof that the holder is inside the engine's lock. One per engine; not `Clone`.
+pub struct EngineKey(());
+
+impl EngineKey {
+    /// Makes the key.
+    ///
+    /// # Safety
+    /// At most one key per engine, and it is only reachable by the holder of the engine's lock.
+    #[allow(unsafe_code)]
+    pub unsafe fn new() -> Self {
+        EngineKey(())
+    }
+}
+
+/// Tags of handles, by object type.
+#[allow(missing_docs)]
+pub mod tag {
+    pub const PD: u8 = 1;
+    pub const MR: u8 = 2;
+    pub const MW: u8 = 3;
+    pub const CQ: u8 = 4;
+    pub const QP: u8 = 5;
+    pub const SRQ: u8 = 6;
+    pub const AH: u8 = 7;
+}
+
+/// The shared half of a QP.
+#[derive(Default)]
+pub struct QpShared {
+    /// Send queue.
+    pub sq: SlotRing<SendWqe>,
+    /// Receive queue; not installed when the QP uses an SRQ.
+    pub rq: SlotRing<RecvWqe>,
+    /// Snapshot of the state (`qp_state`), written by the engine.
+    pub state: AtomicU32,
+    /// `qp_type`.
+    pub kind: AtomicU32,
+    /// 1: every request is signalled.
+    pub sig_all: AtomicU32,
+    /// Pieces of a send request.
+    pub max_send_sge: AtomicU32,
+    /// Pieces of a receive request.
+    pub max_recv_sge: AtomicU32,
+    /// Inline bytes.
+    pub max_inline: AtomicU32,
+}
+
+/// The shared half of a CQ.
+#[derive(Default)]
+pub struct CqShared {
+    /// Completions.
+    pub ring: SlotRing<Wc>,
+    /// 0 not armed, 1 for solicited completions, 2 for any.
+    pub armed: AtomicU32,
+    /// The engine waits for room.
+    pub starved: AtomicBool,
+}
+
+/// The shared half of an SRQ.
+#[derive(Default)]
+pub struct SrqShared {
+    /// Receive requests.
+    pub rq: SlotRing<RecvWqe>,
+    /// Pieces of a request.
+    pub max_sge: AtomicU32,
+}
+
+/// All that program threads reach without the engine's lock.
+pub struct Shared {
+    /// By QP index.
+    pub qps: Table<QpShared>,
+    /// By CQ index.
+    pub cqs: Table<CqShared>,
+    /// By SRQ index.
+    pub srqs: Table<SrqShared>,
+    /// Handles of QPs.
+    pub qp_pool: Pool,
+    /// Handles of CQs.
+    pub cq_pool: Pool,
+    /// Handles of SRQs.
+    pub srq_pool: Pool,
+    /// QPs with new work.
+    pub active: AtomicBitmap,
+    /// CQs whose arming was met, not yet taken by the program.
+    pub cq_events: AtomicBitmap,
+    /// Some CQ that was full has room again.
+    pub room: AtomicBool,
+    /// Something for the program's descriptor: an armed CQ or an asynchronous event.
+    pub notify: AtomicBool,
+}
+
+impl Shared {
+    /// Lays out the shared tables.
+    pub fn carve(w: &mut Walk, c: &Config) -> Result<Self> {
+        let limit = |n: u32| (n as usize).max(64).saturating_mul(16).min(1 << 16);
+        Ok(Shared {
+            qps: Table::carve(w, c.max_qp as usize, limit(c.max_qp), |_| QpShared::default())?,
+            cqs: Table::carve(w, c.max_cq as usize, limit(c.max_cq), |_| CqShared::default())?,
+            srqs: Table::carve(w, c.max_srq as usize, limit(c.max_srq), |_| SrqShared::default())?,
+            qp_pool: Pool::carve(w, tag::QP, c.max_qp as usize, limit(c.max_qp))?,
+            cq_pool: Pool::carve(w, tag::CQ, c.max_cq as usize, limit(c.max_cq))?,
+            srq_pool: Pool::carve(w, tag::SRQ, c.max_srq as usize, limit(c.max_srq))?,
+            active: AtomicBitmap::carve(w, limit(c.max_qp))?,
+            cq_events: AtomicBitmap::carve(w, limit(c.max_cq))?,
+            room: AtomicBool::new(false),
+            notify: AtomicBool::new(false),
+        })
+    }
+
+    /// The engine's view of a send queue.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn sq(&self, qp: usize, _key: &EngineKey) -> EngineConsumer<'_, SendWqe> {
+        // SAFETY: the key exists once and only inside the engine's lock, so no other engine side is in use.
+        unsafe { self.qps[qp].sq.engine_consumer() }
+    }
+
+    /// The engine's view of a receive queue.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn rq(&self, qp: usize, _key: &EngineKey) -> EngineConsumer<'_, RecvWqe> {
+        // SAFETY: as for `sq`.
+        unsafe { self.qps[qp].rq.engine_consumer() }
+    }
+
+    /// The engine's view of a shared receive queue.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn srq(&self, srq: usize, _key: &EngineKey) -> EngineConsumer<'_, RecvWqe> {
+        // SAFETY: as for `sq`.
+        unsafe { self.srqs[srq].rq.engine_consumer() }
+    }
+
+    /// The engine's view of a CQ.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn cq(&self, cq: usize, _key: &EngineKey) -> EngineProducer<'_, Wc> {
+        // SAFETY: as for `sq`.
+        unsafe { self.cqs[cq].ring.engine_producer() }
+    }
+
+    /// Marks an armed CQ as having an event and asks for the descriptor to be raised.
+    #[inline]
+    pub fn raise_cq(&self, cq: usize) {
+        self.cq_events.set(cq);
+        self.notify.store(true, Ordering::Release);
+    }
+
+    /// Gives a QP that nobody knows yet its send ring.
+    #[allow(unsafe_code)]
+    pub fn install_qp(&self, qp: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
+        // SAFETY: the caller holds the engine's lock and its index is free: no handle to it is valid, so no
+        // program thread is inside; the region was allocated for this ring.
+        unsafe { self.qps[qp].sq.install(mem, capacity, stride) }
+    }
+
+    /// Gives a QP that nobody knows yet its receive ring.
+    #[allow(unsafe_code)]
+    pub fn install_rq(&self, qp: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
+        // SAFETY: as for `install_qp`.
+        unsafe { self.qps[qp].rq.install(mem, capacity, stride) }
+    }
+
+    /// A QP that nobody knows yet has no receive ring.
+    #[allow(unsafe_code)]
+    pub fn remove_rq(&self, qp: usize, _key: &EngineKey) {
+        // SAFETY: as for `install_qp`.
+        unsafe { self.qps[qp].rq.uninstall() }
+    }
+
+    /// Gives a new CQ its ring.
+    #[allow(unsafe_code)]
+    pub fn install_cq(&self, cq: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
+        // SAFETY: as for `install_qp`.
+        unsafe { self.cqs[cq].ring.install(mem, capacity, stride) }
+    }
+
+    /// Gives a new SRQ its ring.
+    #[allow(unsafe_code)]
+    pub fn install_srq(&self, srq: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
+        // SAFETY: as for `install_qp`.
+        unsafe { self.srqs[srq].rq.install(mem, capacity, stride) }
+    }
+
+    /// Moves the entries of a CQ into a new ring and swaps it in.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a thread polls the CQ. [`Error::Invalid`]: the entries do not fit.
+    #[allow(unsafe_code)]
+    pub fn swap_cq(&self, cq: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) -> Result<()> {
+        let ring = &self.cqs[cq].ring;
+        let mut side = ring.consumer().ok_or(Error::Busy)?;
+        if side.len() > capacity {
+            return Err(Error::Invalid);
+        }
+        let fresh = SlotRing::<Wc>::default();
+        // SAFETY: `fresh` is a local ring nobody else knows; the region was allocated for it.
+        unsafe { fresh.install(mem, capacity, stride) };
+        // SAFETY: the only producer of a local ring.
+        let mut to = unsafe { fresh.engine_producer() };
+        while let Some(wc) = side.pop() {
+            to.push(wc)?;
+        }
+        // SAFETY: the consumer side is held (`side`), the producer side by the lock: nobody is inside `ring`,
+        // and `fresh` is local.
+        unsafe { ring.adopt(&fresh) };
+        Ok(())
+    }
+
+    /// Takes the ring of a CQ away.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a thread polls it.
+    #[allow(unsafe_code)]
+    pub fn remove_cq(&self, cq: usize, _key: &EngineKey) -> Result<()> {
+        let ring = &self.cqs[cq].ring;
+        let _side = ring.consumer().ok_or(Error::Busy)?;
+        // SAFETY: both sides are held: the consumer by `_side`, the producer by the lock.
+        unsafe { ring.uninstall() };
+        Ok(())
+    }
+
+    /// Takes the ring of an SRQ away.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a thread posts to it.
+    #[allow(unsafe_code)]
+    pub fn remove_srq(&self, srq: usize, _key: &EngineKey) -> Result<()> {
+        let ring = &self.srqs[srq].rq;
+        let _side = ring.producer().ok_or(Error::Busy)?;
+        // SAFETY: both sides are held: the producer by `_side`, the consumer by the lock.
+        unsafe { ring.uninstall() };
+        Ok(())
+    }
+
+    /// Runs `reset` while no thread can post to the QP, then takes its rings away.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a thread posts to it; `reset` did not run.
+    #[allow(unsafe_code)]
+    pub fn close_qp(&self, qp: usize, reset: impl FnOnce()) -> Result<()> {
+        let q = &self.qps[qp];
+        let _send = q.sq.producer().ok_or(Error::Busy)?;
+        let _recv = q.rq.producer().ok_or(Error::Busy)?;
+        reset();
+        // SAFETY: the producer sides are held here, the consumer sides by the engine's lock, which `reset` needs too.
+        unsafe { q.sq.uninstall() };
+        // SAFETY: as above.
+        unsafe { q.rq.uninstall() };
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! The QP state machine as a declared table: which transitions exist for which type of QP, which
+//! attributes each of them needs and which it may carry besides.
+//!
+//! Read first: IBTA volume 1, 10.3.1 "Queue pair and EE context states" and 11.2.5.2 "Modify queue
+//! pair" (the tables of required and optional attributes); `ibv_modify_qp(3)` has the same for
+//! RoCE. What alternate paths and path migration would add is left out: the device has neither.
+//!
+//! ```text
+//!             modify            modify           modify
+//!   RESET ------------> INIT ------------> RTR ------------> RTS <----> SQD
+//!     ^                                                     |   ^
+//!     |                                   (UC, UD: a send   v   | modify
+//!   any state                              request failed)  SQE
+//!
+//!   any state ------------> ERR            (modify, or an error of the connection)
+//! ```
+//! `docs/qp-states.dot` is this table as a graph; a test writes and compares it.
+
+use crate::error::{Error, Result};
+use crate::verbs::types::{access, mtu, qp_attr_mask as m, qp_state as s, qp_type, QpAttr};
+
+/// Required and optional attributes of one transition, for one type of QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// [`crate::verbs::types::qp_attr_mask`] bits that must be set (STATE is understood).
+    pub required: u32,
+    /// Bits that may be set besides.
+    pub optional: u32,
+}
+
+/// One line of [`TABLE`].
+#[derive(Clone, Copy, Debug)]
+pub struct Transition {
+    /// State before.
+    pub from: u32,
+    /// State after; equal to `from` where attributes may change within a state.
+    pub to: u32,
+    /// What RC needs; `None`: this transition does not exist for the type.
+    pub rc: Option<Need>,
+    /// What UC needs.
+    pub uc: Option<Need>,
+    /// What UD needs.
+    pub ud: Option<Need>,
+}
+
+const fn need(required: u32, optional: u32) -> Option<Need> {
+    Some(Need { required, optional })
+}
+
+/// A transition that carries no attribute, for every type.
+const fn bare(from: u32, to: u32) -> Transition {
+    Transition { from, to, rc: need(0, 0), uc: need(0, 0), ud: need(0, 0) }
+}
+
+/// What every way into RTS may carry.
+const INTO_RTS: [u32; 3] = [
+    m::CUR_STATE | m::ACCESS_FLAGS | m::MIN_RNR_TIMER | m::RATE_LIMIT,
+    m::CUR_STATE | m::ACCESS_FLAGS | m::RATE_LIMIT,
+    m::CUR_STATE | m::QKEY | m::RATE_LIMIT,
+];
+
+/// Every legal transition by modify. The two ways that lead out of any state come first.
+/// RTS to SQE is not here: only the engine makes it.
+pub const TABLE: &[Transition] = &[
+    bare(s::RESET, s::RESET),
+    bare(s::INIT, s::RESET),
+    bare(s::RTR, s::RESET),
+    bare(s::RTS, s::RESET),
+    bare(s::SQD, s::RESET),
+    Transition { rc: None, ..bare(s::SQE, s::RESET) },
+    bare(s::ERR, s::RESET),
+    bare(s::RESET, s::ERR),
+    bare(s::INIT, s::ERR),
+    bare(s::RTR, s::ERR),
+    bare(s::RTS, s::ERR),
+    bare(s::SQD, s::ERR),
+    Transition { rc: None, ..bare(s::SQE, s::ERR) },
+    bare(s::ERR, s::ERR),
+    Transition {
+        from: s::RESET,
+        to: s::INIT,
+        rc: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
+        uc: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
+        ud: need(m::PKEY_INDEX | m::PORT | m::QKEY, 0),
+    },
+    Transition {
+        from: s::INIT,
+        to: s::INIT,
+        rc: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
+        uc: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
+        ud: need(0, m::PKEY_INDEX | m::PORT | m::QKEY),
+    },
+    Transition {
+        from: s::INIT,
+        to: s::RTR,
+        rc: need(
+            m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER,
+            m::PKEY_INDEX | m::ACCESS_FLAGS,
+        ),
+        uc: need(m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN, m::PKEY_INDEX | m::ACCESS_FLAGS),
+        ud: need(0, m::PKEY_INDEX | m::QKEY),
+    },
+    Transition {
+        from: s::RTR,
+        to: s::RTS,
+        rc: need(m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC, INTO_RTS[0]),
+        uc: need(m::SQ_PSN, INTO_RTS[1]),
+        ud: need(m::SQ_PSN, INTO_RTS[2]),
+    },
+    Transition {
+        from: s::RTS,
+        to: s::RTS,
+        rc: need(0, INTO_RTS[0]),
+        uc: need(0, INTO_RTS[1]),
+        ud: need(0, INTO_RTS[2]),
+    },
+    Transition {
+        from: s::RTS,
+        to: s::SQD,
+        rc: need(0, m::EN_SQD_ASYNC_NOTIFY),
+        uc: need(0, m::EN_SQD_ASYNC_NOTIFY),
+        ud: need(0, m::EN_SQD_ASYNC_NOTIFY),
+    },
+    // The one state in which the path and the retry numbers of a connected QP may change. The peer's
+    // address may not (a path never changes after RTR), so AV is taken only where it names the same peer.
+    Transition {
+        from: s::SQD,
+        to: s::SQD,
+        rc: need(
+            0,
+            m::PORT
+                | m::AV
+                | m::TIMEOUT
+                | m::RETRY_CNT
+                | m::RNR_RETRY
+                | m::MAX_QP_RD_ATOMIC
+                | m::MAX_DEST_RD_ATOMIC
+                | m::ACCESS_FLAGS
+                | m::PKEY_INDEX
+                | m::MIN_RNR_TIMER,
+        ),
+        uc: need(0, m::AV | m::ACCESS_FLAGS | m::PKEY_INDEX),
+        ud: need(0, m::PKEY_INDEX | m::QKEY),
+    },
+    Transition {
+        from: s::SQD,
+        to: s::RTS,
+        rc: need(0, INTO_RTS[0]),
+        uc: need(0, INTO_RTS[1]),
+        ud: need(0, INTO_RTS[2]),
+    },
+    Transition { from: s::SQE, to: s::RTS, rc: None, uc: need(0, INTO_RTS[1]), ud: need(0, INTO_RTS[2]) },
+];
+
+/// What the transition needs, `None` where it does not exist for this type of QP.
+pub fn lookup(qp_type: u32, from: u32, to: u32) -> Option<Need> {
+    let line = TABLE.iter().find(|t| t.from == from && t.to == to)?;
+    match qp_type {
+        qp_type::RC => line.rc,
+        qp_type::UC => line.uc,
+        qp_type::UD => line.ud,
+        _ => None,
+    }
+}
+
+/// Whether a modify from `from` to `to` may carry exactly the attributes of `mask`.
+///
+/// # Errors
+/// [`Error::Invalid`]: no such transition, an attribute is missing, or one is not allowed here.
+pub fn check(qp_type: u32, from: u32, to: u32, mask: u32) -> Result<()> {
+    let need = lookup(qp_type, from, to).ok_or(Error::Invalid)?;
+    let given = mask & !m::STATE;
+    let complete = given & need.required == need.required;
+    let allowed = given & !(need.required | need.optional) == 0;
+    if complete && allowed {
+        Ok(())
+    } else {
+        Err(Error::Invalid)
+    }
+}
+
+/// What the device can carry; values above are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest path MTU code of the port ([`crate::verbs::types::mtu`]).
+    pub max_mtu: u32,
+    /// Largest number of READs and atomics outstanding per QP, as requester and as responder.
+    pub max_rd_atomic: u32,
+}
+
+/// Largest number that fits the 24 bits of a PSN or QPN.
+const MAX_24: u32 = 0x00ff_ffff;
+
+/// Access flags that a QP may be given; those without a meaning for a QP are ignored, as NICs do.
+const QP_ACCESS: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::MW_BIND
+    | access::ZERO_BASED
+    | access::ON_DEMAND
+    | access::HUGETLB
+    | access::RELAXED_ORDERING;
+
+/// Checks the values of the attributes that `mask` names; the others are not looked at.
+///
+/// # Errors
+/// [`Error::Invalid`]: a value is out of its range, or above what the port or device carries.
+pub fn validate(qp_type: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Result<()> {
+    let has = |bit: u32| mask & bit != 0;
+    let bad = (has(m::STATE) && attr.qp_state > s::ERR)
+        || (has(m::CUR_STATE) && attr.cur_qp_state > s::ERR)
+        || (has(m::PKEY_INDEX) && attr.pkey_index != 0)
+        || (has(m::PORT) && attr.port_num != 1)
+        || (has(m::ACCESS_FLAGS) && attr.qp_access_flags & !QP_ACCESS != 0)
+        || (has(m::PATH_MTU) && (attr.path_mtu < mtu::MTU_256 || attr.path_mtu > limits.max_mtu.min(mtu::MTU_4096)))
+        || (has(m::RQ_PSN) && attr.rq_psn > MAX_24)
+        || (has(m::SQ_PSN) && attr.sq_psn > MAX_24)
+        // The last QPN stands for multicast, which no connection can have as its peer.
+        || (has(m::DEST_QPN) && (attr.dest_qp_num > MAX_24 || (qp_type != qp_type::UD && attr.dest_qp_num == MAX_24)))
+        || (has(m::TIMEOUT) && attr.timeout > 31)
+        || (has(m::RETRY_CNT) && attr.retry_cnt > 7)
+        || (has(m::RNR_RETRY) && attr.rnr_retry > 7)
+        || (has(m::MIN_RNR_TIMER) && attr.min_rnr_timer > 31)
+        || (has(m::MAX_QP_RD_ATOMIC) && u32::from(attr.max_rd_atomic) > limits.max_rd_atomic)
+        || (has(m::MAX_DEST_RD_ATOMIC) && u32::from(attr.max_dest_rd_atomic) > limits.max_rd_atomic)
+        || (has(m::AV) && !is_unicast(&attr.ah.dgid));
+    if bad {
+        Err(Error::Invalid)
+    } else {
+        Ok(())
+    }
+}
+
+/// Checks a whole modify call against the QP's present state and returns the state it leads to.
+///
+/// Without STATE in the mask the state stays (INIT, RTS and SQD allow that). With CUR_STATE the
+/// program says what it believes; where it is wrong, the call fails and changes nothing.
+///
+/// # Errors
+/// [`Error::Invalid`], for the reasons of [`check`] and [`validate`].
+pub fn modify(qp_type: u32, from: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Result<u32> {
+    if mask & m::CUR_STATE != 0 && attr.cur_qp_state != from {
+        return Err(Error::Invalid);
+    }
+    let to = if mask & m::STATE != 0 { attr.qp_state } else { from };
+    check(qp_type, from, to, mask)?;
+    validate(qp_type, attr, mask, limits)?;
+    Ok(to)
+}
+
+/// Whether a GID names one interface: neither empty, nor multicast, nor IPv4 broadcast.
+pub fn is_unicast(gid: &[u8; 16]) -> bool {
+    let ip = core::net::Ipv6Addr::from(*gid);
+    match ip.to_ipv4_mapped() {
+        Some(v4) => !v4.is_unspecified() && !v4.is_multicast() && !v4.is_broadcast(),
+        None => !ip.is_unspecified() && !ip.is_multicast(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+use super::*;
+use std::fmt::Write;
+use std::string::String;
+use std::{env, fs, path::PathBuf};
+
+const STATES: [(u32, &str); 7] = [
+    (s::RESET, "RESET"),
+    (s::INIT, "INIT"),
+    (s::RTR, "RTR"),
+    (s::RTS, "RTS"),
+    (s::SQD, "SQD"),
+    (s::SQE, "SQE"),
+    (s::ERR, "ERR"),
+];
+const TYPES: [(u32, &str); 3] = [(qp_type::RC, "RC"), (qp_type::UC, "UC"), (qp_type::UD, "UD")];
+const BITS: [(u32, &str); 18] = [
+    (m::CUR_STATE, "CUR_STATE"),
+    (m::EN_SQD_ASYNC_NOTIFY, "EN_SQD_ASYNC_NOTIFY"),
+    (m::ACCESS_FLAGS, "ACCESS_FLAGS"),
+    (m::PKEY_INDEX, "PKEY_INDEX"),
+    (m::PORT, "PORT"),
+    (m::QKEY, "QKEY"),
+    (m::AV, "AV"),
+    (m::PATH_MTU, "PATH_MTU"),
+    (m::TIMEOUT, "TIMEOUT"),
+    (m::RETRY_CNT, "RETRY_CNT"),
+    (m::RNR_RETRY, "RNR_RETRY"),
+    (m::RQ_PSN, "RQ_PSN"),
+    (m::MAX_QP_RD_ATOMIC, "MAX_QP_RD_ATOMIC"),
+    (m::MIN_RNR_TIMER, "MIN_RNR_TIMER"),
+    (m::SQ_PSN, "SQ_PSN"),
+    (m::MAX_DEST_RD_ATOMIC, "MAX_DEST_RD_ATOMIC"),
+    (m::DEST_QPN, "DEST_QPN"),
+    (m::RATE_LIMIT, "RATE_LIMIT"),
+];
+const LIMITS: Limits = Limits { max_mtu: mtu::MTU_4096, max_rd_atomic: 16 };
+
+fn name(state: u32) -> &'static str {
+    STATES[state as usize].1
+}
+
+fn names(mask: u32) -> String {
+    let set: std::vec::Vec<_> = BITS.iter().filter(|b| mask & b.0 != 0).map(|b| b.1).collect();
+    set.join(" ")
+}
+
+/// The graph, one edge for each transition and set of types that share its attributes.
+fn dot() -> String {
+    let mut out = String::new();
+    out.push_str("// QP states, written from core/src/verbs/transition.rs by its tests (GDRC_BLESS=1 rewrites it).\n");
+    out.push_str("// On an edge: types, required attributes, then optional ones in brackets.\n");
+    out.push_str("digraph qp_states {\n  rankdir=LR;\n  node [shape=box];\n");
+    for t in TABLE {
+        for ((_, ty), need) in TYPES.iter().zip([t.rc, t.uc, t.ud]) {
+            let Some(need) = need else { continue };
+            let (req, opt) = (names(need.required), names(need.optional));
+            write!(out, "  {} -> {} [label=\"{ty}", name(t.from), name(t.to)).unwrap();
+            if !req.is_empty() {
+                write!(out, "\\n{req}").unwrap();
+            }
+            if !opt.is_empty() {
+                write!(out, "\\n[{opt}]").unwrap();
+            }
+            out.push_str("\"];\n");
+        }
+    }
+    out.push_str("  RTS -> SQE [style=dashed, label=\"UC UD\\na send request failed\"];\n}\n");
+    out
+}
+
+/// The checked-in graph is the snapshot of the table: a change of either shows here.
+#[test]
+fn table_matches_the_graph_in_docs() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/qp-states.dot");
+    let now = dot();
+    if env::var_os("GDRC_BLESS").is_some() {
+        fs::write(&path, &now).unwrap();
+    }
+    let before = fs::read_to_string(&path).unwrap();
+    assert_eq!(before, now, "docs/qp-states.dot is out of date: run the test with GDRC_BLESS=1 and look at the diff");
+}
+
+#[test]
+fn table_has_each_transition_once() {
+    for (i, a) in TABLE.iter().enumerate() {
+        assert!(TABLE[i + 1..].iter().all(|b| (a.from, a.to) != (b.from, b.to)), "{} -> {}", name(a.from), name(a.to));
+        for need in [a.rc, a.uc, a.ud].into_iter().flatten() {
+            assert_eq!(need.required & need.optional, 0);
+        }
+    }
+}
+
+#[test]
+fn every_state_leads_to_reset_and_err() {
+    for (ty, _) in TYPES {
+        for (from, _) in STATES {
+            let exists = !(ty == qp_type::RC && from == s::SQE);
+            assert_eq!(check(ty, from, s::RESET, m::STATE).is_ok(), exists);
+            assert_eq!(check(ty, from, s::ERR, m::STATE).is_ok(), exists);
+            assert!(check(ty, from, s::ERR, m::STATE | m::QKEY).is_err());
+        }
+    }
+}
+
+/// The masks that the common programs (rping, perftest, UCX) use.
+#[test]
+fn usual_bring_up_is_accepted() {
+    let init = m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS;
+    let rtr = m::STATE | m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+    let rts = m::STATE | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC;
+    assert_eq!(check(qp_type::RC, s::RESET, s::INIT, init), Ok(()));
+    assert_eq!(check(qp_type::RC, s::INIT, s::RTR, rtr), Ok(()));
+    assert_eq!(check(qp_type::RC, s::RTR, s::RTS, rts), Ok(()));
+    let uc_rtr = m::STATE | m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
+    assert_eq!(check(qp_type::UC, s::INIT, s::RTR, uc_rtr), Ok(()));
+    assert_eq!(check(qp_type::UC, s::RTR, s::RTS, m::STATE | m::SQ_PSN), Ok(()));
+    assert_eq!(check(qp_type::UD, s::RESET, s::INIT, m::STATE | m::PKEY_INDEX | m::PORT | m::QKEY), Ok(()));
+    assert_eq!(check(qp_type::UD, s::INIT, s::RTR, m::STATE), Ok(()));
+    assert_eq!(check(qp_type::UD, s::RTR, s::RTS, m::STATE | m::SQ_PSN), Ok(()));
+    assert_eq!(check(qp_type::RC, s::RTS, s::SQD, m::STATE | m::EN_SQD_ASYNC_NOTIFY), Ok(()));
+    assert_eq!(check(qp_type::RC, s::SQD, s::RTS, m::STATE), Ok(()));
+    assert_eq!(check(qp_type::UC, s::SQE, s::RTS, m::STATE), Ok(()));
+}
+
+/// Each required bit is missed, each bit that is neither required nor optional is refused.
+#[test]
+fn each_attribute_counts() {
+    for t in TABLE {
+        for ((ty, _), need) in TYPES.iter().zip([t.rc, t.uc, t.ud]) {
+            let Some(need) = need else {
+                assert!(check(*ty, t.from, t.to, m::STATE).is_err());
+                continue;
+            };
+            assert_eq!(check(*ty, t.from, t.to, m::STATE | need.required), Ok(()));
+            assert_eq!(check(*ty, t.from, t.to, m::STATE | need.required | need.optional), Ok(()));
+            for bit in (0..32).map(|b| 1u32 << b).filter(|b| *b != m::STATE) {
+                if need.required & bit != 0 {
+                    assert!(check(*ty, t.from, t.to, m::STATE | (need.required & !bit)).is_err());
+                } else if need.optional & bit == 0 {
+                    assert!(check(*ty, t.from, t.to, m::STATE | need.required | bit).is_err());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_other_transition_and_no_other_type() {
+    for from in 0..9 {
+        for to in 0..9 {
+            let declared = TABLE.iter().any(|t| t.from == from && t.to == to);
+            assert_eq!(lookup(qp_type::UD, from, to).is_some(), declared);
+            for ty in [0, 1, 5, 8, 9, 0xff, u32::MAX] {
+                assert!(check(ty, from, to, m::STATE).is_err());
+            }
+        }
+    }
+    assert!(check(qp_type::RC, s::RESET, s::RTS, m::STATE).is_err());
+    assert!(check(qp_type::UD, s::RTS, s::SQE, m::STATE).is_err());
+}
+
+fn good() -> QpAttr {
+    let mut a = QpAttr { path_mtu: mtu::MTU_1024, port_num: 1, ..QpAttr::default() };
+    a.ah.dgid = core::net::Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().octets();
+    a
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    let all = BITS.iter().fold(m::STATE, |x, b| x | b.0);
+    assert_eq!(validate(qp_type::RC, &good(), all, LIMITS), Ok(()));
+    let check = |bit: u32, f: fn(&mut QpAttr)| {
+        let mut a = good();
+        f(&mut a);
+        assert!(validate(qp_type::RC, &a, all, LIMITS).is_err(), "bit {bit:#x}");
+        assert_eq!(validate(qp_type::RC, &a, all & !bit, LIMITS), Ok(()), "bit {bit:#x} not named, not looked at");
+    };
+    check(m::STATE, |a| a.qp_state = 7);
+    check(m::CUR_STATE, |a| a.cur_qp_state = u32::MAX);
+    check(m::PKEY_INDEX, |a| a.pkey_index = 1);
+    check(m::PORT, |a| a.port_num = 0);
+    check(m::PORT, |a| a.port_num = 2);
+    check(m::ACCESS_FLAGS, |a| a.qp_access_flags = 1 << 31);
+    check(m::PATH_MTU, |a| a.path_mtu = 0);
+    check(m::PATH_MTU, |a| a.path_mtu = 6);
+    check(m::RQ_PSN, |a| a.rq_psn = 1 << 24);
+    check(m::SQ_PSN, |a| a.sq_psn = 1 << 24);
+    check(m::DEST_QPN, |a| a.dest_qp_num = 1 << 24);
+    check(m::DEST_QPN, |a| a.dest_qp_num = MAX_24);
+    check(m::TIMEOUT, |a| a.timeout = 32);
+    check(m::RETRY_CNT, |a| a.retry_cnt = 8);
+    check(m::RNR_RETRY, |a| a.rnr_retry = 8);
+    check(m::MIN_RNR_TIMER, |a| a.min_rnr_timer = 32);
+    check(m::MAX_QP_RD_ATOMIC, |a| a.max_rd_atomic = 17);
+    check(m::MAX_DEST_RD_ATOMIC, |a| a.max_dest_rd_atomic = 17);
+    check(m::AV, |a| a.ah.dgid = [0; 16]);
+    check(m::AV, |a| a.ah.dgid[0] = 0xff);
+    check(m::AV, |a| a.ah.dgid[12..].copy_from_slice(&[224, 0, 0, 1]));
+    check(m::AV, |a| a.ah.dgid[12..].copy_from_slice(&[255; 4]));
+    check(m::AV, |a| a.ah.dgid[12..].copy_from_slice(&[0; 4]));
+}
+
+#[test]
+fn path_mtu_is_bounded_by_the_port() {
+    let a = QpAttr { path_mtu: mtu::MTU_2048, ..good() };
+    let small = Limits { max_mtu: mtu::MTU_1024, ..LIMITS };
+    assert!(validate(qp_type::RC, &a, m::PATH_MTU, small).is_err());
+    assert_eq!(validate(qp_type::RC, &good(), m::PATH_MTU, small), Ok(()));
+}
+
+#[test]
+fn modify_without_state_stays_and_a_wrong_belief_fails() {
+    let a = QpAttr { cur_qp_state: s::RTS, qkey: 5, ..good() };
+    assert_eq!(modify(qp_type::UD, s::RTS, &a, m::QKEY | m::CUR_STATE, LIMITS), Ok(s::RTS));
+    assert!(modify(qp_type::UD, s::SQD, &a, m::QKEY | m::CUR_STATE, LIMITS).is_err());
+    assert!(modify(qp_type::UD, s::RTR, &a, m::QKEY, LIMITS).is_err());
+}

@@ -1,0 +1,96 @@
+//! What lies in the rings: send and receive work queue elements.
+
+use crate::verbs::types::{send_flags, wr_opcode};
+
+/// A send request in its ring: 64 bytes, then the SGEs or the inline data.
+///
+/// Written by the posting thread, immutable once published, read by the engine until the slot is released.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendWqe {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// WRITE, READ, atomics: remote address. BIND_MW: first byte of the window.
+    pub remote_addr: u64,
+    /// Atomics: compare or add. UD: the address handle. BIND_MW: the window.
+    pub a: u64,
+    /// Atomics: swap. UD: remote QPN (high half) and Q_Key. BIND_MW: the MR.
+    pub b: u64,
+    /// Bytes of the message (or of the window).
+    pub length: u64,
+    /// WRITE, READ, atomics: remote key. BIND_MW: the new key.
+    pub rkey: u32,
+    /// Immediate data as it stands on the wire (network order), or the key to invalidate.
+    pub imm: u32,
+    /// Opcode: one of [`wr_opcode`].
+    pub opcode: u16,
+    /// [`send_flags`]; SIGNALED is set when the QP signals everything.
+    pub flags: u16,
+    /// SGEs that follow; 0 for inline data.
+    pub num_sge: u16,
+    /// 1: inline data follows.
+    pub inline: u16,
+    /// BIND_MW: access flags.
+    pub access: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl SendWqe {
+    /// Whether its completion is to be reported even on success.
+    #[inline]
+    pub fn is_signaled(&self) -> bool {
+        u32::from(self.flags) & send_flags::SIGNALED != 0
+    }
+    /// Whether it waits for all READs and atomics before it.
+    #[inline]
+    pub fn is_fenced(&self) -> bool {
+        u32::from(self.flags) & send_flags::FENCE != 0
+    }
+    /// Whether the peer is asked to raise a solicited event.
+    #[inline]
+    pub fn is_solicited(&self) -> bool {
+        u32::from(self.flags) & send_flags::SOLICITED != 0
+    }
+    /// READ, or an atomic: something that comes back.
+    #[inline]
+    pub fn is_read_or_atomic(&self) -> bool {
+        matches!(
+            u32::from(self.opcode),
+            wr_opcode::RDMA_READ | wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD
+        )
+    }
+    /// Executed by the engine itself; nothing goes to the wire.
+    #[inline]
+    pub fn is_local(&self) -> bool {
+        matches!(u32::from(self.opcode), wr_opcode::LOCAL_INV | wr_opcode::BIND_MW)
+    }
+}
+
+/// A receive request in its ring: 16 bytes, then the SGEs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecvWqe {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// SGEs that follow.
+    pub num_sge: u32,
+    /// Room in bytes, at most 2^32 − 1.
+    pub length: u32,
+}
+
+const _: () = {
+    assert!(core::mem::size_of::<SendWqe>() == 64);
+    assert!(core::mem::size_of::<RecvWqe>() == 16);
+};
+
+/// Bytes of one slot of a send ring.
+pub const fn send_stride(max_sge: u32, max_inline: u32) -> u32 {
+    let tail = if max_sge * 16 > max_inline { max_sge * 16 } else { max_inline };
+    (64 + tail + 63) & !63
+}
+
+/// Bytes of one slot of a receive ring.
+pub const fn recv_stride(max_sge: u32) -> u32 {
+    (16 + max_sge * 16 + 31) & !31
+}

@@ -1,0 +1,128 @@
+//! Which implementation a machine can run, and the calls into them.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::{clmul, V4_FOLD, V6_FOLD};
+use super::{table, Head, V4_BETWEEN, V6_BETWEEN};
+
+/// An implementation of the CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Impl {
+    /// Tables: any machine.
+    Table = 1,
+    /// Carry-less multiplication of 128 bits: PCLMULQDQ and SSE4.1.
+    Clmul = 2,
+    /// Carry-less multiplication of 512 bits: VPCLMULQDQ and AVX-512.
+    Vpclmul = 3,
+}
+
+/// The best implementation as a number, 0 before it was looked for.
+static BEST: AtomicU8 = AtomicU8::new(0);
+
+impl Impl {
+    /// Every implementation, slowest first.
+    pub const ALL: &'static [Impl] = &[Impl::Table, Impl::Clmul, Impl::Vpclmul];
+
+    /// Whether this machine can run it.
+    pub fn is_available(self) -> bool {
+        self <= Impl::best()
+    }
+
+    /// The fastest that this machine can run. Cost: one load, but for the first call.
+    #[inline]
+    pub fn best() -> Impl {
+        // Relaxed: the number stands for itself, and everybody who looks finds the same.
+        match BEST.load(Ordering::Relaxed) {
+            1 => Impl::Table,
+            2 => Impl::Clmul,
+            3 => Impl::Vpclmul,
+            _ => find_best(),
+        }
+    }
+}
+
+#[cold]
+fn find_best() -> Impl {
+    let best = detect();
+    BEST.store(best as u8, Ordering::Relaxed);
+    best
+}
+
+/// Leave to run an implementation: only this module makes one, and only for what the machine has.
+#[derive(Clone, Copy)]
+pub(super) struct Runnable(Impl);
+
+impl Runnable {
+    /// The fastest.
+    #[inline]
+    pub(super) fn best() -> Runnable {
+        Runnable(Impl::best())
+    }
+
+    /// `which`, or the fastest if the machine lacks that.
+    pub(super) fn at_most(which: Impl) -> Runnable {
+        Runnable(which.min(Impl::best()))
+    }
+
+    /// The state after `data`.
+    #[inline]
+    pub(super) fn update(self, state: u32, data: &[u8]) -> u32 {
+        match self.0 {
+            Impl::Table => table::update(state, data),
+            // SAFETY: `detect` found the instructions of this implementation, or this value would not exist.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Impl::Clmul => unsafe { clmul::update_128(state, data) },
+            // SAFETY: as above.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Impl::Vpclmul => unsafe { clmul::update_512(state, data) },
+            #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+            _ => table::update(state, data),
+        }
+    }
+
+    /// The state after a packet that begins with `head`.
+    #[inline]
+    pub(super) fn icrc(self, head: Head, rest: &[u8]) -> u32 {
+        // Numbers, not a struct, go into the call: six of them travel in registers.
+        let Head { varying, v6, last: [begin, end] } = head;
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        let fold = if v6 { V6_FOLD } else { V4_FOLD };
+        match self.0 {
+            Impl::Table => icrc_table(varying, v6, begin, end, rest),
+            // SAFETY: as in `update`.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Impl::Clmul => unsafe { clmul::icrc_128(varying, fold, begin, end, rest) },
+            // SAFETY: as in `update`.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Impl::Vpclmul => unsafe { clmul::icrc_512(varying, fold, begin, end, rest) },
+            #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+            _ => icrc_table(varying, v6, begin, end, rest),
+        }
+    }
+}
+
+fn icrc_table(varying: u64, v6: bool, begin: u64, end: u64, rest: &[u8]) -> u32 {
+    let varying = table::update(0, &varying.to_le_bytes());
+    let varying = if v6 { table::update(varying, &[0; V6_BETWEEN]) } else { table::update(varying, &[0; V4_BETWEEN]) };
+    let state = table::update(varying, &begin.to_le_bytes());
+    table::update(table::update(state, &end.to_le_bytes()), rest)
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn detect() -> Impl {
+    if clmul::has_512() {
+        Impl::Vpclmul
+    } else if clmul::has_128() {
+        Impl::Clmul
+    } else {
+        Impl::Table
+    }
+}
+
+// Miri knows few of the instructions.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn detect() -> Impl {
+    Impl::Table
+}

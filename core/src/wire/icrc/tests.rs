@@ -1,0 +1,120 @@
+//! Known answers, and every implementation against the plain definition.
+
+extern crate std;
+use std::vec::Vec;
+
+use super::*;
+
+/// The definition, bit by bit.
+fn by_definition(mut state: u32, data: &[u8]) -> u32 {
+    for &byte in data {
+        state ^= byte as u32;
+        for _ in 0..8 {
+            state = table::times_x(state);
+        }
+    }
+    state
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    let mut x = 0x9E37_79B9u32;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 17;
+            x ^= x << 5;
+            x as u8
+        })
+        .collect()
+}
+
+fn available() -> impl Iterator<Item = Impl> {
+    Impl::ALL.iter().copied().filter(|which| which.is_available())
+}
+
+#[test]
+fn zlib_vectors() {
+    let vectors: [(&[u8], u32); 5] = [
+        (b"", 0),
+        (b"a", 0xE8B7_BE43),
+        (b"123456789", 0xCBF4_3926),
+        (b"The quick brown fox jumps over the lazy dog", 0x414F_A339),
+        (&[0; 32], 0x190A_55AD),
+    ];
+    for which in available() {
+        for (data, crc) in vectors {
+            assert_eq!(!crc32_with(which, !0, data), crc, "{which:?} {data:?}");
+        }
+    }
+    assert_eq!(crc32(!0, &[0xFF; 8]), AFTER_LRH);
+}
+
+#[test]
+fn every_length_and_alignment() {
+    let data = noise(1400);
+    for which in available() {
+        for len in (0..300).chain([511, 512, 513, 767, 768, 1023, 1024, 1025, 1279, 1300]) {
+            for start in [0, 1, 3, 8, 15, 63] {
+                let piece = &data[start..start + len];
+                for state in [0, !0, 0x1234_5678] {
+                    assert_eq!(crc32_with(which, state, piece), by_definition(state, piece), "{which:?} {len}");
+                }
+            }
+        }
+    }
+}
+
+/// A CNP that a ConnectX-4 Lx sent, from the IP header on (scapy's tests have it).
+const CNP: &[u8] = &[
+    0x45, 0xC2, 0x00, 0x3C, 0x71, 0x8C, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 10, 0, 17, 1, 10, 0, 18, 1, // IP
+    0x00, 0x00, 0x12, 0xB7, 0x00, 0x28, 0x00, 0x00, // UDP
+    0x81, 0x00, 0xFF, 0xFF, 0x40, 0x00, 0x01, 0x18, 0, 0, 0, 0, // BTH
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // payload
+    0x82, 0xFD, 0x00, 0x2A, // ICRC
+];
+
+/// A UC SEND ONLY between two ports of one NIC (scapy's tests have it), from the IP header on.
+const UC_SEND: &[u8] = &[
+    0x45, 0x01, 0x00, 0x40, 0x04, 0x78, 0x40, 0x00, 0x40, 0x11, 0xB4, 0xD5, 192, 168, 0, 7, 192, 168, 0, 7, // IP
+    0xC0, 0x00, 0x12, 0xB7, 0x00, 0x2C, 0xAC, 0xA2, // UDP
+    0x24, 0x60, 0xFF, 0xFF, 0x00, 0x00, 0x00, 0xD3, 0x00, 0xCF, 0x17, 0x10, // BTH
+    b'F', b'0', 0x81, 0x8B, 0xE2, 0x89, b'5', 0xD9, 0x0E, 0x9A, 0x95, b'P', b'T', 0x01, 0xBE, 0x88, b'^', b'P', 0,
+    0, // payload
+    0x78, 0xF3, 0x53, 0xF3, // ICRC
+];
+
+#[test]
+fn frames_of_other_stacks() {
+    check_exact(CNP).unwrap();
+    check_exact(UC_SEND).unwrap();
+    let cnp = Flow::v4([10, 0, 17, 1], [10, 0, 18, 1], 0, 4791);
+    let uc = Flow::v4([192, 168, 0, 7], [192, 168, 0, 7], 0xC000, 4791);
+    for (flow, frame, ident) in [(cnp, CNP, 0x718C), (uc, UC_SEND, 1144)] {
+        let packet = &frame[28..];
+        for which in available() {
+            let icrc = flow.icrc_with(which, ident, &packet[..packet.len() - 4]);
+            assert_eq!(icrc.to_le_bytes(), packet[packet.len() - 4..]);
+        }
+        let exact = Accepted { ident, dont_fragment: true, exact: true };
+        assert_eq!(flow.check(ident, packet), Ok(exact));
+        assert_eq!(flow.check(0, packet), Ok(Accepted { exact: false, ..exact }));
+    }
+}
+
+#[test]
+fn short_and_cut_packets_are_refused() {
+    let flow = Flow::v4([10, 0, 17, 1], [10, 0, 18, 1], 0, 4791);
+    for len in 0..CNP.len() {
+        assert_eq!(check_exact(&CNP[..len]), Err(BadIcrc), "{len}");
+    }
+    for len in 0..16 {
+        assert_eq!(flow.check(0, &CNP[28..28 + len]), Err(BadIcrc), "{len}");
+        let mut short = [0xAA; 16];
+        flow.append_icrc(0, &mut short[..len]);
+        assert_eq!(short, [0xAA; 16]);
+    }
+    for len in 0..12 {
+        flow.icrc(0, &CNP[28..28 + len]);
+    }
+    assert_eq!(flow.check(0, &noise(65_508)), Err(BadIcrc));
+}

@@ -1,0 +1,43 @@
+//! Bytes of RoCEv2: headers, opcodes, packets, and the ICRC.
+//!
+//! Two layers: [`View`] borrows a received packet and promises only not to panic; [`Packet`] holds only what is
+//! legal, so that `emit(parse(x)) == x`. Nothing here knows of QPs, and nothing allocates.
+
+pub mod headers;
+pub mod icrc;
+pub mod ip;
+pub mod opcode;
+pub mod packet;
+pub mod psn;
+pub mod timing;
+pub mod view;
+
+pub use headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome};
+pub use icrc::{Accepted, BadIcrc, Flow};
+pub use opcode::{Class, Kind, Opcode};
+pub use packet::{Ext, Packet};
+pub use psn::{Psn, Qpn};
+pub use timing::{ack_timeout_ns, mtu_bytes, mtu_code, RNR_TIMER_NS};
+pub use view::{Malformed, View};
+
+/// UDP destination port of RoCEv2.
+pub const ROCE_PORT: u16 = 4791;
+
+/// Bytes of the ICRC that ends every packet.
+pub const ICRC_LEN: usize = 4;
+
+/// The Q_Key of QP1, where connection managers talk.
+pub const QP1_QKEY: u32 = 0x8001_0000;
+
+/// The P_Key of the default partition, with full membership.
+pub const DEFAULT_PKEY: u16 = 0xFFFF;
+
+/// UDP source port for a connection, by the kernel's convention; in 0xC000..=0xFFFF.
+#[inline]
+pub const fn flow_sport(local: Qpn, remote: Qpn) -> u16 {
+    // A product of two 24-bit numbers, folded into 20 bits and then into 14.
+    let mut flow = local.get() as u64 * remote.get() as u64;
+    flow ^= flow >> 20;
+    flow ^= flow >> 40;
+    0xC000 | ((flow & 0x3FFF) ^ ((flow & 0xF_C000) >> 14)) as u16
+}

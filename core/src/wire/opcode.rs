@@ -1,0 +1,429 @@
+//! BTH opcodes: what they are called, which headers they bring, where in a message they stand.
+
+use core::fmt;
+
+/// The service that an opcode belongs to: its top three bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Reliable datagram, which RoCE does not use.
+    Rd,
+    /// Unreliable datagram.
+    Ud,
+    /// Congestion notification.
+    Cnp,
+    /// Everything else, the manufacturers' own opcodes among it.
+    Other,
+}
+
+/// What a packet does, whatever its place in the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Not an opcode that this library knows.
+    Unknown = 0,
+    /// SEND, with or without immediate or invalidate.
+    Send,
+    /// RDMA WRITE, with or without immediate.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response; also the answer to FLUSH and ATOMIC WRITE.
+    ReadResponse,
+    /// ACK or NAK.
+    Ack,
+    /// Answer to CMP_SWAP and FETCH_ADD.
+    AtomicAck,
+    /// Compare and swap.
+    CmpSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// FLUSH.
+    Flush,
+    /// ATOMIC WRITE of 8 bytes.
+    AtomicWrite,
+    /// Congestion notification packet.
+    Cnp,
+}
+
+/// A BTH opcode; any byte is one, [`Opcode::is_known`] says whether it means something here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Opcode(pub u8);
+
+const FIRST: u16 = 1 << 0;
+const LAST: u16 = 1 << 1;
+const ONLY: u16 = FIRST | LAST;
+const MIDDLE: u16 = 0;
+const IMM: u16 = 1 << 2;
+const IETH: u16 = 1 << 3;
+const RETH: u16 = 1 << 4;
+const AETH: u16 = 1 << 5;
+const DETH: u16 = 1 << 6;
+const ATOMIC: u16 = 1 << 7;
+const ATOMIC_ACK: u16 = 1 << 8;
+const FETH: u16 = 1 << 9;
+const PAYLOAD: u16 = 1 << 10;
+
+#[derive(Clone, Copy)]
+struct Info {
+    name: &'static str,
+    flags: u16,
+    kind: Kind,
+    header_len: u8,
+}
+
+const fn header_len(flags: u16) -> u8 {
+    let mut len = 12;
+    let sizes = [(IMM, 4), (IETH, 4), (RETH, 16), (AETH, 4), (DETH, 8), (ATOMIC, 28), (ATOMIC_ACK, 8), (FETH, 4)];
+    let mut i = 0;
+    while i < sizes.len() {
+        if flags & sizes[i].0 != 0 {
+            len += sizes[i].1;
+        }
+        i += 1;
+    }
+    len
+}
+
+macro_rules! opcodes {
+    ($($(#[$m:meta])* $name:ident = $value:literal, $kind:ident, $flags:expr;)*) => {
+        impl Opcode {
+            $($(#[$m])* pub const $name: Opcode = Opcode($value);)*
+            /// Every opcode that this library knows, in ascending order.
+            pub const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
+        }
+        static TABLE: [Info; 256] = {
+            let mut table = [Info { name: "?", flags: 0, kind: Kind::Unknown, header_len: 12 }; 256];
+            $(table[$value] = Info {
+                name: stringify!($name), flags: $flags, kind: Kind::$kind, header_len: header_len($flags),
+            };)*
+            table
+        };
+    };
+}
+
+opcodes! {
+    /// RC SEND, first packet.
+    RC_SEND_FIRST = 0x00, Send, FIRST | PAYLOAD;
+    /// RC SEND, middle packet.
+    RC_SEND_MIDDLE = 0x01, Send, MIDDLE | PAYLOAD;
+    /// RC SEND, last packet.
+    RC_SEND_LAST = 0x02, Send, LAST | PAYLOAD;
+    /// RC SEND, last packet with immediate.
+    RC_SEND_LAST_IMM = 0x03, Send, LAST | IMM | PAYLOAD;
+    /// RC SEND in one packet.
+    RC_SEND_ONLY = 0x04, Send, ONLY | PAYLOAD;
+    /// RC SEND in one packet with immediate.
+    RC_SEND_ONLY_IMM = 0x05, Send, ONLY | IMM | PAYLOAD;
+    /// RC RDMA WRITE, first packet.
+    RC_WRITE_FIRST = 0x06, Write, FIRST | RETH | PAYLOAD;
+    /// RC RDMA WRITE, middle packet.
+    RC_WRITE_MIDDLE = 0x07, Write, MIDDLE | PAYLOAD;
+    /// RC RDMA WRITE, last packet.
+    RC_WRITE_LAST = 0x08, Write, LAST | PAYLOAD;
+    /// RC RDMA WRITE, last packet with immediate.
+    RC_WRITE_LAST_IMM = 0x09, Write, LAST | IMM | PAYLOAD;
+    /// RC RDMA WRITE in one packet.
+    RC_WRITE_ONLY = 0x0A, Write, ONLY | RETH | PAYLOAD;
+    /// RC RDMA WRITE in one packet with immediate.
+    RC_WRITE_ONLY_IMM = 0x0B, Write, ONLY | RETH | IMM | PAYLOAD;
+    /// RC RDMA READ request.
+    RC_READ_REQUEST = 0x0C, ReadRequest, ONLY | RETH;
+    /// RC RDMA READ response, first packet.
+    RC_READ_RESPONSE_FIRST = 0x0D, ReadResponse, FIRST | AETH | PAYLOAD;
+    /// RC RDMA READ response, middle packet.
+    RC_READ_RESPONSE_MIDDLE = 0x0E, ReadResponse, MIDDLE | PAYLOAD;
+    /// RC RDMA READ response, last packet.
+    RC_READ_RESPONSE_LAST = 0x0F, ReadResponse, LAST | AETH | PAYLOAD;
+    /// RC RDMA READ response in one packet.
+    RC_READ_RESPONSE_ONLY = 0x10, ReadResponse, ONLY | AETH | PAYLOAD;
+    /// RC ACK or NAK.
+    RC_ACK = 0x11, Ack, ONLY | AETH;
+    /// RC answer to an atomic.
+    RC_ATOMIC_ACK = 0x12, AtomicAck, ONLY | AETH | ATOMIC_ACK;
+    /// RC compare and swap.
+    RC_CMP_SWAP = 0x13, CmpSwap, ONLY | ATOMIC;
+    /// RC fetch and add.
+    RC_FETCH_ADD = 0x14, FetchAdd, ONLY | ATOMIC;
+    /// RC SEND, last packet with an rkey to invalidate.
+    RC_SEND_LAST_INV = 0x16, Send, LAST | IETH | PAYLOAD;
+    /// RC SEND in one packet with an rkey to invalidate.
+    RC_SEND_ONLY_INV = 0x17, Send, ONLY | IETH | PAYLOAD;
+    /// RC FLUSH.
+    RC_FLUSH = 0x1C, Flush, ONLY | FETH | RETH;
+    /// RC ATOMIC WRITE of 8 bytes.
+    RC_ATOMIC_WRITE = 0x1D, AtomicWrite, ONLY | RETH | PAYLOAD;
+
+    /// UC SEND, first packet.
+    UC_SEND_FIRST = 0x20, Send, FIRST | PAYLOAD;
+    /// UC SEND, middle packet.
+    UC_SEND_MIDDLE = 0x21, Send, MIDDLE | PAYLOAD;
+    /// UC SEND, last packet.
+    UC_SEND_LAST = 0x22, Send, LAST | PAYLOAD;
+    /// UC SEND, last packet with immediate.
+    UC_SEND_LAST_IMM = 0x23, Send, LAST | IMM | PAYLOAD;
+    /// UC SEND in one packet.
+    UC_SEND_ONLY = 0x24, Send, ONLY | PAYLOAD;
+    /// UC SEND in one packet with immediate.
+    UC_SEND_ONLY_IMM = 0x25, Send, ONLY | IMM | PAYLOAD;
+    /// UC RDMA WRITE, first packet.
+    UC_WRITE_FIRST = 0x26, Write, FIRST | RETH | PAYLOAD;
+    /// UC RDMA WRITE, middle packet.
+    UC_WRITE_MIDDLE = 0x27, Write, MIDDLE | PAYLOAD;
+    /// UC RDMA WRITE, last packet.
+    UC_WRITE_LAST = 0x28, Write, LAST | PAYLOAD;
+    /// UC RDMA WRITE, last packet with immediate.
+    UC_WRITE_LAST_IMM = 0x29, Write, LAST | IMM | PAYLOAD;
+    /// UC RDMA WRITE in one packet.
+    UC_WRITE_ONLY = 0x2A, Write, ONLY | RETH | PAYLOAD;
+    /// UC RDMA WRITE in one packet with immediate.
+    UC_WRITE_ONLY_IMM = 0x2B, Write, ONLY | RETH | IMM | PAYLOAD;
+
+    /// UD SEND.
+    UD_SEND_ONLY = 0x64, Send, ONLY | DETH | PAYLOAD;
+    /// UD SEND with immediate.
+    UD_SEND_ONLY_IMM = 0x65, Send, ONLY | DETH | IMM | PAYLOAD;
+
+    /// Congestion notification: 16 zero bytes after the BTH.
+    CNP = 0x81, Cnp, ONLY | PAYLOAD;
+}
+
+impl Opcode {
+    #[inline]
+    const fn info(self) -> &'static Info {
+        // 256 entries and a byte as index: the bound check folds away.
+        &TABLE[self.0 as usize]
+    }
+
+    #[inline]
+    const fn has(self, flag: u16) -> bool {
+        self.info().flags & flag != 0
+    }
+
+    /// The service that the opcode belongs to.
+    #[inline]
+    pub const fn class(self) -> Class {
+        match self.0 >> 5 {
+            0 => Class::Rc,
+            1 => Class::Uc,
+            2 => Class::Rd,
+            3 => Class::Ud,
+            _ if self.0 == 0x81 => Class::Cnp,
+            _ => Class::Other,
+        }
+    }
+
+    /// What the packet does; [`Kind::Unknown`] for opcodes that are not known.
+    #[inline]
+    pub const fn kind(self) -> Kind {
+        self.info().kind
+    }
+
+    /// Whether this library knows the opcode; RD is unknown.
+    #[inline]
+    pub const fn is_known(self) -> bool {
+        !matches!(self.info().kind, Kind::Unknown)
+    }
+
+    /// Whether the packet begins a message (FIRST and ONLY).
+    #[inline]
+    pub const fn is_first(self) -> bool {
+        self.has(FIRST)
+    }
+
+    /// Whether the packet ends a message (LAST and ONLY).
+    #[inline]
+    pub const fn is_last(self) -> bool {
+        self.has(LAST)
+    }
+
+    /// Whether an ImmDt follows.
+    #[inline]
+    pub const fn has_imm(self) -> bool {
+        self.has(IMM)
+    }
+
+    /// Whether an IETH follows.
+    #[inline]
+    pub const fn has_ieth(self) -> bool {
+        self.has(IETH)
+    }
+
+    /// Whether a RETH follows.
+    #[inline]
+    pub const fn has_reth(self) -> bool {
+        self.has(RETH)
+    }
+
+    /// Whether an AETH follows.
+    #[inline]
+    pub const fn has_aeth(self) -> bool {
+        self.has(AETH)
+    }
+
+    /// Whether a DETH follows.
+    #[inline]
+    pub const fn has_deth(self) -> bool {
+        self.has(DETH)
+    }
+
+    /// Whether an AtomicETH follows.
+    #[inline]
+    pub const fn has_atomic_eth(self) -> bool {
+        self.has(ATOMIC)
+    }
+
+    /// Whether an AtomicAckETH follows.
+    #[inline]
+    pub const fn has_atomic_ack(self) -> bool {
+        self.has(ATOMIC_ACK)
+    }
+
+    /// Whether a FETH follows.
+    #[inline]
+    pub const fn has_feth(self) -> bool {
+        self.has(FETH)
+    }
+
+    /// Whether bytes may follow the headers.
+    #[inline]
+    pub const fn has_payload(self) -> bool {
+        self.has(PAYLOAD)
+    }
+
+    /// Bytes of the BTH and the extended headers; 12 for unknown opcodes.
+    #[inline]
+    pub const fn header_len(self) -> usize {
+        self.info().header_len as usize
+    }
+
+    /// The opcode's name as the constants have it, `"?"` where unknown.
+    pub const fn name(self) -> &'static str {
+        self.info().name
+    }
+
+    /// The RC SEND opcode for a packet's place; `imm` and `inv` count on last packets only, `imm` wins.
+    #[inline]
+    pub const fn rc_send(first: bool, last: bool, imm: bool, inv: bool) -> Opcode {
+        match (first, last, imm, inv) {
+            (true, true, true, _) => Opcode::RC_SEND_ONLY_IMM,
+            (true, true, false, true) => Opcode::RC_SEND_ONLY_INV,
+            (true, true, false, false) => Opcode::RC_SEND_ONLY,
+            (false, true, true, _) => Opcode::RC_SEND_LAST_IMM,
+            (false, true, false, true) => Opcode::RC_SEND_LAST_INV,
+            (false, true, false, false) => Opcode::RC_SEND_LAST,
+            (true, false, ..) => Opcode::RC_SEND_FIRST,
+            (false, false, ..) => Opcode::RC_SEND_MIDDLE,
+        }
+    }
+
+    /// The RC WRITE opcode for a packet's place; `imm` counts on last packets only.
+    #[inline]
+    pub const fn rc_write(first: bool, last: bool, imm: bool) -> Opcode {
+        match (first, last, imm) {
+            (true, true, true) => Opcode::RC_WRITE_ONLY_IMM,
+            (true, true, false) => Opcode::RC_WRITE_ONLY,
+            (false, true, true) => Opcode::RC_WRITE_LAST_IMM,
+            (false, true, false) => Opcode::RC_WRITE_LAST,
+            (true, false, _) => Opcode::RC_WRITE_FIRST,
+            (false, false, _) => Opcode::RC_WRITE_MIDDLE,
+        }
+    }
+
+    /// The READ response opcode for a packet's place.
+    #[inline]
+    pub const fn read_response(first: bool, last: bool) -> Opcode {
+        match (first, last) {
+            (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
+            (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
+            (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+            (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
+        }
+    }
+
+    /// The UC SEND opcode for a packet's place; `imm` counts on last packets only.
+    #[inline]
+    pub const fn uc_send(first: bool, last: bool, imm: bool) -> Opcode {
+        Opcode(Opcode::rc_send(first, last, imm, false).0 | 0x20)
+    }
+
+    /// The UC WRITE opcode for a packet's place; `imm` counts on last packets only.
+    #[inline]
+    pub const fn uc_write(first: bool, last: bool, imm: bool) -> Opcode {
+        Opcode(Opcode::rc_write(first, last, imm).0 | 0x20)
+    }
+
+    /// The UD SEND opcode.
+    #[inline]
+    pub const fn ud_send(imm: bool) -> Opcode {
+        if imm {
+            Opcode::UD_SEND_ONLY_IMM
+        } else {
+            Opcode::UD_SEND_ONLY
+        }
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_known() {
+            f.write_str(self.name())
+        } else {
+            write!(f, "Opcode({:#04x})", self.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_and_places() {
+        assert_eq!(Opcode::ALL.len(), 40);
+        assert_eq!((0..=255).filter(|&b| Opcode(b).is_known()).count(), 40);
+        assert_eq!(Opcode::RC_ACK.header_len(), 16);
+        assert_eq!(Opcode::RC_ATOMIC_ACK.header_len(), 24);
+        assert_eq!(Opcode::RC_CMP_SWAP.header_len(), 40);
+        assert_eq!(Opcode::RC_WRITE_ONLY_IMM.header_len(), 32);
+        assert_eq!(Opcode::RC_FLUSH.header_len(), 32);
+        assert_eq!(Opcode::UD_SEND_ONLY_IMM.header_len(), 24);
+        assert!(!Opcode::RC_READ_RESPONSE_MIDDLE.has_aeth());
+        assert!(Opcode::ALL.iter().all(|op| op.header_len() % 4 == 0));
+        assert!(Opcode::ALL.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+
+    #[test]
+    fn builders_keep_the_place() {
+        for bits in 0..16u8 {
+            let [first, last, imm, inv] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+            let built = [
+                (Opcode::rc_send(first, last, imm, inv), Class::Rc, Kind::Send),
+                (Opcode::rc_write(first, last, imm), Class::Rc, Kind::Write),
+                (Opcode::read_response(first, last), Class::Rc, Kind::ReadResponse),
+                (Opcode::uc_send(first, last, imm), Class::Uc, Kind::Send),
+                (Opcode::uc_write(first, last, imm), Class::Uc, Kind::Write),
+            ];
+            for (op, class, kind) in built {
+                assert_eq!((op.is_first(), op.is_last(), op.class(), op.kind()), (first, last, class, kind), "{op:?}");
+                assert_eq!(op.has_imm(), last && imm && kind != Kind::ReadResponse, "{op:?}");
+            }
+            assert_eq!(Opcode::rc_send(first, last, imm, inv).has_ieth(), last && inv && !imm);
+            assert_eq!(Opcode::ud_send(imm).has_imm(), imm);
+        }
+    }
+
+    #[test]
+    fn classes() {
+        assert_eq!(Opcode::CNP.class(), Class::Cnp);
+        assert_eq!(Opcode(0x44).class(), Class::Rd);
+        assert_eq!(Opcode(0xC0).class(), Class::Other);
+        assert_eq!(Opcode(0x80).class(), Class::Other);
+        assert_eq!(Opcode(0x15).class(), Class::Rc);
+        assert!(!Opcode(0x15).is_known());
+    }
+}

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Usage: deps.sh demo|test
+# Sees to what the build and the tests need. As root on a system with apt it installs what is missing;
+# otherwise it names it. A missing tool of the tests is no error: its tests skip and say so.
+set -u
+what=${1:-test}
+
+cd "$(dirname "$0")/.."
+rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+missing_hard=()
+command -v cargo >/dev/null || missing_hard+=("cargo: Rust $rust or newer, from https://rustup.rs")
+command -v cc >/dev/null || missing_hard+=("cc: a C compiler, 'apt-get install gcc libc6-dev'")
+command -v make >/dev/null || missing_hard+=("make: 'apt-get install make'")
+if [ ${#missing_hard[@]} -gt 0 ]; then
+    printf 'needed and not found:\n' >&2
+    printf '  %s\n' "${missing_hard[@]}" >&2
+    exit 1
+fi
+[ "$what" = test ] || exit 0
+
+# Each line: how to see that it is there | Debian package | what it is for.
+needs() {
+    cat <<'EOF'
+command -v tshark|tshark|tshark and dumpcap read and record captures
+/usr/bin/python3 -c 'import scapy.contrib.roce'|python3-scapy|an independent ICRC
+command -v ip|iproute2|network namespaces with links
+command -v ethtool|ethtool|links without segmentation offload
+command -v unshare|util-linux|namespaces without capabilities
+command -v g++|g++|the header as C++17
+command -v pkg-config|pkg-config|the installed gdrcore.pc
+command -v cmake|cmake|the installed CMake package
+command -v readelf|binutils|imports and exports of the library
+command -v cmp|diffutils|byte comparison
+test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverbs
+EOF
+}
+
+packages=()
+while IFS='|' read -r check package why; do
+    if ! sh -c "$check" >/dev/null 2>&1; then
+        packages+=("$package")
+        printf 'not here: %s (%s)\n' "$package" "$why"
+    fi
+done < <(needs)
+[ ${#packages[@]} -gt 0 ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    { timeout 300 apt-get update -q && timeout 600 apt-get install -q -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1 ||
+        { tail -n 5 "$log"; printf 'apt could not install: %s; the tests that need them skip\n' "${packages[*]}"; }
+    rm -f "$log"
+else
+    printf 'the tests that need them skip; to run those too: sudo apt-get install --no-install-recommends %s\n' "${packages[*]}"
+fi
+exit 0

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Runs every check of the repository and closes with one line: 'N passed, N failed, N skipped'.
+#
+# A check that cannot run here prints a line 'skipped: REASON' and counts as skipped, not as passed.
+# Logs: $CARGO_TARGET_DIR/test-logs. TEST_ONLY="name name" runs only those stages.
+set -u
+cd "$(dirname "$0")/.."
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+CARGO=${CARGO:-cargo}
+logs=$CARGO_TARGET_DIR/test-logs
+mkdir -p "$logs"
+passed=0 failed=0 skipped=0
+failures=()
+
+# count LOG RC: prints how many checks passed, failed and were skipped by what a stage wrote.
+# A stage without a test runner is one check. A runner that broke without a failed test is a failure.
+count() {
+    awk -v rc="$2" '
+        /^test result: / {
+            runners++
+            for (i = 1; i < NF; i++) {
+                if ($(i + 1) ~ /^passed/) p += $i
+                if ($(i + 1) ~ /^failed/) f += $i
+                if ($(i + 1) ~ /^ignored/) s += $i
+            }
+        }
+        # --show-output heads the output of each test, and that of passed tests comes before the result line.
+        /^---- .* (stdout|stderr) ----$/ { test = $2 " " runners }
+        /^skipped: / { s++; if (test != "" && !(test in without)) { without[test]; moved++ } }
+        END {
+            if (!runners) { f = (rc != 0); p = (rc == 0 && !s) }
+            else { p -= moved; if (rc != 0 && !f) f = 1 }
+            printf "%d %d %d\n", p, f, s
+        }' "$1"
+}
+
+# stage NAME SECONDS COMMAND...: runs a stage to its end whatever happens in it, and prints its closing line.
+stage() {
+    local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS rc p f s
+    shift 2
+    if [ -n "${TEST_ONLY:-}" ] && [[ " $TEST_ONLY " != *" $name "* ]]; then return; fi
+    printf '== %s: %s\n' "$name" "$*"
+    timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null
+    rc=$?
+    read -r p f s < <(count "$log" "$rc")
+    if [ "$rc" != 0 ]; then
+        grep -E '^(error|test .*FAILED|---- |thread .*panicked)' "$log" | head -n 40
+        tail -n 40 "$log"
+        [ "$rc" = 124 ] && printf '%s: over its limit of %s s\n' "$name" "$limit"
+        failures+=("$name (exit $rc, $log)")
+    fi
+    grep -h '^skipped: ' "$log" | sort | uniq -c | sed 's/^ *\([0-9]*\) skipped: /   skipped \1: /'
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf '%s: %d passed, %d failed, %d skipped (%d s)\n' "$name" "$p" "$f" "$s" $((SECONDS - start))
+}
+
+# with COMPONENT COMMAND...: the command where cargo has that component, else a skip.
+with() {
+    local component=$1
+    shift
+    if "$CARGO" "$component" --version >/dev/null 2>&1; then "$@"; else
+        echo "skipped: cargo $component is not installed (rustup component add ${component/fmt/rustfmt})"
+    fi
+}
+export -f with
+export CARGO
+
+stage fmt 60 bash -c 'with fmt $CARGO fmt --all --check'
+stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
+stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- --show-output
+if [ -e core/tests/loom_ring.rs ]; then
+    stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
+        "$CARGO" test -p gdrcore-core --release --test loom_ring -- --show-output
+fi
+stage build 900 make --no-print-directory all
+stage sim 600 "$CARGO" run --release -q -p sim -- --seeds "${SIM_SEEDS:-200}"
+stage integration 1500 "$CARGO" test -p gdrcore-tests --no-fail-fast -- --show-output
+
+if [ ${#failures[@]} -gt 0 ]; then
+    printf 'failed: %s\n' "${failures[@]}"
+fi
+printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ ${#failures[@]} = 0 ] && [ "$failed" = 0 ]

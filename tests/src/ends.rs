@@ -1,0 +1,406 @@
+//! Two ends of a connection, over any device: what tests of traffic are written with.
+//!
+//! An [`End`] is one QP with its PD, CQ and one registered buffer. [`Shape`] says how it is made; every field has a
+//! default that suits most tests, so a test names only what it is about.
+
+use gdrcore_core::device::{Device, MrAttr, MrReg};
+use gdrcore_core::verbs::types::{
+    access, mtu, qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, Handle,
+    QpAttr, QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
+};
+use gdrcore_core::Result;
+use std::alloc::{alloc_zeroed, dealloc, Layout};
+use std::time::{Duration, Instant};
+
+/// Q_Key of all UD ends.
+pub const QKEY: u32 = 0x1122_3344;
+
+/// How an end is made and connected.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// One of `qp_type`.
+    pub qp_type: u32,
+    /// Bytes of the registered buffer.
+    pub buffer: usize,
+    /// Access flags of buffer and QP.
+    pub access: u32,
+    /// Depth of send and receive queue.
+    pub depth: u32,
+    /// Entries of the CQ.
+    pub cqe: u32,
+    /// Pieces of a request.
+    pub sge: u32,
+    /// Path MTU code.
+    pub mtu: u32,
+    /// ACK timeout code.
+    pub timeout: u8,
+    /// Retries after a timeout.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK.
+    pub rnr_retry: u8,
+    /// RNR NAK timer code.
+    pub min_rnr_timer: u8,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Shape {
+            qp_type: qp_type::RC,
+            buffer: 1 << 20,
+            access: access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+            depth: 64,
+            cqe: 256,
+            sge: 4,
+            mtu: mtu::MTU_1024,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+        }
+    }
+}
+
+/// Page-aligned memory that a device reads and writes on its own: reached by copies only, never by reference.
+pub struct Buffer {
+    at: *mut u8,
+    layout: Layout,
+}
+
+impl Buffer {
+    /// Zeroed memory of `len` bytes.
+    pub fn new(len: usize) -> Buffer {
+        let layout = Layout::from_size_align(len.max(1), 4096).expect("a layout of whole pages");
+        // SAFETY: the layout is not of size zero.
+        let at = unsafe { alloc_zeroed(layout) };
+        assert!(!at.is_null(), "out of memory");
+        Buffer { at, layout }
+    }
+
+    /// The address of its first byte.
+    pub fn addr(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// Its first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.at
+    }
+
+    /// Copies bytes in.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.layout.size());
+        // SAFETY: the range lies inside the allocation, and `bytes`, being a reference, does not.
+        unsafe { self.at.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.layout.size());
+        let mut out = vec![0; len];
+        // SAFETY: the range lies inside the allocation, and `out` is fresh.
+        unsafe { self.at.add(offset).copy_to_nonoverlapping(out.as_mut_ptr(), len) };
+        out
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout.
+        unsafe { dealloc(self.at, self.layout) }
+    }
+}
+
+// SAFETY: the memory is owned and every access goes through copies of whatever bytes are there.
+unsafe impl Send for Buffer {}
+// SAFETY: as for Send; racing copies may see mixed bytes, which tests of racing memory want.
+unsafe impl Sync for Buffer {}
+
+/// What one end tells the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Address {
+    /// Where its packets go.
+    pub ah: AhAttr,
+    /// Its QPN.
+    pub qpn: u32,
+    /// Its first PSN.
+    pub psn: u32,
+    /// Its buffer.
+    pub addr: u64,
+    /// The buffer's remote key.
+    pub rkey: u32,
+}
+
+/// What a send request does; offsets count in the local and the remote buffer.
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    /// SEND, with immediate data if there is some.
+    Send(Option<u32>),
+    /// SEND that invalidates a remote key.
+    SendInv(u32),
+    /// WRITE to a remote offset.
+    Write(u64, Option<u32>),
+    /// READ from a remote offset.
+    Read(u64),
+    /// CMP_SWAP at a remote offset: compare, swap.
+    CmpSwap(u64, u64, u64),
+    /// FETCH_ADD at a remote offset.
+    FetchAdd(u64, u64),
+}
+
+/// One QP and what it needs.
+pub struct End<'d> {
+    /// The device it lives on.
+    pub dev: &'d dyn Device,
+    /// How it was made.
+    pub shape: Shape,
+    /// Protection domain.
+    pub pd: Handle,
+    /// Completion queue of both directions.
+    pub cq: Handle,
+    /// The QP.
+    pub qp: Handle,
+    /// Its memory region.
+    pub mr: Handle,
+    /// What that is.
+    pub attr: MrAttr,
+    /// Its buffer.
+    pub buffer: Buffer,
+    /// Its own address.
+    pub own: Address,
+    /// The peer's, once connected.
+    pub peer: Address,
+    /// Address handle of the peer (UD).
+    pub ah: Handle,
+    /// Completions that came in while another was awaited.
+    pub done: Vec<Wc>,
+}
+
+impl<'d> End<'d> {
+    /// Makes PD, CQ, QP and MR. The QP is in RESET.
+    pub fn new(dev: &'d dyn Device, shape: Shape) -> Result<End<'d>> {
+        let pd = dev.pd_alloc()?;
+        let (cq, _) = dev.cq_create(shape.cqe)?;
+        let cap = QpCap {
+            max_send_wr: shape.depth,
+            max_recv_wr: shape.depth,
+            max_send_sge: shape.sge,
+            max_recv_sge: shape.sge,
+            max_inline_data: 64,
+        };
+        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: 0, qp_type: shape.qp_type, sq_sig_all: 0, cap };
+        let (qp, qpn, _) = dev.qp_create(&init)?;
+        let buffer = Buffer::new(shape.buffer);
+        let reg = MrReg {
+            pd,
+            addr: buffer.addr(),
+            length: shape.buffer as u64,
+            iova: buffer.addr(),
+            access: shape.access,
+            provider: 0,
+            cookie: 0,
+        };
+        let (mr, attr) = dev.mr_reg(&reg)?;
+        let d = dev.query()?;
+        let ah = AhAttr { dgid: d.gid, scope_id: d.scope_id, udp_port: d.udp_port as u16, ..AhAttr::default() };
+        let own = Address { ah, qpn, psn: qpn.wrapping_mul(0x9E37) & 0xFF_FFFF, addr: attr.iova, rkey: attr.rkey };
+        let peer = Address::default();
+        Ok(End { dev, shape, pd, cq, qp, mr, attr, buffer, own, peer, ah: 0, done: Vec::new() })
+    }
+
+    /// Takes the QP from RESET to RTS towards `peer`.
+    pub fn connect(&mut self, peer: Address) -> Result<()> {
+        self.to_init()?;
+        self.to_rtr(peer)?;
+        self.to_rts()
+    }
+
+    /// RESET to INIT.
+    pub fn to_init(&mut self) -> Result<()> {
+        let mut attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, qkey: QKEY, ..QpAttr::default() };
+        let mut set = mask::STATE | mask::PKEY_INDEX | mask::PORT;
+        if self.shape.qp_type == qp_type::UD {
+            set |= mask::QKEY;
+        } else {
+            set |= mask::ACCESS_FLAGS;
+            attr.qp_access_flags =
+                self.shape.access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
+        }
+        self.dev.qp_modify(self.qp, &attr, set)
+    }
+
+    /// INIT to RTR towards `peer`.
+    pub fn to_rtr(&mut self, peer: Address) -> Result<()> {
+        self.peer = peer;
+        let attr = QpAttr {
+            qp_state: qp_state::RTR,
+            path_mtu: self.shape.mtu,
+            dest_qp_num: peer.qpn,
+            rq_psn: peer.psn,
+            ah: peer.ah,
+            max_dest_rd_atomic: 8,
+            min_rnr_timer: self.shape.min_rnr_timer,
+            ..QpAttr::default()
+        };
+        let connected = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+        let set = mask::STATE
+            | match self.shape.qp_type {
+                qp_type::RC => connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
+                qp_type::UC => connected,
+                _ => 0,
+            };
+        self.dev.qp_modify(self.qp, &attr, set)?;
+        if self.shape.qp_type == qp_type::UD {
+            self.ah = self.dev.ah_create(self.pd, &peer.ah)?;
+        }
+        Ok(())
+    }
+
+    /// RTR to RTS.
+    pub fn to_rts(&mut self) -> Result<()> {
+        let attr = QpAttr {
+            qp_state: qp_state::RTS,
+            sq_psn: self.own.psn,
+            timeout: self.shape.timeout,
+            retry_cnt: self.shape.retry_cnt,
+            rnr_retry: self.shape.rnr_retry,
+            max_rd_atomic: 8,
+            ..QpAttr::default()
+        };
+        let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        let set = mask::STATE | mask::SQ_PSN | if self.shape.qp_type == qp_type::RC { reliable } else { 0 };
+        self.dev.qp_modify(self.qp, &attr, set)
+    }
+
+    /// The work request of `op` over `pieces`, which must outlive its posting.
+    pub fn request(&self, wr_id: u64, op: Op, pieces: &[Sge]) -> SendWr {
+        let rdma = |offset: u64| WrOp {
+            rdma: RdmaWr { remote_addr: self.peer.addr.wrapping_add(offset), rkey: self.peer.rkey },
+        };
+        let atomic = |offset: u64, compare_add, swap| WrOp {
+            atomic: AtomicWr {
+                remote_addr: self.peer.addr.wrapping_add(offset),
+                compare_add,
+                swap,
+                rkey: self.peer.rkey,
+            },
+        };
+        let with = |imm: Option<u32>, plain, imm_opcode| if imm.is_some() { imm_opcode } else { plain };
+        let (opcode, imm_data, wr) = match op {
+            Op::Send(imm) if self.shape.qp_type == qp_type::UD => {
+                let ud = UdWr { ah: self.ah, remote_qpn: self.peer.qpn, remote_qkey: QKEY };
+                (with(imm, wr_opcode::SEND, wr_opcode::SEND_WITH_IMM), imm, WrOp { ud })
+            }
+            Op::Send(imm) => (with(imm, wr_opcode::SEND, wr_opcode::SEND_WITH_IMM), imm, rdma(0)),
+            Op::SendInv(key) => (wr_opcode::SEND_WITH_INV, Some(key), rdma(0)),
+            Op::Write(to, imm) => (with(imm, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_WRITE_WITH_IMM), imm, rdma(to)),
+            Op::Read(from) => (wr_opcode::RDMA_READ, None, rdma(from)),
+            Op::CmpSwap(at, compare, swap) => (wr_opcode::ATOMIC_CMP_AND_SWP, None, atomic(at, compare, swap)),
+            Op::FetchAdd(at, add) => (wr_opcode::ATOMIC_FETCH_AND_ADD, None, atomic(at, add, 0)),
+        };
+        SendWr {
+            wr_id,
+            next: std::ptr::null(),
+            sg_list: pieces.as_ptr(),
+            num_sge: pieces.len() as i32,
+            opcode,
+            send_flags: send_flags::SIGNALED,
+            imm_data: imm_data.unwrap_or(0),
+            wr,
+            remote_srqn: 0,
+            bind_mw: Default::default(),
+        }
+    }
+
+    /// A piece of the own buffer.
+    pub fn piece(&self, offset: u64, length: u32) -> Sge {
+        Sge { addr: self.attr.iova.wrapping_add(offset), length, lkey: self.attr.lkey }
+    }
+
+    /// Posts `op`, signalled, over one piece of the own buffer (none if `len` is 0).
+    pub fn post(&self, wr_id: u64, op: Op, offset: u64, len: u32) -> Result<()> {
+        let pieces = [self.piece(offset, len)];
+        self.post_wr(&self.request(wr_id, op, if len == 0 { &[] } else { &pieces }))
+    }
+
+    /// Posts one request as it is.
+    pub fn post_wr(&self, wr: &SendWr) -> Result<()> {
+        let mut bad = std::ptr::null();
+        // SAFETY: `wr` is a reference, its list ends with it, and its pieces are the caller's live slice.
+        unsafe { self.dev.post_send(self.qp, wr, &mut bad) }
+    }
+
+    /// Posts a receive into one piece of the own buffer (none if `len` is 0).
+    pub fn post_recv(&self, wr_id: u64, offset: u64, len: u32) -> Result<()> {
+        let pieces = [self.piece(offset, len)];
+        let wr = RecvWr { wr_id, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: i32::from(len > 0) };
+        let mut bad = std::ptr::null();
+        // SAFETY: request and piece live on this stack frame until the call returns.
+        unsafe { self.dev.post_recv(self.qp, &wr, &mut bad) }
+    }
+
+    /// Takes what has completed into `done`; returns how many came.
+    pub fn poll(&mut self) -> usize {
+        let mut wc = [Wc::default(); 16];
+        let n = self.dev.poll_cq(self.cq, &mut wc).expect("poll_cq");
+        self.done.extend_from_slice(&wc[..n]);
+        n
+    }
+
+    /// Takes the completion of `wr_id` out of `done`.
+    pub fn take(&mut self, wr_id: u64) -> Option<Wc> {
+        let at = self.done.iter().position(|wc| wc.wr_id == wr_id)?;
+        Some(self.done.remove(at))
+    }
+
+    /// Destroys everything in order; the first error.
+    pub fn destroy(self) -> Result<()> {
+        self.dev.qp_destroy(self.qp)?;
+        if self.ah != 0 {
+            self.dev.ah_destroy(self.ah)?;
+        }
+        self.dev.cq_destroy(self.cq)?;
+        self.dev.mr_dereg(self.mr)?;
+        self.dev.pd_dealloc(self.pd)
+    }
+}
+
+/// Makes two ends of one shape and connects them.
+pub fn connected<'d>(a: &'d dyn Device, b: &'d dyn Device, shape: Shape) -> Result<(End<'d>, End<'d>)> {
+    let (mut a, mut b) = (End::new(a, shape)?, End::new(b, shape)?);
+    a.connect(b.own)?;
+    b.connect(a.own)?;
+    Ok((a, b))
+}
+
+/// Runs both ends until `a` has completed `wr_id`; panics after `limit`.
+pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
+    let end = Instant::now() + limit;
+    loop {
+        a.poll();
+        b.poll();
+        if let Some(wc) = a.take(wr_id) {
+            return wc;
+        }
+        assert!(Instant::now() < end, "no completion of {wr_id} within {limit:?}; cause {:?}", a.dev.qp_cause(a.qp));
+    }
+}
+
+/// As [`complete`], and it must be a success.
+pub fn succeed(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
+    let wc = complete(a, b, wr_id, Duration::from_secs(20));
+    assert_eq!(wc.status, wc_status::SUCCESS, "wr {wr_id}: {wc:?}, cause {:?}", a.dev.qp_cause(a.qp));
+    wc
+}
+
+/// Bytes that differ by seed and place.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}

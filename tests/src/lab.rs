@@ -1,0 +1,145 @@
+//! Hosts made of namespaces: each has its own user, network, mount and pid namespace, and programs there have no
+//! capability at all. Needs no root where the kernel lets users make user namespaces.
+
+use crate::tools::{find, run, Running};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A set of hosts, gone with everything in them when it is dropped.
+pub struct Lab {
+    hosts: Vec<Host>,
+    /// Holds the namespaces that the links are made from. After `hosts`, so dropped last.
+    outer: Running,
+}
+
+struct Host {
+    /// `unshare`, whose child is the host's first process; kills it when it ends itself.
+    holder: Running,
+    /// The host's first process, as seen from here.
+    init: u32,
+}
+
+impl Lab {
+    /// Makes `n` hosts without links. The error says what this machine lacks.
+    pub fn new(n: usize) -> Result<Lab, String> {
+        for tool in ["unshare", "nsenter", "setpriv", "ip", "sleep"] {
+            if find(tool).is_none() {
+                return Err(format!("{tool} is not installed"));
+            }
+        }
+        let may = run(Command::new("unshare").args(["-Urnmpf", "--mount-proc", "true"]), 10);
+        if !may.ok() {
+            return Err(format!("user namespaces are not allowed here: {}", may.output.trim()));
+        }
+        let mut outer = Running::start(Command::new("unshare").args(["-Urnm", "sleep", "3600"]));
+        let pid = outer.pid();
+        wait_for(|| owns_namespace(pid, "net"), &mut outer)?;
+        let mut lab = Lab { hosts: Vec::new(), outer };
+        for _ in 0..n {
+            let mut enter = lab.enter(lab.outer.pid(), &["-U", "-n", "-m"]);
+            enter.args(["unshare", "-Urnmpf", "--mount-proc", "--kill-child", "sleep", "3600"]);
+            let mut holder = Running::start(&mut enter);
+            let pid = holder.pid();
+            wait_for(|| first_child(pid).is_some_and(|c| runs(c, "sleep")), &mut holder)?;
+            let init = first_child(pid).ok_or("the host ended at once")?;
+            lab.hosts.push(Host { holder, init });
+            lab.admin(lab.hosts.len() - 1, &["link", "set", "lo", "up"])?;
+        }
+        Ok(lab)
+    }
+
+    /// Links two hosts. `a` and `b`: host, name of its interface, its addresses with prefix length.
+    pub fn link(&self, a: (usize, &str, &[&str]), b: (usize, &str, &[&str])) -> Result<(), String> {
+        let init = |host: usize| self.hosts[host].init.to_string();
+        let mut ip = self.enter(self.outer.pid(), &["-U", "-n"]);
+        ip.args([
+            "ip",
+            "link",
+            "add",
+            a.1,
+            "netns",
+            &init(a.0),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            b.1,
+            "netns",
+            &init(b.0),
+        ]);
+        succeed(ip)?;
+        for (host, name, addresses) in [a, b] {
+            for address in addresses {
+                let mut add = vec!["addr", "add", address, "dev", name];
+                if address.contains(':') {
+                    add.push("nodad"); // the address is ours: usable at once
+                }
+                self.admin(host, &add)?;
+            }
+            self.admin(host, &["link", "set", name, "up"])?;
+        }
+        Ok(())
+    }
+
+    /// Runs `ip` with a host's full rights.
+    pub fn admin(&self, host: usize, arguments: &[&str]) -> Result<(), String> {
+        let mut ip = self.enter(self.hosts[host].init, &["-U", "-n"]);
+        ip.arg("ip").args(arguments);
+        succeed(ip)
+    }
+
+    /// A command for a program on a host, without any capability.
+    pub fn command(&self, host: usize, program: &Path) -> Command {
+        let mut command = self.enter(self.hosts[host].init, &["-U", "-n", "-m", "-p"]);
+        command.args(["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]);
+        command.arg(program);
+        command
+    }
+
+    /// Whether every host still runs.
+    pub fn is_up(&mut self) -> bool {
+        self.hosts.iter_mut().all(|h| h.holder.is_running())
+    }
+
+    fn enter(&self, pid: u32, kinds: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &pid.to_string(), "--preserve-credentials"]).args(kinds).arg("--");
+        command
+    }
+}
+
+fn succeed(mut command: Command) -> Result<(), String> {
+    let done = run(&mut command, 20);
+    if done.ok() {
+        Ok(())
+    } else {
+        Err(format!("{command:?}: {}", done.output.trim()))
+    }
+}
+
+/// Polls a condition about a process that has just been started.
+fn wait_for(condition: impl Fn() -> bool, process: &mut Running) -> Result<(), String> {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        if !process.is_running() || Instant::now() > end {
+            return Err("a namespace did not come up".to_string());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn owns_namespace(pid: u32, kind: &str) -> bool {
+    let of = |p: String| std::fs::read_link(format!("/proc/{p}/ns/{kind}")).ok();
+    let (theirs, ours) = (of(pid.to_string()), of("self".to_string()));
+    theirs.is_some() && theirs != ours && runs(pid, "sleep")
+}
+
+fn first_child(pid: u32) -> Option<u32> {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.split_whitespace().next()?.parse().ok()
+}
+
+fn runs(pid: u32, program: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim() == program)
+}

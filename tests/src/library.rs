@@ -1,0 +1,40 @@
+//! libgdrcore and the C examples as a program finds them: built once per test run, by the Makefile.
+
+use crate::source::root;
+use crate::tools::{run, target_dir};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Runs `make TARGET` once in this process; panics with its output if it fails.
+fn make(target: &str, once: &OnceLock<()>) {
+    once.get_or_init(|| {
+        let done = run(Command::new("make").args(["--no-print-directory", "-C"]).arg(root()).arg(target), 900);
+        assert!(done.ok(), "make {target}: {}", done.output);
+    });
+}
+
+/// Builds libgdrcore.so and .a; returns the folder that holds them.
+pub fn build() -> PathBuf {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    make("lib", &ONCE);
+    target_dir().join("release")
+}
+
+/// Builds the C examples too; returns the folder of the programs.
+pub fn examples() -> PathBuf {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    make("examples", &ONCE);
+    target_dir().join("c-examples")
+}
+
+/// Keeps cargo and rustc working for a command that gets another HOME.
+pub fn keep_toolchain(command: &mut Command) -> &mut Command {
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    for (name, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
+        if std::env::var_os(name).is_none() && home.join(folder).is_dir() {
+            command.env(name, home.join(folder));
+        }
+    }
+    command
+}

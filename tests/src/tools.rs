@@ -1,0 +1,129 @@
+//! Running other programs from tests: found or skipped, bounded in time, ended by their own pid.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a program did.
+#[derive(Debug)]
+pub struct Done {
+    /// How it ended; `None` if it had to be killed at the limit.
+    pub status: Option<ExitStatus>,
+    /// Its standard output and error, in that order.
+    pub output: String,
+}
+
+impl Done {
+    /// Whether it ended by itself with code 0.
+    pub fn ok(&self) -> bool {
+        self.status.is_some_and(|s| s.success())
+    }
+
+    /// The exit code, if it ended by itself and by no signal.
+    pub fn code(&self) -> Option<i32> {
+        self.status.and_then(|s| s.code())
+    }
+}
+
+/// A child that is killed when the test lets go of it, and whose output is collected meanwhile.
+pub struct Running {
+    child: Child,
+    readers: Vec<std::thread::JoinHandle<String>>,
+}
+
+impl Running {
+    /// Starts the program with its output piped to readers, so that it never blocks on a full pipe.
+    pub fn start(command: &mut Command) -> Running {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        fn reader(pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+            let mut pipe = pipe;
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                let _ = pipe.read_to_end(&mut bytes);
+                String::from_utf8_lossy(&bytes).into_owned()
+            })
+        }
+        let readers = vec![
+            reader(child.stdout.take().expect("stdout is piped")),
+            reader(child.stderr.take().expect("stderr is piped")),
+        ];
+        Running { child, readers }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Kills it at once.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+
+    /// Waits for its end, or kills it at the limit.
+    pub fn finish(mut self, limit: Duration) -> Done {
+        let end = Instant::now() + limit;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+                _ => {
+                    self.kill();
+                    let _ = self.child.wait();
+                    break None;
+                }
+            }
+        };
+        let output = self.readers.drain(..).map(|r| r.join().unwrap_or_default()).collect();
+        Done { status, output }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a program to its end, at most `seconds`.
+pub fn run(command: &mut Command, seconds: u64) -> Done {
+    Running::start(command).finish(Duration::from_secs(seconds))
+}
+
+/// Where a program is, if it is installed.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let more = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(|p| p.is_file())
+}
+
+/// The folder of build output (`CARGO_TARGET_DIR`, else `target` in the root).
+pub fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::source::root().join("target"), PathBuf::from)
+}
+
+/// A fresh folder for a test's files, below the build output. It stays when the test fails, to be looked at.
+pub fn scratch(test: &str) -> PathBuf {
+    let dir = target_dir().join("test-files").join(format!("{test}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+    dir
+}
+
+/// Whether this process is root (and so may make network namespaces and record packets).
+pub fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"))
+}

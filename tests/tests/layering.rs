@@ -1,0 +1,224 @@
+//! Arrows of import go down only: inside `core` from module to module, and from crate to crate.
+
+use gdrcore_tests::source::{code, files, named_paths, relative, root, without_tests, words};
+use std::path::Path;
+
+/// The modules of core, low to high. One entry may import what stands in an earlier one, and itself.
+///
+/// `verbs::types`, `verbs::cause` and `device` (a trait and its arguments) are plain data that every layer speaks,
+/// so they stand low although the objects of `verbs` and the engine, which give them life, stand high.
+const CORE: &[&[&str]] = &[
+    &["error"],
+    &["config"],
+    &["counters"],
+    &["sync"],
+    &["verbs::types", "verbs::cause"],
+    &["device"],
+    &["arena"],
+    &["pool", "ring", "bitmap", "wheel", "bucket"],
+    &["wire"],
+    &["mem"],
+    &["verbs"],
+    &["roce"],
+    &["engine"],
+];
+
+/// `wire` is bytes only.
+const WIRE_MAY: &[&str] = &["error", "wire"];
+
+/// Names that core's root re-exports, and where they live.
+const REEXPORTS: &[(&str, &str)] = &[("Error", "error"), ("Result", "error"), ("Config", "config")];
+
+/// Which workspace crates a crate may import outside of its tests.
+const CRATES: &[(&str, &[&str])] = &[
+    ("gdrcore-core", &[]),
+    ("gdrcore-net", &["gdrcore-core"]),
+    ("gdrcore-verbs", &["gdrcore-core"]),
+    ("gdrcore-cuda", &["gdrcore-core"]),
+    ("gdrcore", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
+    ("gdrcore-routerd", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
+    ("gdrcore-dropin", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
+    ("sim", &["gdrcore-core"]),
+    ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
+    ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
+];
+
+/// All that core may take from outside. `loom` only under its own cfg.
+const CORE_DEPENDENCIES: &[&str] = &["heapless", "crossbeam-utils", "loom"];
+
+/// The place of a path in [`CORE`]: its longest known prefix.
+fn layer(path: &[String]) -> Option<(usize, &'static str)> {
+    let known = |len: usize| {
+        let name = path[..len].join("::");
+        CORE.iter().enumerate().find_map(|(rank, group)| group.iter().find(|m| **m == name).map(|m| (rank, *m)))
+    };
+    (1..=path.len()).rev().find_map(known)
+}
+
+/// What is wrong with the imports of one file of core, which is the module `module`.
+fn core_faults(file: &str, module: &[&str], text: &str) -> Vec<String> {
+    let shipped = without_tests(&code(text));
+    let mut faults = Vec::new();
+    let own: Vec<String> = module.iter().map(|s| s.to_string()).collect();
+    let Some((own_rank, own_name)) = layer(&own) else {
+        return vec![format!("{file}: module {} has no place in the table of layers", module.join("::"))];
+    };
+    for named in named_paths(&shipped, module) {
+        let mut path = named.path;
+        if let Some((_, home)) = REEXPORTS.iter().find(|(name, _)| path.first().is_some_and(|p| p == name)) {
+            path = vec![home.to_string()];
+        }
+        let Some((rank, name)) = layer(&path) else {
+            let inside = path.len() >= own.len() && path[..own.len()] == own[..];
+            let parent = own.starts_with(&path[..path.len().min(own.len())]);
+            if !inside && !parent {
+                faults.push(format!("{file}:{}: {} is in no layer", named.line, path.join("::")));
+            }
+            continue;
+        };
+        let down = rank < own_rank || name == own_name || path.starts_with(&own);
+        let wire_leaves = own_name == "wire" && !WIRE_MAY.contains(&name);
+        if !down || wire_leaves {
+            faults.push(format!("{file}:{}: {own_name} must not import {name}", named.line));
+        }
+    }
+    for outside in ["std", "alloc", "libc"] {
+        let path = format!("{outside}::");
+        let named = shipped
+            .match_indices(&path)
+            .any(|(at, _)| !shipped[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'));
+        if named || shipped.contains(&format!("extern crate {outside}")) {
+            faults.push(format!("{file}: core must not use {outside}"));
+        }
+    }
+    faults
+}
+
+/// The module path of a file below `core/src`.
+fn module_of(src: &Path, file: &Path) -> Vec<String> {
+    let rel = file.strip_prefix(src).expect("a file of core").with_extension("");
+    let mut parts: Vec<String> = rel.components().map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
+    if parts.last().is_some_and(|p| p == "mod" || p == "lib") {
+        parts.pop();
+    }
+    parts
+}
+
+#[test]
+fn core_imports_go_down_only() {
+    let src = root().join("core/src");
+    let mut faults = Vec::new();
+    let mut seen = 0;
+    for file in files(&src, &["rs"]) {
+        let module = module_of(&src, &file);
+        if module.is_empty() || module.last().is_some_and(|m| m == "tests" || m.ends_with("_tests")) {
+            continue;
+        }
+        seen += 1;
+        let module: Vec<&str> = module.iter().map(String::as_str).collect();
+        let text = std::fs::read_to_string(&file).expect("readable source");
+        faults.extend(core_faults(&relative(&file), &module, &text));
+    }
+    assert!(seen > 5, "core/src was not found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn core_has_neither_std_nor_alloc() {
+    let text = std::fs::read_to_string(root().join("core/src/lib.rs")).expect("core/src/lib.rs");
+    let shipped = without_tests(&code(&text));
+    assert!(shipped.contains("no_std]") || shipped.contains("no_std)]"), "core/src/lib.rs must be no_std");
+    assert!(!shipped.contains("extern crate"), "core links neither alloc nor std");
+}
+
+#[test]
+fn a_wrong_import_is_found() {
+    let bad = |module: &[&str], text: &str| core_faults("bad.rs", module, text);
+    assert_eq!(bad(&["wire", "bth"], "use crate::mem::region::Regions;"), ["bad.rs:1: wire must not import mem"]);
+    assert_eq!(bad(&["wire"], "use crate::{error::Error,\n verbs::types::Sge};").len(), 1);
+    assert_eq!(bad(&["mem", "host"], "fn f() { super::super::engine::run() }").len(), 1);
+    assert_eq!(bad(&["arena"], "use crate::pool::Pool;").len(), 1);
+    assert_eq!(bad(&["roce"], "use std::vec::Vec;").len(), 1);
+    assert_eq!(bad(&["roce"], "use crate::novel::Thing;").len(), 1);
+    assert_eq!(bad(&["novel"], "").len(), 1);
+    for good in [
+        "use crate::error::Error;",
+        "use crate::Result;",
+        "use super::types::Sge;",
+        "// crate::engine::Engine\n#[cfg(test)] mod tests { use crate::engine::E; }",
+        "fn f() { self::helper() } mod inner { use super::helper; }",
+    ] {
+        assert_eq!(bad(&["verbs", "table"], good), [""; 0], "{good}");
+    }
+}
+
+/// Dependencies of a manifest: (name, is it only for tests).
+fn dependencies(manifest: &str) -> Vec<(String, bool)> {
+    let mut section = String::new();
+    let mut found = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            section = name.to_string();
+        } else if section.ends_with("dependencies") && !line.starts_with('#') {
+            if let Some(name) = line.split(['=', '.', ' ']).next().filter(|n| !n.is_empty()) {
+                found.push((name.trim_matches('"').to_string(), section.ends_with("dev-dependencies")));
+            }
+        }
+    }
+    found
+}
+
+fn crate_faults(name: &str, manifest: &str) -> Vec<String> {
+    let Some((_, may)) = CRATES.iter().find(|(n, _)| *n == name) else {
+        return vec![format!("{name}: a crate without a place in the table of layers")];
+    };
+    let ours = |d: &str| CRATES.iter().any(|(n, _)| *n == d);
+    let mut faults = Vec::new();
+    for (dependency, only_tests) in dependencies(manifest) {
+        let wrong = if ours(&dependency) { !may.contains(&dependency.as_str()) } else { name == "gdrcore-core" }
+            && !only_tests
+            && !(name == "gdrcore-core" && CORE_DEPENDENCIES.contains(&dependency.as_str()));
+        if wrong {
+            faults.push(format!("{name} must not depend on {dependency}"));
+        }
+    }
+    faults
+}
+
+#[test]
+fn crate_imports_go_down_only() {
+    let mut faults = Vec::new();
+    let mut seen = 0;
+    for manifest in files(&root(), &["toml"]).iter().filter(|f| f.ends_with("Cargo.toml")) {
+        let text = std::fs::read_to_string(manifest).expect("readable manifest");
+        let Some(name) = text.lines().find_map(|l| l.strip_prefix("name = \"")?.strip_suffix('"')) else { continue };
+        seen += 1;
+        faults.extend(crate_faults(name, &text));
+    }
+    assert!(seen >= 5, "only {seen} crates were found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_wrong_dependency_is_found() {
+    assert_eq!(crate_faults("gdrcore-net", "[dependencies]\ngdrcore.workspace = true").len(), 1);
+    assert_eq!(crate_faults("gdrcore-core", "[dependencies]\nlibc = \"0.2\"").len(), 1);
+    assert_eq!(crate_faults("gdrcore-core", "[dev-dependencies]\nlibc = \"0.2\""), [""; 0]);
+    assert_eq!(crate_faults("sim", "[dependencies]\ngdrcore-net = { path = \"x\" }").len(), 1);
+    assert_eq!(crate_faults("unknown", "").len(), 1);
+}
+
+#[test]
+fn backends_export_no_c_abi() {
+    let mut faults = Vec::new();
+    for file in files(&root().join("backends"), &["rs"]) {
+        let text = std::fs::read_to_string(&file).expect("readable source");
+        let shipped = without_tests(&code(&text));
+        for mark in ["no_mangle", "export_name"] {
+            if words(&shipped).any(|w| w == mark) {
+                faults.push(format!("{}: {mark}: the C ABI lives in ffi/", relative(&file)));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -1,0 +1,131 @@
+//! Habits of this repository that a machine can check.
+
+use gdrcore_tests::source::{code, files, relative, root, without_tests, words};
+use std::path::PathBuf;
+
+/// Longer files hold a second idea that wants its own home.
+const LINES_MAX: usize = 900;
+
+/// Modules of core that may hold unsafe code. `device` and `lib` only declare or allow it.
+const UNSAFE_IN_CORE: &[&str] =
+    &["arena", "ring", "mem/host", "wire/icrc/clmul", "wire/icrc/cpu", "device", "engine", "sync"];
+
+/// Our own sources; generated and third-party files left out.
+fn sources(extensions: &[&str]) -> Vec<(PathBuf, String)> {
+    let generated = |name: &str| name == "include/gdrcore.h" || name.contains("/golden/");
+    files(&root(), extensions)
+        .into_iter()
+        .filter(|f| !generated(&relative(f)))
+        .filter_map(|f| std::fs::read_to_string(&f).ok().map(|text| (f, text)))
+        .collect()
+}
+
+fn check(extensions: &[&str], fault: impl Fn(&str, &str) -> Vec<String>) {
+    let sources = sources(extensions);
+    assert!(sources.len() > 5, "sources were not found");
+    let faults: Vec<String> = sources.iter().flat_map(|(f, text)| fault(&relative(f), text)).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn no_file_is_too_long_to_read() {
+    check(&["rs", "c", "h", "py", "sh"], |file, text| {
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            vec![format!("{file}: {lines} lines")]
+        } else {
+            vec![]
+        }
+    });
+}
+
+/// Lines of code (comments and literals blanked) that hold one of `marks`.
+fn marked(file: &str, text: &str, marks: &[String]) -> Vec<String> {
+    let code = code(text);
+    let hit = |line: &str| marks.iter().any(|m| line.contains(m.as_str()));
+    code.lines().enumerate().filter(|(_, l)| hit(l)).map(|(n, l)| format!("{file}:{}: {}", n + 1, l.trim())).collect()
+}
+
+#[test]
+fn nothing_is_unfinished_or_switched_off() {
+    // Put together from parts, so that a search for the marks themselves finds none here.
+    let marks = ["#[ign-ore", "to-do!(", "unimpl-emented!("].map(|m| m.replace('-', ""));
+    check(&["rs"], |file, text| marked(file, text, &marks));
+    assert_eq!(marked("x", &format!("fn f() {{ {}) }}", marks[1]), &marks).len(), 1);
+}
+
+#[test]
+fn no_path_of_a_machine_is_named() {
+    let marks = ["/ho-me/", "/ro-ot/", "/wo-rk/", "/fa-rm/", "../sha-red"].map(|m| m.replace('-', ""));
+    check(&["rs", "c", "h", "py", "sh", "toml", "md", "in", "cmake"], |file, text| {
+        let hit = |line: &str| {
+            marks.iter().any(|m| {
+                line.match_indices(m.as_str()).any(|(at, _)| {
+                    !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.' || c == '}')
+                })
+            })
+        };
+        text.lines()
+            .enumerate()
+            .filter(|(_, l)| hit(l))
+            .map(|(n, l)| format!("{file}:{}: {}", n + 1, l.trim()))
+            .collect()
+    });
+}
+
+/// Whether the module file `rel` (below core/src) belongs to an allowed module.
+fn may_be_unsafe(rel: &str) -> bool {
+    let module = rel.trim_end_matches(".rs").trim_end_matches("/mod");
+    UNSAFE_IN_CORE.iter().any(|m| module == *m || module.starts_with(&format!("{m}/")))
+}
+
+#[test]
+fn unsafe_stays_in_its_modules() {
+    check(&["rs"], |file, text| {
+        let Some(rel) = file.strip_prefix("core/src/") else { return vec![] };
+        let shipped = without_tests(&code(text));
+        let uses = !rel.ends_with("tests.rs") && words(&shipped).any(|w| w == "unsafe");
+        if uses && !may_be_unsafe(rel) {
+            vec![format!("{file}: unsafe outside its modules")]
+        } else {
+            vec![]
+        }
+    });
+    assert!(may_be_unsafe("mem/host/copy.rs") && !may_be_unsafe("mem/region.rs") && !may_be_unsafe("wire/mod.rs"));
+    let lib = std::fs::read_to_string(root().join("core/src/lib.rs")).expect("core/src/lib.rs");
+    assert!(lib.contains("#![deny(unsafe_code)]"));
+}
+
+/// Lines with an unsafe block or impl that no SAFETY comment goes before.
+fn unproved(file: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let blanked = code(text);
+    let opens = |line: &str| {
+        line.match_indices("unsafe").any(|(at, _)| {
+            let after = line[at + 6..].trim_start();
+            after.starts_with('{') || after.starts_with("impl")
+        })
+    };
+    let mut faults = Vec::new();
+    for (n, line) in blanked.lines().enumerate().filter(|(_, l)| opens(l)) {
+        let proved = lines[n.saturating_sub(10)..=n].iter().any(|l| l.contains("SAFETY"));
+        if !proved {
+            faults.push(format!("{file}:{}: no SAFETY: {}", n + 1, line.trim()));
+        }
+    }
+    faults
+}
+
+#[test]
+fn every_unsafe_block_has_its_proof() {
+    check(&["rs"], unproved);
+    assert_eq!(unproved("x", "fn f() {\n    unsafe { g() }\n}").len(), 1);
+    assert_eq!(unproved("x", "// SAFETY: g needs nothing.\nunsafe { g() }"), [""; 0]);
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    assert!(manifest.contains("undocumented_unsafe_blocks = \"deny\""), "clippy looks too, and exactly");
+    for crate_manifest in files(&root(), &["toml"]).iter().filter(|f| f.ends_with("Cargo.toml")) {
+        let text = std::fs::read_to_string(crate_manifest).expect("readable manifest");
+        let inherits = text.contains("[lints]") && text.contains("workspace = true");
+        assert!(inherits || text.contains("[workspace.lints"), "{} lacks [lints]", relative(crate_manifest));
+    }
+}
