@@ -244,7 +244,8 @@ int main(int argc, char **argv)
 
     printf("calls of malloc, calloc, realloc, memalign, mmap, mremap: %lu during init, %lu from init to close\n", in_init, between);
     printf("address space from init to close: %lu pages before, %lu after\n", pages_before, pages_after);
-    printf("%d SENDs, WRITEs and READs of up to %u bytes, every byte checked; one WRITE refused as it should be\n", 3 * ROUNDS, DATA_BYTES);
+    if (!err)
+        printf("%d SENDs, WRITEs and READs of up to %u bytes, every byte checked; one WRITE refused as it should be\n", 3 * ROUNDS, DATA_BYTES);
     printf("objects left at close: %d\n", left);
     bool proven = !err && between == 0 && pages_after == pages_before && pages_before != 0 && left == 0;
     printf("%s\n", proven ? "proven: nothing was allocated" : "NOT proven");

@@ -58,7 +58,7 @@ static void close_session(struct receiver *r, struct session *s, const char *why
         return;
     bool good = s->told;
     if (!good && why) {
-        gx_error("Nothing of the file at work is left behind.", "client %s: %s", s->conn.peer, why);
+        gx_error(s->state == RUNNING ? "Nothing of the file at work is left behind." : NULL, "client %s: %s", s->conn.peer, why);
         gx_conn_send_error(&s->conn, "%s", why);
     }
     if (s->state != GREETING) {
