@@ -287,6 +287,8 @@ impl Device for SoftDevice {
     fn arm(&self) -> Result<bool> {
         self.fork.check()?;
         self.waiter.drain();
+        // From here on whoever runs the engine wakes us for events; those before are seen below.
+        self.sleeping.store(true, Ordering::SeqCst);
         self.run(Round::Full);
         let blocked = self.is_blocked();
         let mut g = self.lock();
