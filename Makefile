@@ -11,7 +11,7 @@ DESTDIR    ?=
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 RELEASE  := $(CARGO_TARGET_DIR)/release
-BIN      := $(CARGO_TARGET_DIR)/c-examples
+BIN      := $(CURDIR)/build/bin
 VERSION  := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 SOVERSION := 0
 # What a program that links libgdrcore.a needs besides.
@@ -34,7 +34,7 @@ header: ## Write include/gdrcore.h anew from ffi/src.
 	GDRC_BLESS=1 $(CARGO) test -q -p gdrcore-tests --test header
 
 examples: lib ## Build the C examples.
-	$(MAKE) -C c-examples OUT="$(BIN)" LIBDIR="$(RELEASE)" INCLUDEDIR="$(CURDIR)/include"
+	$(MAKE) --no-print-directory -C c-examples OUT="$(BIN)" GDRCORE_LIBDIR="$(RELEASE)"
 
 demo: ## Build, then run the main job: router, client and peer, and a 1 GiB file copy, over UDP.
 	@scripts/deps.sh demo
@@ -64,6 +64,7 @@ uninstall: ## Remove what install put there.
 
 clean: ## Remove all build output.
 	$(CARGO) clean
+	rm -rf build
 
 help: ## Show this.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)

@@ -5,7 +5,7 @@ Usage: icrc_check.py [--port N]... [--min-frames N] FILE.pcap...
 
 Over IPv4 each frame is computed twice: by scapy's RoCE layer and by the few lines below that follow the
 definition (scapy knows no IPv6). Both must agree with the frame. Prints one line per file, with the opcodes
-seen; exits 1 on any wrong ICRC, on fewer RoCE frames than asked for, and on a frame that was cut.
+and the highest IPv4 identification seen (the segments of a GSO send have 0, 1, 2, ...); exits 1 on any wrong ICRC, on fewer RoCE frames than asked for, and on a frame that was cut.
 """
 import argparse
 import collections
@@ -34,8 +34,8 @@ def by_definition(ip, udp):
 
 
 def check(path, ports, scapy):
-    """Returns (RoCE frames, faults, opcode counts) of one capture."""
-    frames, faults, opcodes = 0, [], collections.Counter()
+    """Returns (RoCE frames, faults, opcode counts, highest IPv4 identification) of one capture."""
+    frames, faults, opcodes, ident = 0, [], collections.Counter(), 0
     for number, packet in enumerate(scapy["PcapReader"](path), 1):
         udp = packet.getlayer(scapy["UDP"])
         if udp is None or udp.dport not in ports:
@@ -56,6 +56,7 @@ def check(path, ports, scapy):
         on_wire = raw[-ICRC_LEN:]
         computed = {"by definition": by_definition(raw[:header], raw[header:])}
         if is_v4:
+            ident = max(ident, struct.unpack("!H", raw[4:6])[0])
             again = scapy["IP"](raw)
             bth = again.getlayer(scapy["BTH"])
             if bth is None:
@@ -65,7 +66,7 @@ def check(path, ports, scapy):
         for who, value in computed.items():
             if value != on_wire:
                 faults.append(f"frame {number}: ICRC {on_wire.hex()} on the wire, {value.hex()} {who}")
-    return frames, faults, opcodes
+    return frames, faults, opcodes, ident
 
 
 def main():
@@ -91,11 +92,11 @@ def main():
 
     bad = False
     for path in args.files:
-        frames, faults, opcodes = check(path, ports, scapy)
+        frames, faults, opcodes, ident = check(path, ports, scapy)
         if frames < args.min_frames:
             faults.append(f"only {frames} RoCE frames, {args.min_frames} wanted")
         seen = " ".join(f"{opcode:02x}:{count}" for opcode, count in sorted(opcodes.items()))
-        print(f"{path}: {frames} frames, {len(faults)} wrong, opcodes {seen}")
+        print(f"{path}: {frames} frames, {len(faults)} wrong, identifications to {ident}, opcodes {seen}")
         for fault in faults[:10]:
             print(f"  {fault}")
         bad = bad or bool(faults)

@@ -1,1 +1,3 @@
-//! Criterion benches live in `benches/`.
+//! Criterion benches and end-to-end measurements live in `benches/`; this is what they share.
+
+pub mod ends;

@@ -257,14 +257,14 @@ impl<H: Copy> SlotRing<H> {
     #[inline]
     fn touch_mut(&self, _index: u32) {
         #[cfg(loom)]
-        self.shadow.0[_index as usize % SHADOWS].with_mut(|_| ());
+        self.shadow.0[(_index & (self.capacity() - 1)) as usize].with_mut(|_| ());
     }
 
     /// Tells loom that this slot is read now.
     #[inline]
     fn touch(&self, _index: u32) {
         #[cfg(loom)]
-        self.shadow.0[_index as usize % SHADOWS].with(|_| ());
+        self.shadow.0[(_index & (self.capacity() - 1)) as usize].with(|_| ());
     }
 }
 

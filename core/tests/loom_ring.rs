@@ -147,7 +147,9 @@ fn a_resize_under_both_guards_loses_nothing() {
 #[test]
 fn a_set_bit_brings_what_was_written_before_it() {
     use loom::sync::atomic::{AtomicUsize, Ordering};
-    loom::model(|| {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
         let layout = |walk: &mut Walk| AtomicBitmap::carve(walk, 2).unwrap();
         let mut query = Walk::size_query();
         layout(&mut query);
@@ -167,20 +169,22 @@ fn a_set_bit_brings_what_was_written_before_it() {
                 })
             })
             .collect();
-        let seen = |map: &AtomicBitmap| {
-            let mut sum = 0;
+        // A request that is lost leaves this loop waiting for ever, which loom reports as too many branches.
+        let mut sum = 0;
+        while sum < 2 {
             map.drain(|i| {
                 assert_eq!(i, 0);
                 sum = work[0].load(Ordering::Relaxed) + work[1].load(Ordering::Relaxed);
             });
-            sum
-        };
-        let first = seen(&map);
+            if sum < 2 {
+                thread::yield_now();
+            }
+        }
         for s in setters {
             s.join().unwrap();
         }
-        let last = seen(&map);
-        assert!(first == 2 || last == 2, "a request was lost");
+        // The second setter may have found its bit drained already with its work, and set it again.
+        map.drain(|i| assert_eq!(i, 0));
         assert!(!map.any());
     });
 }

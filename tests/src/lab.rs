@@ -97,6 +97,13 @@ impl Lab {
         command
     }
 
+    /// A command for a program on a host, with every right over that host's network.
+    pub fn privileged(&self, host: usize, program: &Path) -> Command {
+        let mut command = self.enter(self.hosts[host].init, &["-U", "-n"]);
+        command.arg(program);
+        command
+    }
+
     /// Whether every host still runs.
     pub fn is_up(&mut self) -> bool {
         self.hosts.iter_mut().all(|h| h.holder.is_running())

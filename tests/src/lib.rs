@@ -3,6 +3,8 @@
 pub mod ends;
 pub mod lab;
 pub mod library;
+pub mod map;
+pub mod soft;
 pub mod source;
 pub mod tools;
 pub mod traffic;

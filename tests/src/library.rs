@@ -21,11 +21,11 @@ pub fn build() -> PathBuf {
     target_dir().join("release")
 }
 
-/// Builds the C examples too; returns the folder of the programs.
+/// Builds the C examples too; returns the folder of the programs' folders.
 pub fn examples() -> PathBuf {
     static ONCE: OnceLock<()> = OnceLock::new();
     make("examples", &ONCE);
-    target_dir().join("c-examples")
+    root().join("build/bin")
 }
 
 /// Keeps cargo and rustc working for a command that gets another HOME.

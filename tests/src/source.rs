@@ -151,6 +151,15 @@ pub fn without_tests(code: &str) -> String {
     out
 }
 
+/// Whether a file below `core/src` (named relative to it) is compiled for tests only: a `tests.rs`, or a top-level
+/// module that the crate's root declares under `#[cfg(test)]`.
+pub fn is_test_only(file: &str, root_of_crate: &str) -> bool {
+    let top = file.split('/').next().unwrap_or(file).trim_end_matches(".rs");
+    let declares = |code: &str| words(code).zip(words(code).skip(1)).any(|(a, b)| a == "mod" && b == top);
+    let all = code(root_of_crate);
+    file.ends_with("tests.rs") || (declares(&all) && !declares(&without_tests(&all)))
+}
+
 /// Where the bracket at `open` closes: the index after it.
 fn matching(s: &str, open: usize) -> Option<usize> {
     let mut depth = 0;
@@ -308,6 +317,14 @@ mod tests {
         let shipped = without_tests(text);
         assert!(shipped.contains("crate::a") && shipped.contains("crate::c") && shipped.contains("crate::d"));
         assert!(!shipped.contains("crate::b") && !shipped.contains("more"));
+    }
+
+    #[test]
+    fn modules_for_tests_are_told_from_those_that_ship() {
+        let root = "pub mod wire;\n#[cfg(test)]\nmod testing;";
+        assert!(is_test_only("testing.rs", root) && is_test_only("testing/more.rs", root));
+        assert!(is_test_only("wire/tests.rs", root));
+        assert!(!is_test_only("wire/view.rs", root) && !is_test_only("lib.rs", root));
     }
 
     #[test]

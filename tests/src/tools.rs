@@ -66,6 +66,11 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Asks it to end (SIGINT).
+    pub fn interrupt(&self) {
+        run(Command::new("kill").args(["-INT", &self.pid().to_string()]), 10);
+    }
+
     /// Kills it at once.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

@@ -33,11 +33,12 @@ pub fn run(round: &Round) -> [Done; 3] {
     let start = |which: usize, program: &str, arguments: &[&str]| {
         Running::start((round.command)(which, program).args(arguments))
     };
-    let router = start(0, "router", &["-d", round.router, "-s", &socket, "-b", "1M", "-t", "60"]);
-    let client = start(1, "client", &["-s", &socket, "-f", &path("note"), "-o", &path("note.back"), "-w", "60"]);
+    let router = start(0, "freeflow_gdr/router", &["-d", round.router, "-s", &socket, "-b", "1M", "-t", "60"]);
+    let client =
+        start(1, "freeflow_gdr/client", &["-s", &socket, "-f", &path("note"), "-o", &path("note.back"), "-w", "60"]);
     let peer = start(
         2,
-        "peer",
+        "freeflow_gdr/peer",
         &["-d", round.peer, "-f", &path("answer"), "-o", &path("answer.back"), "-t", "60", round.address],
     );
     let limit = Duration::from_secs(90);

@@ -1,7 +1,7 @@
 //! The completer: ACKs, NAKs and answers to what the requester sent.
 
 use super::peer::FlowControl;
-use super::requester::{copy_sges, Move, Stop};
+use super::requester::{copy_sges, Move, Stop, PROBE_NS};
 use super::run::Run;
 use super::{Transport, READ_PIECE};
 use crate::verbs::cause::CauseCode;
@@ -133,6 +133,8 @@ impl Transport {
         qp.req.rewound = None;
         let idle = qp.req.una_psn == qp.req.max_psn;
         qp.req.ack_deadline = if idle { 0 } else { now + qp.timeout_ns };
+        qp.req.probe_at = if idle { 0 } else { now + PROBE_NS };
+        qp.req.probe_wait = PROBE_NS;
         // What was never sent again after a rewind no longer counts; when all is acknowledged, nothing does.
         let freed = if idle { qp.req.inflight } else { freed.min(qp.req.inflight) };
         let read_freed = if idle { qp.req.read_inflight } else { read_freed.min(qp.req.read_inflight) };
@@ -174,6 +176,7 @@ impl Transport {
         // The peer lives: silence begins anew when the request leaves again.
         qp.req.retry_left = qp.attr.retry_cnt;
         qp.req.ack_deadline = 0;
+        qp.req.probe_at = 0;
         qp.req.hold = Hold::Rnr(now + wait);
         self.arm(qi);
     }

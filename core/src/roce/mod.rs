@@ -243,6 +243,13 @@ impl Transport {
             }
             _ => {}
         }
+        let req = &mut self.qps[qi].req;
+        if req.probe_at != 0 && req.probe_at <= now {
+            req.probe_wait = req.probe_wait.saturating_mul(2);
+            req.probe_at = now.saturating_add(req.probe_wait);
+            req.probe = true;
+            self.ready.set(qi);
+        }
         let deadline = self.qps[qi].req.ack_deadline;
         if deadline != 0 && deadline <= now {
             self.on_ack_timeout(s, qi, now);
@@ -256,6 +263,9 @@ impl Transport {
     pub(crate) fn arm(&mut self, qi: usize) {
         let req = &self.qps[qi].req;
         let mut at = if req.ack_deadline == 0 { u64::MAX } else { req.ack_deadline };
+        if req.ack_deadline != 0 && req.probe_at != 0 {
+            at = at.min(req.probe_at);
+        }
         if let Hold::Rnr(t) | Hold::Rate(t) = req.hold {
             at = at.min(t);
         }

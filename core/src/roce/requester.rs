@@ -7,7 +7,7 @@ use super::{Sent, Transport, READ_PIECE};
 use crate::mem::{Access, KeyError, Providers, Regions};
 use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Hold, Qp, NONE};
+use crate::verbs::objects::{Hold, Qp, WqeState, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_type, wc_status, wr_opcode, Sge};
 use crate::verbs::wqe::SendWqe;
@@ -15,6 +15,9 @@ use crate::wire::{Class, Kind, Psn};
 
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 const PSN_WINDOW: u32 = (1 << 23) - 1;
+
+/// Silence after which the newest packet is sent once more; doubles until the peer answers.
+pub(crate) const PROBE_NS: u64 = 1_000_000;
 
 /// What stopped a copy between packets and the program's memory.
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +160,9 @@ impl Transport {
                 }
             }
             self.arm(qi);
+            if self.qps[qi].req.probe && !self.transmit_probe(s, qi, tx) {
+                return Sent::Full;
+            }
         }
         if self.transmit_ack(qi, tx) {
             Sent::Idle
@@ -269,41 +275,7 @@ impl Transport {
         }
         let bytes = rest.min(u64::from(n) * u64::from(mtu)) as u32;
 
-        let mut run = Run::new(if rc { Class::Rc } else { Class::Uc }, Kind::Send, qp.attr.dest_qp_num, psn);
-        run.first = first_pkt == 0;
-        run.last = first_pkt + n == ws.npkts;
-        run.n = n;
-        run.solicited = wqe.is_solicited();
-        run.imm = wqe.imm;
-        match u32::from(wqe.opcode) {
-            wr_opcode::SEND => {}
-            wr_opcode::SEND_WITH_IMM => run.has_imm = true,
-            wr_opcode::SEND_WITH_INV => run.has_inv = true,
-            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => {
-                run.kind = Kind::Write;
-                run.has_imm = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
-                run.va = wqe.remote_addr;
-                run.rkey = wqe.rkey;
-                run.dma_len = wqe.length as u32;
-            }
-            wr_opcode::RDMA_READ => {
-                run.kind = Kind::ReadRequest;
-                run.first = true;
-                run.last = true;
-                run.n = 1;
-                run.va = wqe.remote_addr.wrapping_add(offset);
-                run.rkey = wqe.rkey;
-                run.dma_len = bytes;
-            }
-            op => {
-                run.kind = if op == wr_opcode::ATOMIC_CMP_AND_SWP { Kind::CmpSwap } else { Kind::FetchAdd };
-                run.va = wqe.remote_addr;
-                run.rkey = wqe.rkey;
-                run.a = wqe.a;
-                run.b = wqe.b;
-            }
-        }
-        run.ack_req = rc && run.last;
+        let run = request_run(qp, wqe, &ws, first_pkt, n, bytes);
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let mut stop = None;
         let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
@@ -355,6 +327,8 @@ impl Transport {
             }
             if rc && qp.req.ack_deadline == 0 {
                 qp.req.ack_deadline = now + qp.timeout_ns;
+                qp.req.probe_at = now + PROBE_NS;
+                qp.req.probe_wait = PROBE_NS;
             }
             if qp.req.cur_pkt == ws.npkts {
                 qp.req.next = index.wrapping_add(1);
@@ -387,6 +361,65 @@ impl Transport {
                 Step::Idle
             }
         }
+    }
+
+    /// Sends the newest packet once more, with a request for an ACK. A receiver that has everything
+    /// acknowledges it again; one that misses something before it says what, by a NAK. So a loss at the
+    /// end of what was sent costs a round trip, not the ACK timeout. Nothing of the QP's state changes.
+    fn transmit_probe(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>) -> bool {
+        let sq = s.sq(qi, &self.key);
+        let qp = &mut self.qps[qi];
+        qp.req.probe = false;
+        let psn = qp.req.next_psn.prev();
+        if psn.diff(qp.req.una_psn) < 0 || qp.req.hold != Hold::None {
+            return true;
+        }
+        let mut index = qp.req.next;
+        if qp.req.cur_pkt == 0 {
+            index = index.wrapping_sub(1);
+        }
+        if (index.wrapping_sub(qp.req.acked) as i32) < 0 {
+            return true;
+        }
+        let ws = *qp.wqe(index);
+        let into = psn.diff(ws.psn);
+        if !ws.started || ws.done || into < 0 || into as u32 >= ws.npkts {
+            return true;
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        let mut pkt = into as u32;
+        let mut n = 1;
+        if u32::from(wqe.opcode) == wr_opcode::RDMA_READ {
+            // The piece that the newest request asked for.
+            let piece = (READ_PIECE / qp.mtu).max(1);
+            let begin = (pkt / piece * piece).max(ws.done_pkts);
+            n = pkt + 1 - begin;
+            pkt = begin;
+        }
+        let offset = u64::from(pkt) * u64::from(qp.mtu);
+        let bytes = (wqe.length - offset.min(wqe.length)).min(u64::from(n) * u64::from(qp.mtu)) as u32;
+        let mut run = request_run(qp, wqe, &ws, pkt, n, bytes);
+        run.ack_req = true;
+        let carries = matches!(run.kind, Kind::Send | Kind::Write);
+        let (regions, providers, pd, mtu) = (&self.regions, &self.providers, qp.pd, qp.mtu);
+        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
+            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst) {
+                Ok(()) => Access::Ready,
+                // Not worth waiting for: the ACK timeout is there as well.
+                Err(_) => Access::Busy,
+            }
+        });
+        if done.packets == 0 && done.memory == Access::Ready {
+            self.qps[qi].req.probe = true;
+            return false;
+        }
+        let qp = &mut self.qps[qi];
+        for c in [&mut qp.counters, &mut self.counters] {
+            c.sent_pkts += 1;
+            c.retransmitted_pkts += 1;
+        }
+        true
     }
 
     /// LOCAL_INV and BIND_MW: executed in their turn, without a packet.
@@ -499,6 +532,49 @@ impl Transport {
         let at = |k: u32| (u64::from(k) * u64::from(qp.mtu)).min(length);
         (at(to) - at(from)) as u32 + (to - from) * PACKET_COST
     }
+}
+
+/// The headers of packets `first_pkt..first_pkt + n` of a WQE, which carry (or ask for) `bytes`.
+#[inline]
+fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, bytes: u32) -> Run {
+    let rc = qp.kind == qp_type::RC;
+    let class = if rc { Class::Rc } else { Class::Uc };
+    let mut run = Run::new(class, Kind::Send, qp.attr.dest_qp_num, ws.psn.add(first_pkt));
+    run.first = first_pkt == 0;
+    run.last = first_pkt + n == ws.npkts;
+    run.n = n;
+    run.solicited = wqe.is_solicited();
+    run.imm = wqe.imm;
+    match u32::from(wqe.opcode) {
+        wr_opcode::SEND => {}
+        wr_opcode::SEND_WITH_IMM => run.has_imm = true,
+        wr_opcode::SEND_WITH_INV => run.has_inv = true,
+        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => {
+            run.kind = Kind::Write;
+            run.has_imm = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
+            run.va = wqe.remote_addr;
+            run.rkey = wqe.rkey;
+            run.dma_len = wqe.length as u32;
+        }
+        wr_opcode::RDMA_READ => {
+            run.kind = Kind::ReadRequest;
+            run.first = true;
+            run.last = true;
+            run.n = 1;
+            run.va = wqe.remote_addr.wrapping_add(u64::from(first_pkt) * u64::from(qp.mtu));
+            run.rkey = wqe.rkey;
+            run.dma_len = bytes;
+        }
+        op => {
+            run.kind = if op == wr_opcode::ATOMIC_CMP_AND_SWP { Kind::CmpSwap } else { Kind::FetchAdd };
+            run.va = wqe.remote_addr;
+            run.rkey = wqe.rkey;
+            run.a = wqe.a;
+            run.b = wqe.b;
+        }
+    }
+    run.ack_req = rc && run.last;
+    run
 }
 
 /// What one step of the requester achieved.

@@ -88,6 +88,12 @@ pub struct Req {
     pub hold: Hold,
     /// When the peer counts as silent; 0 = nothing outstanding.
     pub ack_deadline: u64,
+    /// When to send the newest packet once more; 0 = nothing outstanding.
+    pub probe_at: u64,
+    /// How long the next such wait is.
+    pub probe_wait: u64,
+    /// It is due.
+    pub probe: bool,
     /// Sequence NAKs since the last progress.
     pub naks: u8,
     /// PSN at which the last rewind happened; a second NAK for it before progress is an echo.

@@ -1,0 +1,113 @@
+//! Two soft devices on loopback addresses, each driven by its own thread: what the end-to-end benches share.
+
+use gdrcore_core::device::{Device, MrAttr, MrReg};
+use gdrcore_core::verbs::types::*;
+use gdrcore_net::map::Map;
+use gdrcore_net::soft::{SoftConfig, SoftDevice};
+
+/// A device with one PD, one CQ, one buffer and any number of RC QPs.
+pub struct End {
+    /// The device.
+    pub dev: &'static SoftDevice,
+    /// Its CQ.
+    pub cq: Handle,
+    /// Its QPs and their numbers.
+    pub qps: Vec<(Handle, u32)>,
+    /// Its buffer, registered.
+    pub mr: MrAttr,
+    /// The buffer's memory.
+    pub buf: Map,
+    _mem: Map,
+}
+
+/// Access for everything.
+const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+
+impl End {
+    /// Opens a device with `n` QPs and a buffer of `bytes`.
+    pub fn open(name: &str, n: usize, bytes: usize, depth: u32) -> End {
+        let cfg = SoftConfig::default();
+        let mem = Map::new(SoftDevice::memsize(name, &cfg).expect("device name")).expect("memory");
+        // SAFETY: a fresh mapping, kept beside the device.
+        let dev = unsafe { SoftDevice::init(mem.as_ptr(), mem.len(), name, &cfg).expect("device") };
+        let pd = dev.pd_alloc().expect("pd");
+        let (cq, _) = dev.cq_create(4096).expect("cq");
+        let cap =
+            QpCap { max_send_wr: depth, max_recv_wr: depth, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+        let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..Default::default() };
+        let qps = (0..n).map(|_| dev.qp_create(&init).map(|(h, qpn, _)| (h, qpn)).expect("qp")).collect();
+        let buf = Map::new(bytes).expect("buffer");
+        let addr = buf.as_ptr() as u64;
+        let reg = MrReg { pd, addr, length: bytes as u64, iova: addr, access: ALL, provider: 0, cookie: 0 };
+        let (_, mr) = dev.mr_reg(&reg).expect("mr");
+        End { dev, cq, qps, mr, buf, _mem: mem }
+    }
+
+    /// Connects the QPs of two ends pairwise.
+    pub fn connect(a: &End, b: &End) {
+        use qp_attr_mask as m;
+        for (x, y) in [(a, b), (b, a)] {
+            let peer = y.dev.query().expect("query");
+            for (mine, theirs) in x.qps.iter().zip(&y.qps) {
+                let mut attr = QpAttr {
+                    qp_state: qp_state::INIT,
+                    port_num: 1,
+                    qp_access_flags: ALL,
+                    path_mtu: peer.active_mtu,
+                    dest_qp_num: theirs.1,
+                    max_dest_rd_atomic: 16,
+                    min_rnr_timer: 1,
+                    timeout: 14,
+                    retry_cnt: 7,
+                    rnr_retry: 7,
+                    max_rd_atomic: 16,
+                    ..Default::default()
+                };
+                attr.ah.dgid = peer.gid;
+                attr.ah.udp_port = peer.udp_port as u16;
+                let steps = [
+                    (qp_state::INIT, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
+                    (
+                        qp_state::RTR,
+                        m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER,
+                    ),
+                    (qp_state::RTS, m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC),
+                ];
+                for (state, mask) in steps {
+                    attr.qp_state = state;
+                    x.dev.qp_modify(mine.0, &attr, mask | m::STATE).expect("modify");
+                }
+            }
+        }
+    }
+
+    /// Posts one signalled WRITE or READ of `len` bytes at `offset` of both buffers.
+    pub fn post(&self, qp: usize, peer: &MrAttr, opcode: u32, offset: u64, len: u32) {
+        let sge = Sge { addr: self.mr.addr + offset, length: len, lkey: self.mr.lkey };
+        let wr = SendWr {
+            wr_id: qp as u64,
+            next: core::ptr::null(),
+            sg_list: &sge,
+            num_sge: 1,
+            opcode,
+            send_flags: send_flags::SIGNALED,
+            imm_data: 0,
+            wr: WrOp { rdma: RdmaWr { remote_addr: peer.addr + offset, rkey: peer.rkey } },
+            remote_srqn: 0,
+            bind_mw: BindMwWr::default(),
+        };
+        let mut bad = core::ptr::null();
+        // SAFETY: the request and its list live through the call.
+        unsafe { self.dev.post_send(self.qps[qp].0, &wr, &mut bad).expect("post") };
+    }
+
+    /// Waits for one successful completion; gives its wr_id.
+    pub fn wait(&self) -> u64 {
+        let mut wc = [Wc::default()];
+        while self.dev.poll_cq(self.cq, &mut wc).expect("poll") == 0 {
+            core::hint::spin_loop();
+        }
+        assert_eq!(wc[0].status, 0, "{}", self.dev.last_cause().expect("cause"));
+        wc[0].wr_id
+    }
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* The client: its engine thread. See copy.h for the picture. */
+#include "copy.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define SPIN_NS 20000u
+/* How often the side channel is looked at while data flows. */
+#define LOOK_NS 10000000u
+
+struct sender {
+    const struct copy_options *o;
+    struct gx_dev dev;
+    struct gx_conn conn;
+    struct gx_mem mem;
+    gdrc_mr mr;
+    struct gdrc_mr_attr attr;
+    gdrc_cq cq;
+    gdrc_qp qp;
+    struct gdrc_endpoint remote;
+    struct ring ring;
+    struct walk walk;
+    pthread_t reader;
+    bool ring_made, reading;
+    int wake_fd;
+    uint32_t posted, completed, credited; /* slots: sent off, acknowledged, emptied by the server */
+    uint64_t sent_bytes;
+};
+
+static int post_credit_receives(struct sender *s, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        gdrc_recv_wr wr = { .wr_id = 0 };
+        int err = gdrc_post_recv(s->dev.ctx, s->qp, &wr, NULL);
+        if (err) {
+            gx_explain_call(&s->dev, err, "posting a receive");
+            return err;
+        }
+    }
+    return 0;
+}
+
+static int connect_to_server(struct sender *s, uint64_t bytes)
+{
+    const struct copy_options *o = s->o;
+    uint32_t depth = (uint32_t)o->depth, size = (uint32_t)o->size;
+    uint8_t hello[16];
+    char own[80];
+    int err = o->device ? gx_dev_address(o->device, 0, own, sizeof own) : 0;
+    if (!err)
+        err = gx_tcp_connect(&s->conn, o->host, (uint16_t)o->port, o->device ? own : NULL, GX_TIMEOUT_MS);
+    if (!err && !o->device)
+        err = gx_conn_local_address(&s->conn, own, sizeof own);
+    if (!err)
+        err = gx_dev_open(&s->dev, o->device ? o->device : own, 0, NULL);
+    if (err)
+        return err;
+    s->conn.ctx = s->dev.ctx;
+    err = gdrc_cq_create(s->dev.ctx, 2 * depth + 2, &s->cq);
+    if (err) {
+        gx_explain_call(&s->dev, err, "creating a CQ");
+        return err;
+    }
+    err = gx_mem_alloc(&s->mem, "host", (size_t)size * depth, false);
+    if (!err)
+        err = gx_mr_register(&s->dev, s->mem.addr, s->mem.length, 0, &s->mr, &s->attr);
+    /* The server never has more credits under way than there are slots. */
+    if (!err)
+        err = gx_qp_create(&s->dev, s->cq, depth, depth, 1, &s->qp, NULL);
+    if (err)
+        return err;
+    gx_put32(hello, size);
+    gx_put32(hello + 4, depth);
+    gx_put64(hello + 8, bytes);
+    err = gx_conn_send(&s->conn, COPY_MSG_HELLO, hello, sizeof hello, -1, "the greeting");
+    if (!err)
+        err = gx_qp_handshake(&s->dev, s->qp, NULL, &s->conn, o->timeout_s, &s->remote);
+    if (!err)
+        err = post_credit_receives(s, depth);
+    if (!err)
+        err = gx_ready(&s->conn);
+    if (!err && s->remote.length < (uint64_t)size * depth) {
+        gx_error("Build both sides from one source.", "the server offers a ring of %" PRIu64 " bytes", s->remote.length);
+        err = -EPROTO;
+    }
+    return err;
+}
+
+static int post_slot(struct sender *s)
+{
+    uint32_t slot = s->posted % s->ring.depth, used = s->ring.used[slot];
+    uint64_t offset = (uint64_t)slot * s->ring.size;
+    gdrc_sge piece = { .addr = s->attr.iova + offset, .length = used, .lkey = s->attr.lkey };
+    gdrc_send_wr wr;
+    memset(&wr, 0, sizeof wr);
+    wr.wr_id = s->posted;
+    wr.sg_list = &piece;
+    wr.num_sge = 1;
+    wr.opcode = GDRC_WR_RDMA_WRITE_WITH_IMM;
+    wr.send_flags = GDRC_SEND_SIGNALED;
+    wr.imm_data = htonl(s->posted);
+    wr.wr.rdma.remote_addr = s->remote.addr + offset;
+    wr.wr.rdma.rkey = s->remote.rkey;
+    int err = gdrc_post_send(s->dev.ctx, s->qp, &wr, NULL);
+    if (err) {
+        gx_explain_call(&s->dev, err, "posting a WRITE");
+        return err;
+    }
+    s->posted++;
+    return 0;
+}
+
+/* Takes completions. Returns how many, or a negative errno. */
+static int reap(struct sender *s)
+{
+    gdrc_wc wc[32];
+    int n = gdrc_poll_cq(s->dev.ctx, s->cq, 32, wc);
+    if (n < 0) {
+        gx_explain_call(&s->dev, n, "polling");
+        return n;
+    }
+    for (int i = 0; i < n; i++) {
+        if (wc[i].status != GDRC_WC_SUCCESS) {
+            gx_explain_wc(&s->dev, s->qp, &wc[i], "sending to the server");
+            return -EIO;
+        }
+        if (wc[i].opcode == GDRC_WC_OP_RDMA_WRITE) {
+            s->sent_bytes += s->ring.used[s->completed % s->ring.depth];
+            s->completed++;
+        } else if (wc[i].opcode == GDRC_WC_OP_RECV) {
+            uint32_t credit = ntohl(wc[i].imm_data);
+            /* A server that claims more than it was sent would have us overwrite what it has not read. */
+            if (credit - s->credited > s->posted - s->credited) {
+                gx_error("Build both sides from one source.", "the server gives credit for slots that were never sent");
+                return -EPROTO;
+            }
+            s->credited = credit;
+            int err = post_credit_receives(s, 1);
+            if (err)
+                return err;
+        }
+    }
+    if (n) {
+        /* A slot is free when both are past it: the server has emptied it, and no retransmission needs ours. */
+        ring_set_consumed(&s->ring, (int32_t)(s->completed - s->credited) >= 0 ? s->credited : s->completed);
+    }
+    return n;
+}
+
+/* The server speaks on the side channel only to give up, or to say that it is done. */
+static int look_at_server(struct sender *s, uint8_t result[16])
+{
+    uint8_t body[GX_BODY_MAX];
+    unsigned type;
+    gx_conn_pump(&s->conn);
+    int n = gx_conn_take(&s->conn, &type, body, sizeof body);
+    if (n == -EAGAIN)
+        return 0;
+    if (n >= 0 && type == GX_MSG_ERROR) {
+        fprintf(stderr, "%s: the server says: ", gx_program);
+        gx_print_bytes(stderr, body, (size_t)n, 500);
+        fputs("\n    Nothing of the file at work was left behind there; files named before it are complete.\n", stderr);
+        return -EREMOTEIO;
+    }
+    if (n == 16 && type == COPY_MSG_RESULT) {
+        memcpy(result, body, 16);
+        return 1;
+    }
+    if (n == -ECONNRESET)
+        gx_error("It was killed or the network in between is gone; start it and copy again: no half file is left under its name.",
+                 "the server closed the connection");
+    else
+        gx_error("Build both sides from one source.", "the server broke the protocol");
+    return n == -ECONNRESET ? n : -EPROTO;
+}
+
+static int reader_failed(struct sender *s)
+{
+    if (!atomic_load(&s->ring.finished) || !s->ring.error)
+        return 0;
+    gx_error("The server keeps the files that were complete before it.", "%s", s->ring.why);
+    gx_conn_send_error(&s->conn, "the client gave up: %s", s->ring.why);
+    return s->ring.error;
+}
+
+/* Sends slots as the reader fills them, until the server says that all is in place. */
+static int run(struct sender *s, struct gx_bar *bar, uint8_t result[16])
+{
+    uint64_t last_ns = gx_now_ns(), look_ns = last_ns, alive_ns = last_ns;
+    for (;;) {
+        int n = reap(s), err = 0;
+        while (n >= 0 && s->posted != atomic_load_explicit(&s->ring.produced, memory_order_acquire)) {
+            err = post_slot(s);
+            if (err)
+                break;
+            n++;
+        }
+        if (!err && n >= 0)
+            err = reader_failed(s);
+        uint64_t now = gx_now_ns();
+        if (n > 0)
+            last_ns = alive_ns = now;
+        if (n < 0 || err) {
+            /* The server's own words, if it had any, say more than "retry exceeded". */
+            look_at_server(s, result);
+            return err ? err : n;
+        }
+        bool idle = now - last_ns > SPIN_NS;
+        if (idle || now - look_ns > LOOK_NS) {
+            look_ns = now;
+            n = look_at_server(s, result);
+            if (n)
+                return n < 0 ? n : 0;
+            const char *at_work = atomic_load(&s->walk.argument);
+            gx_bar_update(bar, s->sent_bytes, at_work ? at_work : "");
+            if (gx_stopping) {
+                gx_conn_send_error(&s->conn, "the client was interrupted");
+                return -EINTR;
+            }
+        }
+        if (!idle)
+            continue;
+        /* Waiting for our own disk is no silence of the server's. */
+        if (s->posted == s->credited && !atomic_load(&s->ring.finished))
+            alive_ns = now;
+        if (now - alive_ns > s->o->timeout_s * 1000000000u) {
+            gx_error("Its disk may hang, or it may be stopped; --timeout sets how long to wait.", "the server has not moved for %" PRIu64 " s",
+                     s->o->timeout_s);
+            return -ETIMEDOUT;
+        }
+        struct pollfd fds[2] = { { .fd = s->wake_fd, .events = POLLIN }, { .fd = s->conn.fd, .events = POLLIN } };
+        n = gx_sleep(s->dev.ctx, fds, 2, 100);
+        if (n < 0 && n != -EINTR)
+            return n;
+        uint64_t count;
+        if (n > 0 && fds[0].revents && read(s->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
+            return -errno;
+    }
+}
+
+static void clean_up(struct sender *s)
+{
+    if (s->reading) {
+        ring_stop(&s->ring);
+        pthread_join(s->reader, NULL);
+    }
+    if (s->qp.handle)
+        gdrc_qp_destroy(s->dev.ctx, s->qp);
+    if (s->mr.handle)
+        gdrc_mr_dereg(s->dev.ctx, s->mr);
+    if (s->cq.handle)
+        gdrc_cq_destroy(s->dev.ctx, s->cq);
+    if (s->ring_made)
+        ring_destroy(&s->ring);
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
+    gx_mem_free(&s->mem);
+    gx_dev_close(&s->dev);
+    gx_conn_close(&s->conn);
+}
+
+int copy_send(const struct copy_options *o, char **paths, int count)
+{
+    struct sender s;
+    struct gx_bar bar;
+    uint8_t result[16];
+    char rate[32];
+    memset(&s, 0, sizeof s);
+    s.o = o;
+    s.conn.fd = s.conn.passed_fd = s.mem.fd = s.wake_fd = -1;
+    s.walk.paths = paths;
+    s.walk.count = count;
+    int err = walk_count(&s.walk);
+    if (err)
+        return err;
+    uint64_t files = s.walk.files, bytes = s.walk.bytes, skipped = s.walk.skipped, start = gx_now_ns();
+    err = connect_to_server(&s, bytes);
+    if (!err && (s.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+        err = -errno;
+    if (!err) {
+        err = ring_init(&s.ring, s.mem.addr, (uint32_t)o->size, (uint32_t)o->depth, s.wake_fd);
+        s.ring_made = !err;
+        s.walk.ring = &s.ring;
+    }
+    if (!err) {
+        err = -pthread_create(&s.reader, NULL, walk_main, &s.walk);
+        s.reading = !err;
+    }
+    if (!err) {
+        gx_bar_start(&bar, bytes, !o->quiet);
+        err = run(&s, &bar, result);
+        gx_bar_end(&bar);
+    }
+    uint64_t ns = gx_now_ns() - start;
+    /* Joins the reader: its counts are final after it. */
+    clean_up(&s);
+    if (err)
+        return err;
+    if (gx_get64(result) != s.walk.files || gx_get64(result + 8) != s.walk.bytes) {
+        gx_error("Build both sides from one source.", "the server has another count of files or bytes than we sent");
+        return -EPROTO;
+    }
+    if (s.walk.files != files || s.walk.bytes != bytes)
+        gx_note("something changed while it was copied: %" PRIu64 " files were counted before", files);
+    if (!o->quiet)
+        printf("copied %" PRIu64 " file%s, %" PRIu64 " bytes in %.3f s, %s; size and CRC-32C checked%s\n", gx_get64(result),
+               gx_get64(result) == 1 ? "" : "s", gx_get64(result + 8), (double)ns / 1e9, gx_rate(rate, bytes, ns),
+               skipped ? "; some entries were not copied" : "");
+    return 0;
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * malloc_count.so: LD_PRELOAD it to count allocations inside the data-plane calls of libgdrcore.
+ *
+ * Each data-plane call is wrapped: while one runs on a thread, every malloc, calloc, realloc, memalign
+ * and mmap of that thread counts. With GDRC_MALLOC_ALL=1 everything that any thread allocates after the first
+ * gdrc_post_send counts instead: then the program must not allocate either.
+ *
+ * The report is one line, to the file GDRC_MALLOC_REPORT (appended) or to stderr, at exit:
+ *   malloc_count: PROGRAM: CALLS data-plane calls, N allocations
+ * and with GDRC_MALLOC_FAIL=1 the process exits with 99 if N > 0.
+ */
+#include <gdrcore.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern void *__libc_malloc(size_t);
+extern void *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t);
+extern void *__libc_memalign(size_t, size_t);
+extern char *program_invocation_short_name;
+
+/* Initial-exec: the first use of an ordinary thread-local would allocate. */
+static __thread int depth __attribute__((tls_model("initial-exec")));
+static unsigned long calls, allocations;
+static int count_all, armed;
+
+static void count(void)
+{
+    if (depth > 0 || (count_all && __atomic_load_n(&armed, __ATOMIC_RELAXED)))
+        __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+}
+
+void *malloc(size_t n) { return count(), __libc_malloc(n); }
+void *calloc(size_t n, size_t size) { return count(), __libc_calloc(n, size); }
+void *realloc(void *p, size_t n) { return count(), __libc_realloc(p, n); }
+void *memalign(size_t align, size_t n) { return count(), __libc_memalign(align, n); }
+void *aligned_alloc(size_t align, size_t n) { return count(), __libc_memalign(align, n); }
+int posix_memalign(void **out, size_t align, size_t n)
+{
+    count();
+    *out = __libc_memalign(align, n);
+    return *out ? 0 : ENOMEM;
+}
+void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
+{
+    count();
+    return (void *)syscall(SYS_mmap, addr, length, prot, flags, fd, offset);
+}
+void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off_t offset) { return mmap(addr, length, prot, flags, fd, offset); }
+
+/* The next definition of a name. Looked up before main(): dlsym may allocate. */
+#define REAL(name) static __typeof__(name) *real_##name
+REAL(gdrc_post_send);
+REAL(gdrc_post_recv);
+REAL(gdrc_post_srq_recv);
+REAL(gdrc_poll_cq);
+REAL(gdrc_progress);
+REAL(gdrc_cq_arm);
+REAL(gdrc_cq_event);
+REAL(gdrc_async_event);
+REAL(gdrc_arm);
+REAL(gdrc_wait);
+
+static void *next(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    /* A program that does not link the library calls none of these. */
+    return found;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+#define LOOK_UP(name) *(void **)&real_##name = next(#name)
+    LOOK_UP(gdrc_post_send);
+    LOOK_UP(gdrc_post_recv);
+    LOOK_UP(gdrc_post_srq_recv);
+    LOOK_UP(gdrc_poll_cq);
+    LOOK_UP(gdrc_progress);
+    LOOK_UP(gdrc_cq_arm);
+    LOOK_UP(gdrc_cq_event);
+    LOOK_UP(gdrc_async_event);
+    LOOK_UP(gdrc_arm);
+    LOOK_UP(gdrc_wait);
+    const char *all = getenv("GDRC_MALLOC_ALL");
+    count_all = all && *all == '1';
+}
+
+#define INSIDE(call)                                      \
+    do {                                                  \
+        __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);  \
+        depth++;                                          \
+        int result = real_##call;                         \
+        depth--;                                          \
+        return result;                                    \
+    } while (0)
+
+int gdrc_post_send(gdrc_context *ctx, gdrc_qp qp, const gdrc_send_wr *wr, const gdrc_send_wr **bad)
+{
+    __atomic_store_n(&armed, 1, __ATOMIC_RELAXED);
+    INSIDE(gdrc_post_send(ctx, qp, wr, bad));
+}
+int gdrc_post_recv(gdrc_context *ctx, gdrc_qp qp, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad) { INSIDE(gdrc_post_recv(ctx, qp, wr, bad)); }
+int gdrc_post_srq_recv(gdrc_context *ctx, gdrc_srq srq, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad)
+{
+    INSIDE(gdrc_post_srq_recv(ctx, srq, wr, bad));
+}
+int gdrc_poll_cq(gdrc_context *ctx, gdrc_cq cq, int n, gdrc_wc *wc) { INSIDE(gdrc_poll_cq(ctx, cq, n, wc)); }
+int gdrc_progress(gdrc_context *ctx) { INSIDE(gdrc_progress(ctx)); }
+int gdrc_cq_arm(gdrc_context *ctx, gdrc_cq cq, int solicited) { INSIDE(gdrc_cq_arm(ctx, cq, solicited)); }
+int gdrc_cq_event(gdrc_context *ctx, gdrc_cq *out) { INSIDE(gdrc_cq_event(ctx, out)); }
+int gdrc_async_event(gdrc_context *ctx, struct gdrc_async_event *out) { INSIDE(gdrc_async_event(ctx, out)); }
+int gdrc_arm(gdrc_context *ctx) { INSIDE(gdrc_arm(ctx)); }
+int gdrc_wait(gdrc_context *ctx, int timeout_ms) { INSIDE(gdrc_wait(ctx, timeout_ms)); }
+
+__attribute__((destructor)) static void report(void)
+{
+    char line[256];
+    unsigned long found = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+    const char *path = getenv("GDRC_MALLOC_REPORT"), *strict = getenv("GDRC_MALLOC_FAIL");
+    int n = snprintf(line, sizeof line, "malloc_count: %s: %lu data-plane calls, %lu allocations\n", program_invocation_short_name, calls, found);
+    int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : STDERR_FILENO;
+    if (fd < 0 || write(fd, line, (size_t)n) != n)
+        fprintf(stderr, "%s", line);
+    if (path && fd >= 0)
+        close(fd);
+    if (strict && *strict == '1' && found > 0)
+        _exit(99);
+}

@@ -1,0 +1,60 @@
+//! Memory that vanishes: mappings that a test takes away while a device uses them.
+
+use std::ptr::null_mut;
+
+/// A shared mapping of an anonymous file, which can be unmapped or whose file can be cut.
+pub struct Map {
+    at: *mut u8,
+    len: usize,
+    fd: i32,
+}
+
+impl Map {
+    /// `len` zero bytes.
+    pub fn new(len: usize) -> Map {
+        // SAFETY: the name is a terminated string; the mapping is new memory at an address that the kernel chooses.
+        unsafe {
+            let fd = libc::memfd_create(c"gdrcore-test".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0 && libc::ftruncate(fd, len as i64) == 0, "{}", std::io::Error::last_os_error());
+            let at = libc::mmap(null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+            assert!(at != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+            Map { at: at.cast(), len, fd }
+        }
+    }
+
+    /// The address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// Writes bytes; the memory must still be there.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.len);
+        // SAFETY: in range of a mapping that the caller says is there; `bytes` lies elsewhere.
+        unsafe { self.at.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Takes the memory away. The address range stays reserved, without access, so that nothing else moves in.
+    pub fn vanish(&self) {
+        let (kind, all) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, self.len);
+        // SAFETY: replaces our own mapping; only devices that expect it to vanish still know the address.
+        let at = unsafe { libc::mmap(self.at.cast(), all, libc::PROT_NONE, kind, -1, 0) };
+        assert!(at != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Cuts the file behind the memory to `len` bytes: pages after that raise SIGBUS.
+    pub fn truncate(&self, len: usize) {
+        // SAFETY: our own descriptor.
+        assert_eq!(unsafe { libc::ftruncate(self.fd, len as i64) }, 0);
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapping and descriptor are ours and go with us.
+        unsafe {
+            libc::munmap(self.at.cast(), self.len);
+            libc::close(self.fd);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Soft devices for tests.
+
+use crate::ends::Buffer;
+use gdrcore_core::device::Device;
+use gdrcore_core::Result;
+use gdrcore_net::soft::{SoftConfig, SoftDevice};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A soft device in memory of its own; closed when dropped.
+pub struct Soft {
+    dev: &'static SoftDevice,
+    _memory: Buffer,
+}
+
+impl Soft {
+    /// Opens a device by name.
+    pub fn open(name: &str, config: &SoftConfig) -> Result<Soft> {
+        let bytes = SoftDevice::memsize(name, config)?;
+        let memory = Buffer::new(bytes);
+        // SAFETY: the memory is fresh, page-aligned, and lives in `_memory` until after `close`.
+        let dev = unsafe { SoftDevice::init(memory.as_ptr(), bytes, name, config)? };
+        Ok(Soft { dev, _memory: memory })
+    }
+
+    /// Opens a device with the default configuration.
+    pub fn new(name: &str) -> Soft {
+        Soft::open(name, &SoftConfig::default()).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// The device.
+    pub fn dev(&self) -> &dyn Device {
+        self.dev
+    }
+}
+
+impl Drop for Soft {
+    fn drop(&mut self) {
+        // SAFETY: every reference that `dev` gave out ended with the borrow of self.
+        unsafe { self.dev.close() };
+    }
+}
+
+/// A device name on loopback that no other test uses, of this process or another one's.
+pub fn address(last: u8) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static MINE: u32 = NEXT.fetch_add(1, Relaxed));
+    let n = MINE.with(|n| *n);
+    let port = 10_000 + std::process::id() % 20_000;
+    format!("soft:127.43.{}.{last}:{port}", n % 250)
+}
+
+/// Runs `test` over each kind of port: both ends on one loopback device, and a device each over UDP.
+pub fn over_each(test: impl Fn(&dyn Device, &dyn Device)) {
+    over_each_with(&SoftConfig::default(), test);
+}
+
+/// As [`over_each`], with a configuration.
+pub fn over_each_with(config: &SoftConfig, test: impl Fn(&dyn Device, &dyn Device)) {
+    let open = |name: &str| Soft::open(name, config).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let one = open("loopback");
+    test(one.dev(), one.dev());
+    drop(one);
+    let (a, b) = (open(&address(1)), open(&address(2)));
+    test(a.dev(), b.dev());
+}

@@ -1,0 +1,138 @@
+//! Captures of our own traffic hold no malformed packet and no wrong ICRC: tshark and scapy say so, not we.
+
+use gdrcore_tests::lab::Lab;
+use gdrcore_tests::skip;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{find, run, scratch, Running};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const TYPES: [&str; 3] = ["rc", "uc", "ud"];
+
+/// What the two checkers lack on this machine, if anything.
+fn checkers_missing() -> Option<&'static str> {
+    let scapy = run(Command::new("/usr/bin/python3").args(["-c", "import scapy.contrib.roce"]), 20);
+    match () {
+        _ if find("tshark").is_none() => Some("tshark is not installed"),
+        _ if !Path::new("/usr/bin/python3").exists() || !scapy.ok() => Some("python3-scapy is not installed"),
+        _ => None,
+    }
+}
+
+/// Least RoCE frames of each capture: UD's are the fewest.
+const FRAMES_MIN: &str = "36";
+
+/// Both checkers must be content with each file; what they said.
+fn check(files: &[PathBuf], ports: &[&str]) -> String {
+    let mut icrc = Command::new(root().join("scripts/icrc_check.py"));
+    icrc.args(["--min-frames", FRAMES_MIN]);
+    let mut tshark = Command::new(root().join("scripts/tshark_check.sh"));
+    for port in ports {
+        icrc.args(["--port", port]);
+        tshark.args(["-p", port]);
+    }
+    let mut said = String::new();
+    for checker in [icrc.args(files), tshark.args(files)] {
+        let done = run(checker, 300);
+        println!("{}", done.output);
+        assert!(done.ok(), "{}", done.output);
+        said += &done.output;
+    }
+    said
+}
+
+/// GSO was used where it was asked for and nowhere else: its segments carry identifications 0, 1, 2, …
+fn check_segmentation(said: &str) {
+    let single = |line: &&str| line.contains("identifications to 0,");
+    let of = |name: &str| {
+        said.lines().find(|l| l.contains(name) && l.contains("identifications")).expect("a line for each file")
+    };
+    assert!(!single(&of("rc-v4-gso.pcap")), "{said}");
+    assert!(single(&of("rc-v4-single.pcap")) && single(&of("uc-v4-single.pcap")), "{said}");
+}
+
+fn traffic() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_traffic"))
+}
+
+#[test]
+fn the_pcap_tee_of_every_transport_and_address_family() {
+    if let Some(why) = checkers_missing() {
+        skip!("{why}");
+    }
+    let dir = scratch("tee");
+    let mut files = Vec::new();
+    let families = [("v4", "soft:127.0.42.1", "soft:127.0.42.2"), ("v6", "soft:[::1]:4861", "soft:[::1]:4862")];
+    for (family, from, to) in families {
+        if family == "v6" && !Path::new("/proc/net/if_inet6").exists() {
+            println!("this machine has no IPv6");
+            continue;
+        }
+        for qp_type in TYPES {
+            for gso in [true, false] {
+                let file = dir.join(format!("{qp_type}-{family}-{}.pcap", if gso { "gso" } else { "single" }));
+                let mut command = Command::new(traffic());
+                command.args([qp_type, from, to, "--pcap"]).arg(&file);
+                if !gso {
+                    command.arg("--no-gso");
+                }
+                let done = run(&mut command, 60);
+                assert!(done.ok(), "{qp_type} {family} gso={gso}: {}", done.output);
+                files.push(file);
+            }
+        }
+    }
+    check(&files, &["4791", "4861", "4862"]);
+}
+
+#[test]
+fn what_the_kernel_really_sent() {
+    if let Some(why) = checkers_missing() {
+        skip!("{why}");
+    }
+    let (Some(dumpcap), Some(ethtool)) = (find("dumpcap"), find("ethtool")) else {
+        skip!("dumpcap or ethtool is not installed");
+    };
+    let lab = match Lab::new(1) {
+        Ok(lab) => lab,
+        Err(why) => skip!("no namespaces: {why}"),
+    };
+    for address in ["fd42::1/128", "fd42::2/128"] {
+        lab.admin(0, &["addr", "add", address, "dev", "lo", "nodad"]).expect("an address");
+    }
+    // A capture sees what leaves the kernel's segmentation only where the device has none of its own.
+    let off = run(lab.privileged(0, &ethtool).args(["-K", "lo", "tx-udp-segmentation", "off"]), 10);
+    assert!(off.ok(), "{}", off.output);
+    let dir = scratch("capture");
+    let mut files = Vec::new();
+    for (family, from, to) in [("v4", "soft:127.0.0.1", "soft:127.0.0.2"), ("v6", "soft:[fd42::1]", "soft:[fd42::2]")] {
+        for qp_type in TYPES {
+            for gso in [true, false] {
+                let file = dir.join(format!("{qp_type}-{family}-{}.pcap", if gso { "gso" } else { "single" }));
+                let mut record = lab.privileged(0, &dumpcap);
+                record.args(["-i", "lo", "-f", "udp port 4791", "-P", "-B", "64", "-q", "-w"]).arg(&file);
+                let recorder = Running::start(&mut record);
+                // The file appears once the capture runs.
+                let began = (0..400).any(|_| {
+                    std::thread::sleep(Duration::from_millis(10));
+                    file.exists()
+                });
+                assert!(began, "dumpcap did not start: {}", recorder.finish(Duration::ZERO).output);
+                std::thread::sleep(Duration::from_millis(100));
+                let mut command = lab.command(0, traffic());
+                command.args([qp_type, from, to]);
+                if !gso {
+                    command.arg("--no-gso");
+                }
+                let done = run(&mut command, 60);
+                assert!(done.ok(), "{qp_type} {family} gso={gso}: {}", done.output);
+                std::thread::sleep(Duration::from_millis(600));
+                recorder.interrupt();
+                recorder.finish(Duration::from_secs(10));
+                files.push(file);
+            }
+        }
+    }
+    check_segmentation(&check(&files, &["4791"]));
+}

@@ -1,0 +1,203 @@
+//! Packets that nobody sane sends: garbage, forgeries, truncations. Dropped and counted; the traffic beside them goes on.
+
+use gdrcore_core::verbs::types::{qp_type, wc_status};
+use gdrcore_core::wire::Flow;
+use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape, QKEY};
+use gdrcore_tests::soft::{address, Soft};
+use std::net::{SocketAddr, UdpSocket};
+
+/// Two devices over UDP, and a socket at the second one's address that can say what it likes.
+struct Scene {
+    a: Soft,
+    b: Soft,
+    liar: UdpSocket,
+    target: SocketAddr,
+}
+
+fn scene() -> Scene {
+    let (x, y) = (address(1), address(2));
+    let (a, b) = (Soft::new(&x), Soft::new(&y));
+    let plain = |name: &str| name.trim_start_matches("soft:").parse::<SocketAddr>().expect("address:port");
+    let liar = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at b's address");
+    Scene { a, b, liar, target: plain(&x) }
+}
+
+impl Scene {
+    /// Sends `packet` with a right ICRC behind it.
+    fn send_valid(&self, packet: &mut Vec<u8>) {
+        self.send_valid_from(&self.liar, packet);
+    }
+
+    fn send_valid_from(&self, socket: &UdpSocket, packet: &mut Vec<u8>) {
+        packet.extend_from_slice(&[0; 4]);
+        let octets = |a: SocketAddr| match a.ip() {
+            std::net::IpAddr::V4(ip) => ip.octets(),
+            std::net::IpAddr::V6(_) => unreachable!("the scene is IPv4"),
+        };
+        let from = socket.local_addr().expect("bound");
+        // The kernel gives an unconnected socket without PMTU discovery a changing identification, which the receiver
+        // has to solve for; any will do.
+        Flow::v4(octets(from), octets(self.target), from.port(), self.target.port()).append_icrc(0, packet);
+        socket.send_to(packet, self.target).expect("send_to");
+    }
+
+    /// Lets both devices handle what came.
+    fn settle(&self) {
+        for _ in 0..2000 {
+            self.a.dev().progress().expect("progress");
+            self.b.dev().progress().expect("progress");
+        }
+    }
+}
+
+/// BTH with everything as an honest peer of `end` would have it.
+fn bth(opcode: u8, end: &End, psn: u32) -> Vec<u8> {
+    let mut h = vec![opcode, 0x40, 0xFF, 0xFF, 0];
+    h.extend_from_slice(&end.own.qpn.to_be_bytes()[1..]);
+    h.push(0x80);
+    h.extend_from_slice(&psn.to_be_bytes()[1..]);
+    h
+}
+
+fn still_works(a: &mut End, b: &mut End) {
+    let bytes = pattern(3, 10_000);
+    b.buffer.write(0, &bytes);
+    b.post(77, Op::Write(20_000, None), 0, 10_000).expect("post_send");
+    succeed(b, a, 77);
+    assert!(a.buffer.read(20_000, 10_000) == bytes);
+}
+
+#[test]
+fn random_bytes_are_dropped_and_counted() {
+    let s = scene();
+    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let before = s.a.dev().counters().expect("counters");
+    for n in 0..400u64 {
+        let length = (n * 37 % 1400) as usize;
+        s.liar.send_to(&pattern(n, length), s.target).expect("send_to");
+        if n % 10 == 0 {
+            s.settle();
+        }
+    }
+    s.settle();
+    still_works(&mut a, &mut b);
+    let after = s.a.dev().counters().expect("counters");
+    let dropped =
+        |c: &gdrcore_core::counters::Counters| c.rcvd_malformed + c.rcvd_icrc_err + c.rcvd_no_qp + c.rcvd_refused;
+    assert!(dropped(&after) >= dropped(&before) + 100, "{after:?}");
+}
+
+#[test]
+fn every_opcode_with_a_right_icrc_and_nonsense_behind_it_does_no_harm() {
+    let s = scene();
+    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let secret = pattern(8, a.shape.buffer);
+    a.buffer.write(0, &secret);
+    for opcode in 0..=255u8 {
+        for length in [0usize, 1, 4, 15, 16, 28, 40, 1024, 1030] {
+            // Far ahead of the expected PSN, so that even a well-formed request may not be executed.
+            let mut packet = bth(opcode, &a, b.own.psn.wrapping_add(0x1000) & 0xFF_FFFF);
+            packet[1] |= (length as u8 & 3) << 4;
+            packet.extend_from_slice(&pattern(u64::from(opcode), length));
+            s.send_valid(&mut packet);
+        }
+        s.settle();
+    }
+    assert!(a.buffer.read(0, a.shape.buffer) == secret, "a forged packet changed memory");
+    still_works(&mut a, &mut b);
+}
+
+#[test]
+fn a_foreign_p_key_is_refused_silently() {
+    let s = scene();
+    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    a.post_recv(1, 0, 64).expect("post_recv");
+    let refused = || s.a.dev().counters().expect("counters").rcvd_refused;
+    let before = refused();
+    let mut packet = bth(0x04, &a, b.own.psn); // RC SEND ONLY
+    (packet[2], packet[3]) = (0x12, 0x34);
+    s.send_valid(&mut packet);
+    s.settle();
+    assert_eq!(refused(), before + 1);
+    a.poll();
+    assert!(a.done.is_empty(), "{:?}", a.done);
+    still_works(&mut a, &mut b);
+}
+
+#[test]
+fn a_stranger_cannot_speak_for_the_peer() {
+    let s = scene();
+    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    a.post_recv(1, 0, 64).expect("post_recv");
+    let before = s.a.dev().counters().expect("counters").rcvd_refused;
+    let third = address(3).trim_start_matches("soft:").parse::<SocketAddr>().expect("address:port");
+    let stranger = UdpSocket::bind((third.ip(), 0)).expect("a socket");
+    s.send_valid_from(&stranger, &mut bth(0x04, &a, b.own.psn));
+    s.settle();
+    assert_eq!(s.a.dev().counters().expect("counters").rcvd_refused, before + 1);
+    a.poll();
+    assert!(a.done.is_empty(), "{:?}", a.done);
+    still_works(&mut a, &mut b);
+}
+
+#[test]
+fn a_wrong_icrc_is_dropped_before_anything_changes() {
+    let s = scene();
+    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    a.post_recv(1, 0, 64).expect("post_recv");
+    let mut packet = bth(0x04, &a, b.own.psn);
+    packet.extend_from_slice(&[0xAB; 64]);
+    let before = s.a.dev().counters().expect("counters").rcvd_icrc_err;
+    packet.extend_from_slice(&[1, 2, 3, 4]);
+    s.liar.send_to(&packet, s.target).expect("send_to");
+    s.settle();
+    assert_eq!(s.a.dev().counters().expect("counters").rcvd_icrc_err, before + 1);
+    a.poll();
+    assert!(a.done.is_empty(), "{:?}", a.done);
+    still_works(&mut a, &mut b);
+}
+
+#[test]
+fn a_foreign_q_key_is_refused_silently() {
+    let s = scene();
+    let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
+    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), shape).expect("connected ends");
+    a.post_recv(1, 0, 128).expect("post_recv");
+    let piece = [b.piece(0, 16)];
+    let mut wr = b.request(5, Op::Send(None), &piece);
+    wr.wr.ud.remote_qkey = QKEY ^ 1;
+    let refused = || s.a.dev().counters().expect("counters").rcvd_refused;
+    let before = refused();
+    b.post_wr(&wr).expect("post_send");
+    assert_eq!(succeed(&mut b, &mut a, 5).status, wc_status::SUCCESS);
+    s.settle();
+    a.poll();
+    assert_eq!(refused(), before + 1);
+    assert!(a.done.is_empty(), "{:?}", a.done);
+}
+
+#[test]
+fn cut_and_stretched_packets_of_the_peer_do_no_harm() {
+    let s = scene();
+    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let secret = pattern(8, a.shape.buffer);
+    a.buffer.write(0, &secret);
+    for opcode in [0x06u8, 0x07, 0x08, 0x0A, 0x0C, 0x13, 0x14, 0x10, 0x11, 0x12] {
+        for cut in 0..44 {
+            let mut packet = bth(opcode, &a, b.own.psn);
+            packet.extend_from_slice(&a.own.addr.to_be_bytes());
+            packet.extend_from_slice(&(a.own.rkey ^ 1).to_be_bytes());
+            packet.extend_from_slice(&u32::MAX.to_be_bytes());
+            packet.extend_from_slice(&[0; 16]);
+            packet.truncate(packet.len() - cut);
+            s.send_valid(&mut packet);
+        }
+        s.settle();
+    }
+    assert!(a.buffer.read(0, a.shape.buffer) == secret, "a forged packet changed memory");
+    // The forged requests with a wrong key may have ended this connection, as a real peer's would. A new one works.
+    let (mut c, mut d) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    still_works(&mut c, &mut d);
+    a.poll();
+    b.poll();
+}

@@ -1,0 +1,112 @@
+//! What the operating system and other processes do to a device: taken ports, foreign addresses, forks.
+
+use gdrcore_core::Error;
+use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
+use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
+use gdrcore_tests::soft::{address, Soft};
+use std::time::Duration;
+
+#[test]
+fn a_taken_port_and_a_foreign_address_are_told_apart() {
+    let name = address(1);
+    let first = Soft::new(&name);
+    let config = SoftConfig::default();
+    assert_eq!(Soft::open(&name, &config).err(), Some(Error::AddressInUse));
+    drop(first);
+    drop(Soft::open(&name, &config).expect("free again"));
+    // TEST-NET-1 and the documentation prefix belong to nobody.
+    for foreign in ["soft:192.0.2.77", "soft:[2001:db8::77]"] {
+        assert_eq!(Soft::open(foreign, &config).err(), Some(Error::AddressNotLocal), "{foreign}");
+    }
+    for nonsense in
+        ["", "soft:", "soft:1.2.3", "soft:127.0.0.1:99999", "soft:[::1", "hard:127.0.0.1", "soft:[fe80::1%nosuch0]:1"]
+    {
+        assert!(Soft::open(nonsense, &config).is_err(), "{nonsense}");
+    }
+}
+
+#[test]
+fn a_child_of_fork_may_not_use_the_parents_device_and_the_parent_goes_on() {
+    let (name_a, name_b) = (address(1), address(2));
+    let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
+    let a = Soft::open(&name_a, &config).expect("a device with helper");
+    let b = Soft::open(&name_b, &config).expect("a device with helper");
+    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    for round in 0..20u64 {
+        x.post(round, Op::Write(0, None), 0, 100_000).expect("post_send");
+        // SAFETY: the child calls only the device, which neither allocates nor locks before it looks at its owner,
+        // and leaves by _exit.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let all_refused = x.dev.query().err() == Some(Error::OwnerDead)
+                && x.dev.pd_alloc().err() == Some(Error::OwnerDead)
+                && x.dev.progress().err() == Some(Error::OwnerDead)
+                && x.post(99, Op::Send(None), 0, 8).err() == Some(Error::OwnerDead)
+                && x.dev.poll_cq(x.cq, &mut [Default::default()]).err() == Some(Error::OwnerDead);
+            // SAFETY: ends the child without running the parent's destructors.
+            unsafe { libc::_exit(if all_refused { 0 } else { 1 }) };
+        }
+        succeed(&mut x, &mut y, round);
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child was not refused everything");
+    }
+    let bytes = pattern(1, 50_000);
+    x.buffer.write(0, &bytes);
+    x.post(1000, Op::Write(0, None), 0, 50_000).expect("post_send");
+    succeed(&mut x, &mut y, 1000);
+    assert!(y.buffer.read(0, 50_000) == bytes);
+}
+
+#[test]
+fn a_helper_thread_moves_data_without_any_poll() {
+    let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
+    let a = Soft::open(&address(1), &config).expect("a device with helper");
+    let b = Soft::open(&address(2), &config).expect("a device with helper");
+    let (x, y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let bytes = pattern(1, 200_000);
+    x.buffer.write(0, &bytes);
+    x.post(1, Op::Write(0, None), 0, 200_000).expect("post_send");
+    let arrived = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        y.buffer.read(0, 200_000) == bytes
+    });
+    assert!(arrived, "nobody polled, and the helpers did not move the data");
+}
+
+#[test]
+fn a_blocking_wait_sleeps_and_wakes() {
+    let (a, b) = (Soft::new(&address(1)), Soft::new(&address(2)));
+    let (x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    y.post_recv(5, 0, 64).expect("post_recv");
+    b.dev().cq_arm(y.cq, false).expect("cq_arm");
+    let cpu = || {
+        // SAFETY: fills a struct of ours.
+        unsafe {
+            let mut t = std::mem::zeroed::<libc::timespec>();
+            libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t);
+            Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+        }
+    };
+    let before = cpu();
+    assert_eq!(b.dev().wait(300), Ok(false), "nothing came, so it timed out");
+    assert!(cpu() - before < Duration::from_millis(60), "the wait was busy: {:?}", cpu() - before);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            x.post(1, Op::Send(None), 0, 64).expect("post_send");
+        });
+        let mut got = false;
+        for _ in 0..50 {
+            if b.dev().wait(1000) == Ok(true) && b.dev().cq_event().expect("cq_event") == Some(y.cq) {
+                got = true;
+                break;
+            }
+        }
+        assert!(got, "the completion did not wake the waiter");
+    });
+    y.poll();
+    assert!(y.take(5).is_some());
+}
