@@ -70,8 +70,6 @@ pub struct SoftDevice {
     fork: ForkGuard,
     /// When a program thread last ran the engine; the helper keeps away for a while.
     last_poll_ns: AtomicU64,
-    /// A thread has armed the descriptor and may sleep on it.
-    sleeping: AtomicBool,
     /// The helper thread runs.
     helper_on: AtomicBool,
     helper: helper::Slot,
@@ -191,7 +189,6 @@ impl SoftDevice {
             waiter,
             fork,
             last_poll_ns: AtomicU64::new(0),
-            sleeping: AtomicBool::new(false),
             helper_on: AtomicBool::new(false),
             helper: helper::Slot::new()?,
             mtu: core.max_mtu,

@@ -133,13 +133,11 @@ impl SoftDevice {
             }
         }
         self.send(g, port, now);
-        if g.shared().notify.load(Ordering::Relaxed)
-            && (self.helper_on.load(Ordering::Relaxed) || self.sleeping.load(Ordering::Relaxed))
-            && g.shared().notify.swap(false, Ordering::AcqRel)
-        {
-            // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
-            self.sleeping.store(false, Ordering::Relaxed);
-            self.waiter.notify();
+        if g.shared().notify.load(Ordering::Relaxed) && self.helper_on.load(Ordering::Relaxed) {
+            // The program may sleep on the descriptor, which only the event makes readable now.
+            if g.shared().notify.swap(false, Ordering::AcqRel) {
+                self.waiter.notify();
+            }
         }
         handled
     }
