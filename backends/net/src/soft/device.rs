@@ -289,7 +289,10 @@ impl Device for SoftDevice {
         self.waiter.drain();
         // From here on whoever runs the engine wakes us for events; those before are seen below.
         self.sleeping.store(true, Ordering::SeqCst);
-        self.run(Round::Full);
+        // What this round handled may have completed something in a CQ that nobody armed: not yet a time to sleep.
+        if self.run(Round::Full) > 0 {
+            return Ok(true);
+        }
         let blocked = self.is_blocked();
         let mut g = self.lock();
         if g.has_events() || (g.has_work() && !blocked) {
