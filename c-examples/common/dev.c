@@ -286,13 +286,16 @@ int gx_ready(struct gx_conn *conn)
 static void drop_events(gdrc_context *ctx)
 {
     struct gdrc_async_event event;
+    gdrc_cq cq;
     memset(&event, 0, sizeof event);
-    /* Failures show as completions; events left in the queue would keep the descriptor readable. */
+    /* The CQ is polled anyway, and failures show there; events left in the queue would keep the descriptor readable. */
     while (gdrc_async_event(ctx, &event) == 1)
+        ;
+    while (gdrc_cq_event(ctx, &cq) == 1)
         ;
 }
 
-int gx_sleep(gdrc_context *ctx, struct pollfd *fds, nfds_t count, int timeout_ms)
+int gx_sleep(gdrc_context *ctx, const gdrc_cq *cq, struct pollfd *fds, nfds_t count, int timeout_ms)
 {
     struct pollfd all[GX_SLEEP_FDS_MAX + 1];
     if (gx_stopping)
@@ -303,7 +306,9 @@ int gx_sleep(gdrc_context *ctx, struct pollfd *fds, nfds_t count, int timeout_ms
         memcpy(all, fds, count * sizeof *fds);
     nfds_t used = count;
     if (ctx) {
-        int busy = gdrc_arm(ctx);
+        int busy = cq ? gdrc_cq_arm(ctx, *cq, 0) : 0;
+        if (busy == 0)
+            busy = gdrc_arm(ctx);
         if (busy < 0)
             return busy;
         if (timeout_ms < 0 || timeout_ms > SLEEP_MS_MAX)
@@ -363,7 +368,7 @@ int gx_wait_completion(struct gx_dev *dev, gdrc_cq cq, gdrc_qp qp, gdrc_wc *wc, 
             continue;
         bool watch = conn && conn->fd >= 0 && !closed_at;
         struct pollfd p = { .fd = conn ? conn->fd : -1, .events = POLLRDHUP };
-        int ready = gx_sleep(dev->ctx, &p, watch ? 1 : 0, 100);
+        int ready = gx_sleep(dev->ctx, &cq, &p, watch ? 1 : 0, 100);
         if (ready < 0)
             return ready;
         if (watch && p.revents & (POLLRDHUP | POLLHUP | POLLERR))

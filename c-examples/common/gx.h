@@ -167,10 +167,11 @@ int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx
 int gx_ready(struct gx_conn *conn);
 
 /*
- * Sleeps until one of `fds` or the engine has something; runs the engine. Poll the CQ before each call.
- * Returns how many of `fds` are ready (revents set), -EINTR when gx_stopping.
+ * Sleeps until one of `fds` or the engine has something; runs the engine. Returns how many of `fds` are ready
+ * (revents set), -EINTR when gx_stopping. `cq` (may be NULL) is armed first: a completion ends the sleep, too,
+ * even one that comes while we are falling asleep. Poll the CQ before and after each call.
  */
-int gx_sleep(gdrc_context *ctx, struct pollfd *fds, nfds_t count, int timeout_ms);
+int gx_sleep(gdrc_context *ctx, const gdrc_cq *cq, struct pollfd *fds, nfds_t count, int timeout_ms);
 #define GX_SLEEP_FDS_MAX 66
 
 /*

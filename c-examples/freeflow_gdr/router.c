@@ -118,7 +118,7 @@ static int wait_for(struct router *r, int listener, struct gx_conn *conn, const 
             return -ETIMEDOUT;
         }
         struct pollfd p = { .fd = listener, .events = POLLIN };
-        int ready = gx_sleep(r->dev.ctx, &p, 1, 100);
+        int ready = gx_sleep(r->dev.ctx, NULL, &p, 1, 100);
         if (ready < 0)
             return ready;
     }

@@ -375,5 +375,5 @@ int gda_poll(struct gda_device *device, struct gda_event *events, int count)
 
 int gda_sleep(struct gda_device *device, struct pollfd *fds, nfds_t count, int timeout_ms)
 {
-    return gx_sleep(device->dev.ctx, fds, count, timeout_ms);
+    return gx_sleep(device->dev.ctx, &device->cq, fds, count, timeout_ms);
 }

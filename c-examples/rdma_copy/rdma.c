@@ -42,7 +42,7 @@ static int wait_for_sender(struct gx_dev *dev, uint16_t port, struct gx_conn *co
         printf("waiting on %s port %u\n", dev->address, port);
         fflush(stdout);
         struct pollfd p = { .fd = listener, .events = POLLIN };
-        while ((err = gx_accept(listener, conn, dev->ctx)) == -EAGAIN && (err = gx_sleep(dev->ctx, &p, 1, 1000)) >= 0)
+        while ((err = gx_accept(listener, conn, dev->ctx)) == -EAGAIN && (err = gx_sleep(dev->ctx, NULL, &p, 1, 1000)) >= 0)
             ;
         close(listener);
     }

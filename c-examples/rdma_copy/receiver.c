@@ -317,7 +317,7 @@ static int serve(struct receiver *r)
             of[used] = &r->sessions[i];
             fds[used++] = (struct pollfd){ .fd = r->sessions[i].conn.fd, .events = POLLIN };
         }
-        n = gx_sleep(r->dev.ctx, fds, used, idle ? 1000 : 0);
+        n = gx_sleep(r->dev.ctx, &r->cq, fds, used, idle ? 1000 : 0);
         if (n < 0)
             return n;
         if (fds[1].revents) {

@@ -234,7 +234,7 @@ static int run(struct sender *s, struct gx_bar *bar, uint8_t result[16])
             return -ETIMEDOUT;
         }
         struct pollfd fds[2] = { { .fd = s->wake_fd, .events = POLLIN }, { .fd = s->conn.fd, .events = POLLIN } };
-        n = gx_sleep(s->dev.ctx, fds, 2, 100);
+        n = gx_sleep(s->dev.ctx, &s->cq, fds, 2, 100);
         if (n < 0 && n != -EINTR)
             return n;
         uint64_t count;
