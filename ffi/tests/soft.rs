@@ -191,6 +191,22 @@ fn open_says_which_address_or_port_is_wrong() {
 }
 
 #[test]
+fn contexts_come_and_go_without_a_descriptor_or_mapping_left() {
+    let fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let (before, mut last) = (fds(), null_mut());
+    for i in 0..1500 {
+        let name = if i % 2 == 0 { c"loopback" } else { c"soft:127.0.0.1:24821" };
+        let ctx = Ctx::open(name, None);
+        assert_ne!(ctx.0, last, "a slot rests before it is given again");
+        last = ctx.0;
+        assert_eq!(ctx.close(), 0);
+        assert_eq!(c!(gdrc_progress(last)), -libc::EINVAL);
+    }
+    // Other tests run beside this one and have some open.
+    assert!(fds() < before + 100, "{before} descriptors before, {} after", fds());
+}
+
+#[test]
 fn sleeping_on_an_armed_cq_ends_with_the_completion() {
     let ctx = Ctx::open(c"loopback", None);
     let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
