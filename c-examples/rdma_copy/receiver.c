@@ -26,6 +26,7 @@ enum state { FREE, GREETING, CONNECTING, RUNNING, CLOSING };
 
 struct session {
     enum state state;
+    bool greeted;             /* it is a client of ours: its end counts for --once */
     bool ready;               /* the client has said so, too */
     bool told;                /* the result was sent */
     struct gx_conn conn;
@@ -62,7 +63,7 @@ static void close_session(struct receiver *r, struct session *s, const char *why
         gx_error(s->state == RUNNING ? "Nothing of the file at work is left behind." : NULL, "client %s: %s", s->conn.peer, why);
         gx_conn_send_error(&s->conn, "%s", why);
     }
-    if (s->state != GREETING) {
+    if (s->greeted) {
         r->finished++;
         r->failed |= !good;
     }
@@ -114,6 +115,7 @@ static const char *on_hello(struct receiver *r, struct session *s, const uint8_t
 {
     uint32_t size = gx_get32(body), depth = gx_get32(body + 4);
     struct statvfs disk;
+    s->greeted = true;
     if (size < COPY_SIZE_MIN || size > COPY_SIZE_MAX || depth < 1 || depth > COPY_DEPTH_MAX || (uint64_t)size * depth > COPY_RING_MAX)
         return "message size or depth out of range";
     /* Better now than after an hour. It may still run full: then the writer says so. */
@@ -362,8 +364,10 @@ static int start(struct receiver *r)
     if (r->listener < 0)
         return r->listener;
     place_sweep(r->root_fd);
-    printf("receiving into %s on %s port %" PRIu64 " (device %s)\n", r->o->dir, r->dev.address, r->o->port, r->dev.name);
-    fflush(stdout);
+    if (!r->o->quiet) {
+        printf("receiving into %s on %s port %" PRIu64 " (device %s)\n", r->o->dir, r->dev.address, r->o->port, r->dev.name);
+        fflush(stdout);
+    }
     return 0;
 }
 
