@@ -169,8 +169,10 @@ static void on_readable(struct receiver *r, struct session *s)
     gx_conn_pump(&s->conn);
     while (!wrong && (n = gx_conn_take(&s->conn, &type, body, sizeof body)) >= 0) {
         s->alive_ns = gx_now_ns();
-        if (s->state == GREETING && type == COPY_MSG_HELLO && n == 16)
+        if (s->state == GREETING && type == COPY_MSG_HELLO && n == 16) {
+            s->state = CONNECTING; /* a client of ours from here on: to refuse it is a result, too */
             wrong = on_hello(r, s, body);
+        }
         else if (s->state == CONNECTING && type == GX_MSG_ENDPOINT)
             wrong = on_endpoint(r, s, body, (size_t)n);
         else if (s->state == RUNNING && type == GX_MSG_READY && !s->ready)
