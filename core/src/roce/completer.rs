@@ -60,11 +60,15 @@ impl Transport {
                 break;
             }
             if ws.npkts == 0 {
-                // A local operation that has ended.
-                if i == qp.req.next || !ws.done {
+                // A local operation.
+                if !ws.done {
                     break;
                 }
                 qp.req.acked = i.wrapping_add(1);
+                if i == qp.req.next {
+                    qp.req.next = qp.req.acked;
+                    qp.req.cur_pkt = 0;
+                }
                 continue;
             }
             if psn.diff(ws.psn) < 0 {

@@ -182,6 +182,11 @@ impl Transport {
             Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.req.hold = Hold::None,
             _ => return Step::Idle,
         }
+        // Local operations between WQEs that a rewind sends again have been executed already.
+        while qp.req.next != tail && qp.wqe(qp.req.next).done && qp.wqe(qp.req.next).npkts == 0 {
+            qp.req.next = qp.req.next.wrapping_add(1);
+            qp.req.cur_pkt = 0;
+        }
         let index = qp.req.next;
         if index == tail {
             return Step::Idle;

@@ -167,9 +167,10 @@ impl<'b> TxBuf<'b> {
                     }
                     part.n = n;
                     part.last = false;
-                    part.ack_req = ack_each_burst;
                     bytes = n * mtu;
                 }
+                // A record is a burst of its own, whether the buffer or the window ended it.
+                part.ack_req |= ack_each_burst;
                 let record = &mut self.buf[self.len..];
                 let Some((head, body)) = record.split_first_chunk_mut::<RECORD_LEN>() else {
                     return Emitted { packets: 0, memory: Access::Ready };
