@@ -594,6 +594,9 @@ impl Guard<'_> {
         let to = transition::modify(kind, from, attr, m, limits)?;
         if m & mask::AV != 0 && kind != qp_type::UD {
             let addr = inner.address(&attr.ah)?;
+            if from == qp_state::SQD && inner.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
+                return Err(Error::Invalid);
+            }
             let peer = inner.peer_get(addr)?;
             let t = &mut inner.transport;
             t.forget_inflight(qi);
@@ -682,6 +685,7 @@ impl Guard<'_> {
                 q.attr.sq_draining = 0;
                 if from == qp_state::SQE {
                     q.req.hold = Default::default();
+                    q.req.failed = false;
                 }
                 t.ready.set(qi);
             }

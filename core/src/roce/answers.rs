@@ -108,6 +108,12 @@ impl Transport {
         if resp.job_len > 0 {
             return true;
         }
+        if resp.nak_later && resp.fence_len == 0 && resp.nak_owed.is_none() {
+            resp.nak_later = false;
+            resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
+            qp.counters.send_nak_err += 1;
+            self.counters.send_nak_err += 1;
+        }
         if let Some(syndrome) = resp.nak_owed {
             if resp.fence_len > 0 && qp.state != qp_state::ERR {
                 return true;

@@ -159,7 +159,7 @@ impl Transport {
         self.qps[qi].counters.rcvd_rnr_err += 1;
         self.ack_before(s, qi, now, psn);
         let qp = &mut self.qps[qi];
-        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Failed | Hold::Rnr(_)) {
+        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Rnr(_)) {
             return;
         }
         if qp.req.rnr_left == 0 {
@@ -174,7 +174,9 @@ impl Transport {
             qp.req.rnr_left -= 1;
         }
         let wait = RNR_TIMER_NS[usize::from(timer & 31)];
-        self.rewind(qi, psn);
+        // Not from `psn`: answers of READs before it may have been lost.
+        let una = qp.req.una_psn;
+        self.rewind(qi, una);
         let qp = &mut self.qps[qi];
         qp.req.rewound = None;
         // The peer lives: silence begins anew when the request leaves again.
@@ -196,7 +198,7 @@ impl Transport {
     fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode) {
         self.ack_before(s, qi, now, psn);
         let qp = &mut self.qps[qi];
-        if psn.diff(qp.req.una_psn) < 0 || qp.req.hold == Hold::Failed || !qp.can_send() {
+        if psn.diff(qp.req.una_psn) < 0 || !qp.can_send() {
             return;
         }
         let (status, cause) = match code {

@@ -21,7 +21,7 @@ impl Transport {
             let sq = s.sq(qi, &self.key);
             let tail = sq.head().wrapping_add(sq.len());
             let qp = &mut self.qps[qi];
-            if !qp.can_send() || qp.req.draining {
+            if !qp.can_send() || qp.req.draining || qp.req.failed {
                 return Sent::Idle;
             }
             match qp.req.hold {

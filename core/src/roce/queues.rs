@@ -174,7 +174,7 @@ impl Transport {
             qp.req.next = index.wrapping_add(1);
             qp.req.cur_pkt = 0;
         }
-        qp.req.hold = Hold::Failed;
+        qp.req.failed = true;
         self.skip_done(qi);
         self.complete(s, qi, now);
     }
@@ -228,8 +228,10 @@ impl Transport {
         let qp = &mut self.qps[qi];
         qp.req.ack_deadline = 0;
         qp.req.hold = Hold::None;
+        qp.req.failed = false;
         qp.resp.incoming = Incoming::Idle;
         qp.resp.job_len = 0;
+        qp.resp.nak_later = false;
         qp.resp.placing = None;
         self.wheel.cancel(qi);
         self.win_wait.clear(qi);
@@ -301,7 +303,9 @@ impl Transport {
         let qp = &self.qps[qi];
         let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
         if srq != NONE {
-            self.raise_qp(s, qi, async_event::QP_LAST_WQE_REACHED);
+            if !core::mem::replace(&mut self.qps[qi].resp.last_wqe, true) {
+                self.raise_qp(s, qi, async_event::QP_LAST_WQE_REACHED);
+            }
             return;
         }
         loop {

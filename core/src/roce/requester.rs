@@ -188,7 +188,7 @@ impl Transport {
             qp.req.cur_pkt = 0;
         }
         let index = qp.req.next;
-        if index == tail {
+        if index == tail || qp.req.failed && behind_failed(qp, index) {
             return Step::Idle;
         }
         let slot = sq.at(index);
@@ -496,7 +496,8 @@ impl Transport {
     pub(crate) fn on_ack_timeout(&mut self, s: &Shared, qi: usize, now: u64) {
         let qp = &mut self.qps[qi];
         qp.req.ack_deadline = 0;
-        if !qp.can_send() || qp.req.una_psn == qp.req.max_psn {
+        // `acked == next`: a failed request waits for room in the CQ, nothing else is outstanding.
+        if !qp.can_send() || qp.req.una_psn == qp.req.max_psn || qp.req.acked == qp.req.next && qp.req.cur_pkt == 0 {
             return;
         }
         self.counters.retry_timeouts += 1;
@@ -536,6 +537,22 @@ impl Transport {
     pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
         let at = |k: u32| (u64::from(k) * u64::from(qp.mtu)).min(length);
         (at(to) - at(from)) as u32 + (to - from) * PACKET_COST
+    }
+}
+
+/// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before may
+/// still be sent again: it must end before the failure is told.
+#[cold]
+fn behind_failed(qp: &mut Qp, index: u32) -> bool {
+    let mut i = qp.req.una;
+    loop {
+        if qp.wqe(i).done && qp.wqe(i).status != 0 {
+            return true;
+        }
+        if i == index {
+            return !qp.wqe(i).started;
+        }
+        i = i.wrapping_add(1);
     }
 }
 
