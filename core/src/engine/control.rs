@@ -686,6 +686,7 @@ impl Guard<'_> {
                 if from == qp_state::SQE {
                     q.req.hold = Default::default();
                     q.req.failed = false;
+                    q.req.broken = false;
                 }
                 t.ready.set(qi);
             }

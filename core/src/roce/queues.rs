@@ -110,6 +110,7 @@ impl Transport {
                 self.count_done(qi, &wqe);
             } else if qp.state != qp_state::ERR && qp.state != qp_state::SQE {
                 let qp = &mut self.qps[qi];
+                qp.req.broken = true;
                 // What failed counts as dealt with: the flush begins behind it.
                 if (qp.req.acked.wrapping_sub(qp.req.una) as i32) < 0 {
                     qp.req.acked = qp.req.una;
@@ -262,7 +263,8 @@ impl Transport {
             }
             let wqe = *sq.at(una).header();
             let ws = *qp.wqe(una);
-            let (status, report) = if ws.done && !ws.placing {
+            // Behind a failure nothing has ended well, not even what was done already.
+            let (status, report) = if ws.done && !ws.placing && !qp.req.broken {
                 (u32::from(ws.status), wqe.is_signaled())
             } else {
                 (wc_status::WR_FLUSH_ERR, true)
@@ -277,6 +279,7 @@ impl Transport {
                 self.push_cqe(s, cq, wc, false);
             }
             let qp = &mut self.qps[qi];
+            qp.req.broken |= status != wc_status::SUCCESS;
             *qp.wqe(una) = Default::default();
             qp.req.una = una.wrapping_add(1);
             qp.req.acked = qp.req.una;

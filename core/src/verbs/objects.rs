@@ -86,6 +86,8 @@ pub struct Req {
     pub hold: Hold,
     /// A request has failed and waits for those before it to end; nothing behind it is sent, then the queue flushes.
     pub failed: bool,
+    /// Its failure has been told; all behind it flushes.
+    pub broken: bool,
     /// When the peer counts as silent; 0 = nothing outstanding.
     pub ack_deadline: u64,
     /// When to send the newest packet once more; 0 = nothing outstanding.
