@@ -148,7 +148,7 @@ pub struct Link {
 impl Link {
     /// A connected link.
     pub fn new(plan: Plan, hosts: &[Host], rng: &mut Rng, now: u64) -> Link {
-        let stride = plan.most + GRH + GAP;
+        let stride = (plan.most + GRH + GAP).next_multiple_of(8);
         let mut end = |i: usize| {
             let h = &hosts[plan.hosts[i]];
             let slow = |rng: &mut Rng| rng.below(3) == 0;
@@ -467,10 +467,23 @@ impl Link {
 
     /// Once everything has flushed: checks what is left, and makes both QPs anew. True: it did.
     pub fn finish_end(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) -> Result<bool, String> {
-        let flushed =
-            |(i, e): (usize, &End)| e.ops.is_empty() && if self.plan.srq[i] { e.last_wqe } else { e.posted.is_empty() };
-        if !self.ends.iter().enumerate().all(flushed) {
-            return Ok(false);
+        for i in 0..2 {
+            let e = &self.ends[i];
+            let h = &hosts[e.host];
+            let shared = h.engine.shared();
+            let drained = |c: usize| shared.cqs[index(h.cqs[c])].ring.is_empty();
+            let received = if self.plan.srq[i] { e.last_wqe } else { e.posted.is_empty() };
+            if !received || !e.cqs.iter().all(|&c| drained(c)) || !shared.qps[index(e.qp)].sq.is_empty() {
+                return Ok(false);
+            }
+            // What is left ended well and silently before the failure.
+            if e.ops.iter().any(|op| op.signaled || e.broken) {
+                return Err(format!("end {i}: {:?} was never completed", e.ops));
+            }
+            while let Some(op) = self.ends[i].ops.pop_front() {
+                self.ends[i].ended[0] += 1;
+                self.check_op(i, &op)?;
+            }
         }
         self.destroy(hosts, now)?;
         let slots = self.slots;
@@ -510,6 +523,11 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// The index in a handle.
+fn index(h: Handle) -> usize {
+    (h & 0xff_ffff) as usize
 }
 
 impl Op {

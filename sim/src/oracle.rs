@@ -101,7 +101,7 @@ impl Link {
     }
 
     /// A request has ended well: the bytes are where they belong, and nowhere else.
-    fn check_op(&mut self, i: usize, op: &Op) -> Result<(), String> {
+    pub(crate) fn check_op(&mut self, i: usize, op: &Op) -> Result<(), String> {
         let (at, word_at) = (self.at(op.slot), self.word_at());
         let behind = self.at(1) - op.len;
         let rc = self.plan.kind == qp_type::RC;
@@ -175,6 +175,10 @@ impl Link {
             None
         };
         let e = &self.ends[i];
+        if !ok {
+            // Bytes that slow memory had taken may still land.
+            hosts[e.host].slow.flush();
+        }
         let shared = hosts[e.host].shared.as_ref();
         let (buf, at, stride) = match (slot, taken, shared) {
             (Some(slot), _, Some(shared)) => (&shared.area.buf, slot * shared.stride, shared.stride),

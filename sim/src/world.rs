@@ -16,7 +16,7 @@ use crate::trap::armed;
 /// A world that is not done by then is stuck.
 const TIME_MAX_NS: u64 = 3_000_000_000_000;
 /// So is one that has gone round so often.
-const ROUNDS_MAX: u64 = 20_000_000;
+const ROUNDS_MAX: u64 = 1_000_000;
 
 /// What happened in a world, or in many.
 #[derive(Clone, Copy, Debug, Default)]
@@ -220,7 +220,10 @@ impl World {
                 }
             }
         }
-        moved |= self.judge_backlog()?;
+        // Judging may poll, and fill the backlogs of CQs that were done.
+        while self.judge_backlog()? {
+            moved = true;
+        }
         for k in 0..self.links.len() {
             if self.links[k].ending {
                 moved |= self.links[k].finish_end(&self.hosts, &mut self.rng, self.now)?;
@@ -320,7 +323,12 @@ impl World {
         });
         let (k, end) = owner.ok_or_else(|| format!("{wc:?} of no QP"))?;
         let verdict = self.links[k].judge(&mut self.hosts, end, wc);
-        let verdict = verdict.map_err(|e| format!("link {k}, end {end}: {e}"))?;
+        let verdict = verdict.map_err(|e| {
+            let ends = &self.links[k].ends;
+            let why: Vec<_> =
+                ends.iter().map(|e| self.hosts[e.host].lock().qp_cause(e.qp).map(|c| c.to_string())).collect();
+            format!("link {k}, end {end}: {e}\n  {why:?}")
+        })?;
         if verdict == Verdict::Failed && !self.links[k].ending {
             let expected = self.links[k].plan.rnr != 7 || !self.calm;
             if !expected {
@@ -375,16 +383,19 @@ impl World {
                 let g = self.hosts[e.host].lock();
                 let (attr, _) = g.qp_query(e.qp).unwrap_or_default();
                 let first = e.ops.front();
+                let c = g.qp_counters(e.qp).unwrap_or_default();
                 out += &format!(
-                    "\n  link {k} end {i}: state {} todo {} ops {} posted {} expected {} first {first:?} ending {} {:?}",
+                    "\n  link {k} end {i}: state {} todo {} ops {} posted {} expected {} ending {} first {first:?}\n   ",
                     attr.qp_state,
                     e.todo,
                     e.ops.len(),
                     e.posted.len(),
                     e.expected.len(),
                     l.ending,
-                    g.qp_counters(e.qp)
                 );
+                for (name, n) in Counters::NAMES.iter().zip(c.values()).filter(|(_, n)| *n > 0) {
+                    out += &format!(" {name} {n}");
+                }
             }
         }
         out
@@ -394,7 +405,7 @@ impl World {
     fn close(&mut self) -> Result<Stats, String> {
         let mut stats = Stats { worlds: 1, net: self.net.done, time_ns: self.now, ..Stats::default() };
         self.poll_all()?;
-        self.judge_backlog()?;
+        while self.judge_backlog()? {}
         for l in &mut self.links {
             l.destroy(&self.hosts, self.now)?;
             stats.remade += l.remade;

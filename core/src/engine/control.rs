@@ -110,12 +110,12 @@ impl Inner {
         // CQEs that were promised to receives which now end without one.
         let qp = &mut t.qps[qi];
         let fences = qp.resp.fences;
-        let promised = u32::from(qp.resp.recv.taken)
+        let promised = u32::from(qp.resp.recv.reserved)
             + (0..qp.resp.fence_len)
                 .filter(|k| fences[(qp.resp.fence_head + k) as usize % fences.len()].wc.is_some())
                 .count() as u32;
-        let cq = &mut t.cqs[rcq];
-        cq.reserved = cq.reserved.saturating_sub(promised);
+        t.unreserve(s, rcq as u32, promised);
+        let qp = &mut t.qps[qi];
         let mut sq = s.sq(qi, &t.key);
         let n = sq.len();
         sq.release(n);
@@ -655,7 +655,10 @@ impl Guard<'_> {
                 if from == qp_state::RESET {
                     t.set_state(s, qi, to);
                 } else {
-                    t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
+                    if from != qp_state::ERR && !t.qps[qi].req.failed {
+                        // The program's own wish; it does not hide why the QP had failed.
+                        t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
+                    }
                     t.enter_error(s, qi, now);
                 }
                 // A fatal event is for failures, not for what the program asked.

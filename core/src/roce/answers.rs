@@ -118,7 +118,12 @@ impl Transport {
             if resp.fence_len > 0 && qp.state != qp_state::ERR {
                 return true;
             }
-            let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, resp.epsn);
+            let mut psn = resp.epsn;
+            if qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
+                // What had not landed in slow memory when the QP failed is not acknowledged.
+                psn = resp.ack_psn.next();
+            }
+            let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, psn);
             run.syndrome = syndrome;
             run.msn = resp.msn;
             if !tx.emit_bare(&run) {

@@ -544,12 +544,12 @@ impl Transport {
         let gap = run.psn != qp.resp.epsn;
         qp.resp.epsn = run.psn.add(run.n);
         if !matches!(run.kind, Kind::Send | Kind::Write) {
-            return self.drop_message(qi);
+            return self.drop_message(s, qi);
         }
         if gap && qp.resp.incoming != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next one.
             qp.resp.incoming = Incoming::Skip;
-            self.counters.rcvd_dropped += 1;
+            self.drop_message(s, qi);
         }
         let qp = &mut self.qps[qi];
         if run.first {
@@ -577,7 +577,7 @@ impl Transport {
                 let fences_full = resp.fence_len as usize >= MAX_FENCES - 1;
                 if fences_full {
                     resp.epsn = epsn;
-                    return self.drop_message(qi);
+                    return self.drop_message(s, qi);
                 }
                 self.accept(s, qi, now, run, payload);
                 let resp = &mut self.qps[qi].resp;
@@ -591,7 +591,7 @@ impl Transport {
                 self.enter_error(s, qi, now);
             }
             Err(_) => {
-                self.drop_message(qi);
+                self.drop_message(s, qi);
                 let qp = &mut self.qps[qi];
                 qp.resp.incoming = if run.last { Incoming::Idle } else { Incoming::Skip };
             }
@@ -599,7 +599,8 @@ impl Transport {
         debug_assert!(self.qps[qi].state == qp_state::ERR || self.qps[qi].resp.epsn == epsn);
     }
 
-    pub(crate) fn drop_message(&mut self, qi: usize) {
+    pub(crate) fn drop_message(&mut self, s: &Shared, qi: usize) {
+        self.release_cqe(s, qi);
         self.counters.rcvd_dropped += 1;
         self.qps[qi].counters.rcvd_dropped += 1;
     }

@@ -123,8 +123,10 @@ pub enum Incoming {
 /// The receive request that a message is using.
 #[derive(Clone, Copy)]
 pub struct TakenRecv {
-    /// One is taken and its CQE reserved.
+    /// One is taken.
     pub taken: bool,
+    /// Its CQE is reserved. Not so while it waits for another message because its own was dropped (UC, UD).
+    pub reserved: bool,
     /// Of the request.
     pub wr_id: u64,
     /// Room in bytes.
@@ -137,7 +139,7 @@ pub struct TakenRecv {
 
 impl Default for TakenRecv {
     fn default() -> Self {
-        TakenRecv { taken: false, wr_id: 0, length: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
+        TakenRecv { taken: false, reserved: false, wr_id: 0, length: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
     }
 }
 
