@@ -526,7 +526,7 @@ impl Link {
 }
 
 /// The index in a handle.
-fn index(h: Handle) -> usize {
+pub fn index(h: Handle) -> usize {
     (h & 0xff_ffff) as usize
 }
 

@@ -379,7 +379,7 @@ impl World {
     fn describe(&self) -> String {
         let mut out = String::new();
         for (k, l) in self.links.iter().enumerate() {
-            for (i, e) in l.ends.iter().enumerate().filter(|_| !l.is_done()) {
+            for (i, e) in l.ends.iter().enumerate() {
                 let g = self.hosts[e.host].lock();
                 let (attr, _) = g.qp_query(e.qp).unwrap_or_default();
                 let first = e.ops.front();
@@ -393,6 +393,15 @@ impl World {
                     e.expected.len(),
                     l.ending,
                 );
+                let t = &g.transport;
+                let qi = crate::link::index(e.qp);
+                let recv = &t.qps[qi].resp.recv;
+                let (fences, jobs) = (t.qps[qi].resp.fence_len, t.qps[qi].resp.job_len);
+                out += &format!(" taken {} reserved {} fences {fences} jobs {jobs}", recv.taken, recv.reserved);
+                for c in e.cqs.map(|c| crate::link::index(self.hosts[e.host].cqs[c])) {
+                    let ring = &self.hosts[e.host].engine.shared().cqs[c].ring;
+                    out += &format!(" CQ {c}: {}/{} reserved {}", ring.len(), ring.capacity(), t.cqs[c].reserved);
+                }
                 for (name, n) in Counters::NAMES.iter().zip(c.values()).filter(|(_, n)| *n > 0) {
                     out += &format!(" {name} {n}");
                 }

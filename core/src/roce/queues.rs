@@ -181,14 +181,21 @@ impl Transport {
             qp.req.cur_pkt = 0;
         }
         qp.req.failed = true;
-        self.skip_done(qi);
+        self.skip_done(s, qi);
         self.complete(s, qi, now);
     }
 
-    /// Moves `acked` over WQEs that have ended.
-    pub(crate) fn skip_done(&mut self, qi: usize) {
+    /// Moves `acked` over WQEs that have ended, and `next` with it over local operations that were executed
+    /// before a rewind.
+    pub(crate) fn skip_done(&mut self, s: &Shared, qi: usize) {
+        let sq = s.sq(qi, &self.key);
+        let tail = sq.head().wrapping_add(sq.len());
         let qp = &mut self.qps[qi];
-        while qp.req.acked != qp.req.next && qp.wqe(qp.req.acked).done {
+        while qp.req.acked != tail && qp.wqe(qp.req.acked).done {
+            if qp.req.acked == qp.req.next {
+                qp.req.next = qp.req.next.wrapping_add(1);
+                qp.req.cur_pkt = 0;
+            }
             qp.req.acked = qp.req.acked.wrapping_add(1);
         }
     }

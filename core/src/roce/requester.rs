@@ -454,7 +454,7 @@ impl Transport {
         ws.done = true;
         qp.req.next = index.wrapping_add(1);
         qp.req.cur_pkt = 0;
-        self.skip_done(qi);
+        self.skip_done(s, qi);
         self.complete(s, qi, now);
         Step::Sent
     }
@@ -496,15 +496,16 @@ impl Transport {
     pub(crate) fn on_ack_timeout(&mut self, s: &Shared, qi: usize, now: u64) {
         let qp = &mut self.qps[qi];
         qp.req.ack_deadline = 0;
-        // `acked == next`: a failed request waits for room in the CQ, nothing else is outstanding.
-        if !qp.can_send() || qp.req.una_psn == qp.req.max_psn || qp.req.acked == qp.req.next && qp.req.cur_pkt == 0 {
+        if !qp.can_send() || qp.req.una_psn == qp.req.max_psn {
             return;
         }
+        let Some(index) = self.oldest_open(s, qi) else { return };
+        let qp = &mut self.qps[qi];
         self.counters.retry_timeouts += 1;
         qp.counters.retry_timeouts += 1;
         let no_timer = qp.attr.timeout == 0;
         if no_timer || qp.req.retry_left == 0 {
-            let (timeout, retries, index) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt), qp.req.acked);
+            let (timeout, retries) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt));
             self.counters.retry_exceeded_err += 1;
             qp.counters.retry_exceeded_err += 1;
             let status = wc_status::RETRY_EXC_ERR;

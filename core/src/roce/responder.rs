@@ -580,6 +580,10 @@ impl Transport {
                     return self.drop_message(s, qi);
                 }
                 self.accept(s, qi, now, run, payload);
+                if !run.last {
+                    // The rest may never come, and nobody would tell: the CQE stays free for others meanwhile.
+                    self.release_cqe(s, qi);
+                }
                 let resp = &mut self.qps[qi].resp;
                 resp.ack_owed = false;
                 self.ack_pending.clear(qi);

@@ -56,7 +56,7 @@ pub enum Hold {
 ///
 /// Ring indexes are free-running: `una <= acked <= next <= tail`. Slots before `una` are released,
 /// WQEs before `acked` have ended, WQEs before `next` are wholly sent.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Req {
     /// Oldest slot that is not released.
     pub una: u32,
