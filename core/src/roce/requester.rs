@@ -524,9 +524,9 @@ impl Transport {
             self.peers[peer as usize].tx.on_timeout(now);
             self.peers[peer as usize].rx.on_timeout(now);
         }
+        // The clock starts again when something leaves: a queue that waits for its share of the window has
+        // sent nothing that the peer could be silent about.
         self.rewind(qi, psn);
-        let qp = &mut self.qps[qi];
-        qp.req.ack_deadline = now + qp.timeout_ns;
     }
 
     /// Bytes that packets `from..to` of a WQE cost in the window.
