@@ -22,6 +22,8 @@ use crate::wire::{ack_timeout_ns, mtu_bytes, mtu_code, Flow, Psn};
 pub const MAX_DEPTH: u32 = 1 << 16;
 /// Largest CQ.
 pub const MAX_CQE: u32 = 1 << 22;
+/// Smallest CQ: an entry that receives may be promised, and one that they may not.
+const MIN_CQE: u32 = 2;
 /// Bytes of one CQ entry in its ring.
 const CQE_STRIDE: u32 = 64;
 /// What a token bucket may send at once.
@@ -305,7 +307,7 @@ impl Guard<'_> {
         if cqe == 0 || cqe > MAX_CQE {
             return Err(Error::Invalid);
         }
-        let capacity = cqe.next_power_of_two();
+        let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let (inner, s) = self.split();
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
         let made = (|| {
@@ -341,9 +343,10 @@ impl Guard<'_> {
         if cqe == 0 || cqe > MAX_CQE {
             return Err(Error::Invalid);
         }
-        let capacity = cqe.next_power_of_two();
-        let held = s.cqs[i].ring.len() + inner.transport.cqs[i].reserved;
-        if capacity < held {
+        let capacity = cqe.next_power_of_two().max(MIN_CQE);
+        let c = &inner.transport.cqs[i];
+        let held = s.cqs[i].ring.len() + c.reserved;
+        if capacity < held || c.promises(capacity) < c.reserved {
             return Err(Error::Invalid);
         }
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
@@ -573,6 +576,7 @@ impl Guard<'_> {
             t.cqs[cq].users += 1;
             t.cqs[cq].depth_sum += n;
         }
+        t.cqs[scq].senders += 1;
         t.pds[pd].users += 1;
         if srq != NONE {
             t.srqs[srq as usize].users += 1;
@@ -748,6 +752,8 @@ impl Guard<'_> {
             c.users = c.users.saturating_sub(1);
             c.depth_sum = c.depth_sum.saturating_sub(n);
         }
+        let c = &mut t.cqs[q.scq as usize];
+        c.senders = c.senders.saturating_sub(1);
         let pd = &mut t.pds[q.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         if q.srq != NONE {

@@ -382,7 +382,8 @@ impl Transport {
         }
         let rcq = qp.rcq as usize;
         let room = s.cq(rcq, &self.key).free();
-        if room <= self.cqs[rcq].reserved {
+        let cq = &self.cqs[rcq];
+        if room <= cq.reserved || cq.reserved >= cq.promises(s.cqs[rcq].ring.capacity()) {
             self.counters.cq_full += 1;
             return false;
         }

@@ -341,8 +341,19 @@ pub struct Cq {
     pub reserved: u32,
     /// QPs that use it, counted once per queue.
     pub users: u32,
+    /// Send queues among them.
+    pub senders: u32,
     /// Sum of the depths of those queues (strict mode).
     pub depth_sum: u32,
+}
+
+impl Cq {
+    /// Most entries of a CQ of `capacity` that may be promised to receives which have begun. A message
+    /// whose sender is gone keeps its promise for ever, so one entry is left to the send queues.
+    #[inline]
+    pub fn promises(&self, capacity: u32) -> u32 {
+        capacity.saturating_sub(u32::from(self.senders > 0))
+    }
 }
 
 /// The engine's half of an SRQ.
