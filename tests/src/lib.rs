@@ -5,6 +5,7 @@ pub mod far;
 pub mod lab;
 pub mod library;
 pub mod map;
+pub mod rxe;
 pub mod soft;
 pub mod source;
 pub mod tools;

@@ -143,7 +143,8 @@ impl Transport {
             return self.drop_message(s, qi);
         }
         let mut grh = [0u8; GRH_LEN];
-        let udp_len = ((payload.len() + 24 + 4 * usize::from(run.has_imm) + 3) & !3) as u16;
+        // UDP header 8, BTH 12, DETH 8, ICRC 4, ImmDt; the payload with its padding.
+        let udp_len = ((payload.len() + 32 + 4 * usize::from(run.has_imm) + 3) & !3) as u16;
         match (ip::v4_of_gid(&from.gid), ip::v4_of_gid(&self.gid)) {
             (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
             _ => ip::V6::udp(from.gid, self.gid, udp_len).emit(&mut grh),

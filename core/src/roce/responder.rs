@@ -310,8 +310,9 @@ impl Transport {
     ) -> Result<Option<(u8, Token)>, Refusal> {
         let qp = &mut self.qps[qi];
         if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
+            // An operation that the QP does not take at all, whatever the key: not an access error.
             let (key, va) = (u64::from(qp.resp.rkey), qp.resp.va);
-            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, va));
+            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, va));
         }
         if run.has_imm && run.last && !self.take_recv(s, qi) {
             return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
@@ -451,7 +452,7 @@ impl Transport {
         }
         if qp.attr.qp_access_flags & access::REMOTE_READ == 0 {
             let key = u64::from(run.rkey);
-            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, run.va));
+            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, run.va));
         }
         if run.dma_len > 0 {
             self.regions
@@ -482,7 +483,7 @@ impl Transport {
         }
         let key = u64::from(run.rkey);
         if qp.attr.qp_access_flags & access::REMOTE_ATOMIC == 0 {
-            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, run.va));
+            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, run.va));
         }
         let target = self
             .regions
