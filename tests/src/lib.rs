@@ -1,6 +1,7 @@
 //! What the tests of the whole repository share.
 
 pub mod ends;
+pub mod far;
 pub mod lab;
 pub mod library;
 pub mod map;

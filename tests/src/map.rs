@@ -12,11 +12,23 @@ pub struct Map {
 impl Map {
     /// `len` zero bytes.
     pub fn new(len: usize) -> Map {
-        // SAFETY: the name is a terminated string; the mapping is new memory at an address that the kernel chooses.
+        Map::make(null_mut(), len, 0)
+    }
+
+    /// As [`Map::new`], at an address where the kernel puts nothing by itself: after the drop a hole stays there.
+    /// The address must not be in use; `slot` tells several maps of a process apart.
+    pub fn apart(slot: usize, len: usize) -> Map {
+        assert!(len <= 1 << 30);
+        Map::make(std::ptr::without_provenance_mut((0x2000 << 32) + (slot << 30)), len, libc::MAP_FIXED_NOREPLACE)
+    }
+
+    fn make(hint: *mut libc::c_void, len: usize, flags: i32) -> Map {
+        let flags = flags | libc::MAP_SHARED;
+        // SAFETY: the name is a terminated string; the mapping is new memory: the kernel chooses where, or refuses a place in use.
         unsafe {
             let fd = libc::memfd_create(c"gdrcore-test".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0 && libc::ftruncate(fd, len as i64) == 0, "{}", std::io::Error::last_os_error());
-            let at = libc::mmap(null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+            let at = libc::mmap(hint, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
             assert!(at != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
             Map { at: at.cast(), len, fd }
         }

@@ -214,8 +214,6 @@ impl Transport {
                 if qp.req.next_psn.diff(psn) > 0 {
                     self.peers[qp.peer as usize].tx.on_loss(now);
                     self.rewind(qi, psn);
-                    let qp = &mut self.qps[qi];
-                    qp.req.ack_deadline = now + qp.timeout_ns;
                 }
                 return;
             }

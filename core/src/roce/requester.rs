@@ -502,9 +502,11 @@ impl Transport {
             self.counters.retry_exceeded_err += 1;
             qp.counters.retry_exceeded_err += 1;
             let status = wc_status::RETRY_EXC_ERR;
-            // What the network said of this peer explains more than the silence does.
+            // What the network said of this peer during the silence explains more than the silence does.
             let known = CauseCode::from_u32(qp.cause.code).unwrap_or_default();
-            let explained = matches!(known, CauseCode::PeerUnreachable | CauseCode::MtuExceeded | CauseCode::Socket);
+            let silence = timeout.saturating_mul(if no_timer { 2 } else { retries + 2 });
+            let explained = now.saturating_sub(qp.cause.time_ns) <= silence
+                && matches!(known, CauseCode::PeerUnreachable | CauseCode::MtuExceeded | CauseCode::Socket);
             if explained {
                 let (a, b) = (qp.cause.arg0, qp.cause.arg1);
                 self.note(qi, now, known, status, a, b);
@@ -522,9 +524,9 @@ impl Transport {
             self.peers[peer as usize].tx.on_timeout(now);
             self.peers[peer as usize].rx.on_timeout(now);
         }
+        // The clock starts again when something leaves: a queue that waits for its share of the window has
+        // sent nothing that the peer could be silent about.
         self.rewind(qi, psn);
-        let qp = &mut self.qps[qi];
-        qp.req.ack_deadline = now + qp.timeout_ns;
     }
 
     /// Bytes that packets `from..to` of a WQE cost in the window.
