@@ -2,6 +2,7 @@
 
 pub mod ends;
 pub mod far;
+pub mod forge;
 pub mod lab;
 pub mod library;
 pub mod map;
