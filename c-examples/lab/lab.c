@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PORT 18518
+#define PORT 18520
 #define BLOCK_MAX (1u << 30)
 /* Time for the slower side's user to start it, and for one step. */
 #define START_MS 60000
