@@ -80,7 +80,8 @@ main() {
             "$CARGO" test -p gdrcore-core --release --test loom_ring -- --show-output
     fi
     stage build 900 make --no-print-directory all
-    stage sim 600 "$CARGO" run --release -q -p sim -- --count "${SIM_SEEDS:-200}"
+    stage sanitizers 400 scripts/asan.sh
+stage sim 600 "$CARGO" run --release -q -p sim -- --count "${SIM_SEEDS:-200}"
     stage integration 1500 "$CARGO" test -p gdrcore-tests --no-fail-fast -- --show-output
 
     if [ ${#failures[@]} -gt 0 ]; then
