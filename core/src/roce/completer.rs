@@ -14,6 +14,9 @@ use crate::wire::{Kind, NakCode, Psn, Syndrome, RNR_TIMER_NS};
 /// sends nothing else would hold the queue for ever.
 const NAK_MAX: u8 = 200;
 
+/// How long a READ waits when its answer found no staging room.
+const STAGING_WAIT_NS: u64 = 20_000;
+
 impl Transport {
     /// `una <= acked <= next <= tail`, as [`crate::verbs::objects::Req`] promises.
     pub(crate) fn req_is_sound(&self, s: &Shared, qi: usize) -> bool {
@@ -148,6 +151,18 @@ impl Transport {
         let peer = &mut self.peers[qp.peer as usize];
         peer.rx.on_loss(now);
         self.rewind(qi, psn);
+    }
+
+    /// An answer came and there was no room for its bytes: ask for it again soon. The peer lives, so this is
+    /// no retry.
+    fn ask_again(&mut self, qi: usize, now: u64, psn: Psn) {
+        self.rewind(qi, psn);
+        let qp = &mut self.qps[qi];
+        qp.req.rewound = None;
+        qp.req.retry_left = qp.attr.retry_cnt;
+        qp.req.ack_deadline = now + qp.timeout_ns;
+        qp.req.hold = Hold::Rate(now + STAGING_WAIT_NS);
+        self.arm(qi);
     }
 
     /// The oldest unacknowledged PSN has moved.
@@ -295,8 +310,7 @@ impl Transport {
                     ws.token = token;
                 }
             }
-            // Lost, as if on the way: the request is sent again.
-            Err(Stop::Busy | Stop::Pending(..)) => return,
+            Err(Stop::Busy | Stop::Pending(..)) => return self.ask_again(qi, now, expected),
             Err(Stop::Error(code, lkey, addr)) => {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
@@ -367,7 +381,7 @@ impl Transport {
                     ws.token = token;
                 }
             }
-            Err(Stop::Busy | Stop::Pending(..)) => return,
+            Err(Stop::Busy | Stop::Pending(..)) => return self.ask_again(qi, now, ws.psn),
             Err(Stop::Error(code, lkey, addr)) => {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);

@@ -58,6 +58,25 @@ impl Transport {
         // The program may have polled between our look and the flag.
         if self.cq_room(s, cq) > 0 {
             s.room.store(true, Ordering::SeqCst);
+        } else if s.cq(cq as usize, &self.key).free() > 0 {
+            self.take_promise_back(s, cq);
+        }
+    }
+
+    /// Every free entry of a CQ is promised to messages under way, and a completion that is due waits. One of those
+    /// messages may be the very one that it would tell the program about, so a promise is taken back: the
+    /// last packet of that message asks for an entry anew.
+    #[cold]
+    fn take_promise_back(&mut self, s: &Shared, cq: u32) {
+        let holds = |t: &Self, qi: usize| {
+            t.qps
+                .get(qi)
+                .is_some_and(|q| q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming == Incoming::Send)
+        };
+        let holder = self.cqs[cq as usize].holder as usize;
+        let found = if holds(self, holder) { Some(holder) } else { (0..self.qps.len()).find(|&qi| holds(self, qi)) };
+        if let Some(qi) = found {
+            self.release_cqe(s, qi);
         }
     }
 
@@ -390,6 +409,7 @@ impl Transport {
         if qp.resp.recv.taken {
             qp.resp.recv.reserved = true;
             self.cqs[rcq].reserved += 1;
+            self.cqs[rcq].holder = qi as u32;
             return true;
         }
         let mut queue = if qp.srq == NONE { s.rq(qi, &self.key) } else { s.srq(qp.srq as usize, &self.key) };
@@ -410,6 +430,7 @@ impl Transport {
         recv.reserved = true;
         queue.release(1);
         self.cqs[rcq].reserved += 1;
+        self.cqs[rcq].holder = qi as u32;
         let srq = qp.srq;
         if srq != NONE {
             let q = &mut self.srqs[srq as usize];

@@ -94,6 +94,10 @@ impl Transport {
                 qp.resp.nak_sent = true;
                 qp.resp.nak_high = run.psn;
                 self.ready.set(qi);
+                if self.qps[qi].resp.incoming != Incoming::Send {
+                    // No message has begun: its CQE is free for others until the peer comes again.
+                    self.release_cqe(s, qi);
+                }
             }
             Err(Refusal::Later) => {
                 // What follows is ahead of the expected PSN and not answered either.
@@ -271,7 +275,9 @@ impl Transport {
 
     #[inline]
     fn place_send(&mut self, s: &Shared, qi: usize, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
-        if !self.take_recv(s, qi) {
+        // Inside a message the receive is there; its CQE is needed again only at the end.
+        let under_way = self.qps[qi].resp.recv.taken && !run.last;
+        if !under_way && !self.take_recv(s, qi) {
             return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
         }
         let qp = &mut self.qps[qi];

@@ -339,6 +339,8 @@ pub struct Cq {
     pub mem: Option<Region>,
     /// Entries promised to receives that have begun.
     pub reserved: u32,
+    /// The QP that an entry was promised to last.
+    pub holder: u32,
     /// QPs that use it, counted once per queue.
     pub users: u32,
     /// Send queues among them.
