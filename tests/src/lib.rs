@@ -6,6 +6,7 @@ pub mod forge;
 pub mod lab;
 pub mod library;
 pub mod map;
+pub mod rxe;
 pub mod soft;
 pub mod source;
 pub mod tools;

@@ -237,7 +237,8 @@ fn child_traffic(x: &str, y: &str, m1: &Buffer, m2: &Buffer, bytes: usize, data:
 #[test]
 fn every_descriptor_is_close_on_exec() {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
-    let pcap = gdrcore_tests::tools::scratch("cloexec").join("all.pcap");
+    let dir = gdrcore_tests::tools::scratch("cloexec");
+    let pcap = dir.join("all.pcap");
     let path = std::ffi::CString::new(pcap.to_str().expect("a plain path")).expect("a path");
     let before = descriptors();
     let _a = Soft::open(&address(1), &SoftConfig { pcap: Some(&path), ..config }).expect("a device");
