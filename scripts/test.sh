@@ -81,7 +81,7 @@ main() {
     fi
     stage build 900 make --no-print-directory all
     stage sanitizers 400 scripts/asan.sh
-stage sim 600 "$CARGO" run --release -q -p sim -- --count "${SIM_SEEDS:-200}"
+stage sim 600 "$CARGO" run --release -q -p sim -- --count "${SIM_SEEDS:-1000}"
     stage integration 1500 "$CARGO" test -p gdrcore-tests --no-fail-fast -- --show-output
 
     if [ ${#failures[@]} -gt 0 ]; then

@@ -289,6 +289,12 @@ impl Net {
         (net, a, b)
     }
 
+    /// One more host.
+    pub fn add(&mut self, host: Host) {
+        self.hosts.push(host);
+        self.held.push(VecDeque::new());
+    }
+
     pub fn lock(&self, e: &End) -> Guard<'_> {
         self.hosts[e.host].lock()
     }
