@@ -7,7 +7,7 @@ use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state};
-use crate::wire::{Class, Kind, NakCode, Syndrome};
+use crate::wire::{Class, Kind, NakCode};
 
 /// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
 const ACK_UNLIMITED: u8 = 0x1f;
@@ -91,7 +91,7 @@ impl Transport {
                     let psn = job.psn.add(job.sent + packets);
                     let resp = &mut self.qps[qi].resp;
                     resp.epsn = psn;
-                    resp.nak_owed = Some(Syndrome::Nak(NakCode::RemoteAccess).byte());
+                    self.owe_fatal_nak(qi, NakCode::RemoteAccess);
                     self.enter_error(s, qi, now);
                     return Sent::Idle;
                 }
