@@ -22,6 +22,7 @@ fi
 needs() {
     cat <<'EOF'
 command -v tshark|tshark|tshark and dumpcap read and record captures
+command -v tcpdump|tcpdump|the lab's captures
 /usr/bin/python3 -c 'import scapy.contrib.roce'|python3-scapy|an independent ICRC
 command -v ip|iproute2|network namespaces with links
 command -v ethtool|ethtool|links without segmentation offload

@@ -2,9 +2,11 @@
 
 pub mod ends;
 pub mod far;
+pub mod forge;
 pub mod lab;
 pub mod library;
 pub mod map;
+pub mod rxe;
 pub mod soft;
 pub mod source;
 pub mod tools;

@@ -1,5 +1,8 @@
 //! Memory that vanishes: mappings that a test takes away while a device uses them.
 
+use crate::ends::End;
+use gdrcore_core::device::MrReg;
+use gdrcore_core::verbs::types::{access, Handle};
 use std::ptr::null_mut;
 
 /// A shared mapping of an anonymous file, which can be unmapped or whose file can be cut.
@@ -59,6 +62,15 @@ impl Map {
         // SAFETY: our own descriptor.
         assert_eq!(unsafe { libc::ftruncate(self.fd, len as i64) }, 0);
     }
+}
+
+/// Registers a mapping in the domain of an end, for all access; the region and its key.
+pub fn register(end: &End, map: &Map) -> (Handle, u32) {
+    let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let (addr, length) = (map.addr(), map.len as u64);
+    let reg = MrReg { pd: end.pd, addr, length, iova: addr, access, provider: 0, cookie: 0 };
+    let (mr, attr) = end.dev.mr_reg(&reg).expect("mr_reg");
+    (mr, attr.rkey)
 }
 
 impl Drop for Map {

@@ -1,8 +1,9 @@
 //! Running other programs from tests: found or skipped, bounded in time, ended by their own pid.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io::Read;
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -116,11 +117,16 @@ pub fn run(command: &mut Command, seconds: u64) -> Done {
     Running::start(command).finish(Duration::from_secs(seconds))
 }
 
-/// Where a program is, if it is installed.
+/// Where a program is, if it is installed and this user may run it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(|p| p.is_file())
+    let may_run = |p: &PathBuf| {
+        let name = CString::new(p.as_os_str().as_bytes()).unwrap_or_default();
+        // SAFETY: a terminated string.
+        p.is_file() && unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0
+    };
+    std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(may_run)
 }
 
 /// The folder of build output (`CARGO_TARGET_DIR`, else `target` in the root).
@@ -169,10 +175,4 @@ pub fn scratch(test: &str) -> Scratch {
 /// A loopback address that no other test process uses. `n` and `last` are the test's own choice.
 pub fn loopback(n: u32, last: u32) -> String {
     format!("127.{}.{n}.{last}", 50 + std::process::id() % 200)
-}
-
-/// Whether this process is root (and so may make network namespaces and record packets).
-pub fn is_root() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"))
 }

@@ -93,7 +93,7 @@ fn what_the_kernel_really_sent() {
         skip!("{why}");
     }
     let (Some(dumpcap), Some(ethtool)) = (find("dumpcap"), find("ethtool")) else {
-        skip!("dumpcap or ethtool is not installed");
+        skip!("dumpcap or ethtool is not installed, or not for this user");
     };
     let lab = match Lab::new(1) {
         Ok(lab) => lab,

@@ -1,23 +1,15 @@
 //! Program memory that goes away or changes while every kind of operation uses it, beside traffic that must not notice.
 
-use gdrcore_core::device::{Device, MrReg};
-use gdrcore_core::verbs::types::{access, wc_opcode, wc_status, RecvWr, Sge};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::{wc_opcode, wc_status, RecvWr, Sge};
 use gdrcore_core::Error;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
-use gdrcore_tests::map::Map;
+use gdrcore_tests::map::{register, Map};
 use gdrcore_tests::soft::{address, over_each, Soft};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 1 << 20;
-const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-
-fn register(end: &End, map: &Map) -> (u64, u32) {
-    let (addr, length) = (map.addr(), LEN as u64);
-    let reg = MrReg { pd: end.pd, addr, length, iova: addr, access: ALL, provider: 0, cookie: 0 };
-    let (mr, attr) = end.dev.mr_reg(&reg).expect("mr_reg");
-    (mr, attr.rkey)
-}
 
 fn receive_into(end: &End, wr_id: u64, piece: Sge) -> Result<(), Error> {
     let wr = RecvWr { wr_id, next: std::ptr::null(), sg_list: &piece, num_sge: 1 };

@@ -3,23 +3,12 @@
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, QpAttr};
-use gdrcore_core::wire::Flow;
 use gdrcore_tests::ends::{connected, pattern, succeed, Address, End, Op, Shape};
+use gdrcore_tests::forge::{bth, octets, plain, send_valid, still_works};
 use gdrcore_tests::soft::{address, Soft};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-fn plain(name: &str) -> SocketAddr {
-    name.trim_start_matches("soft:").parse().expect("address:port")
-}
-
-fn octets(a: SocketAddr) -> [u8; 4] {
-    match a.ip() {
-        IpAddr::V4(ip) => ip.octets(),
-        IpAddr::V6(_) => unreachable!("the tests' addresses are IPv4"),
-    }
-}
 
 /// Small numbers from a seed.
 struct Dice(u64);
@@ -33,35 +22,8 @@ impl Dice {
     }
 }
 
-/// Sends `packet` from `socket` to `target` with the ICRC that belongs to it.
-fn send_valid(socket: &UdpSocket, target: SocketAddr, packet: &mut Vec<u8>) {
-    packet.extend_from_slice(&[0; 4]);
-    let from = socket.local_addr().expect("bound");
-    Flow::v4(octets(from), octets(target), from.port(), target.port()).append_icrc(0, packet);
-    socket.send_to(packet, target).expect("send_to");
-}
-
-fn bth(opcode: u8, flags: u8, qpn: u32, ack: bool, psn: u32) -> Vec<u8> {
-    let mut h = vec![opcode, flags, 0xFF, 0xFF, 0];
-    h.extend_from_slice(&qpn.to_be_bytes()[1..]);
-    h.push(if ack { 0x80 } else { 0 });
-    h.extend_from_slice(&psn.to_be_bytes()[1..]);
-    h
-}
-
 fn counters(dev: &dyn Device) -> Counters {
     dev.counters().expect("counters")
-}
-
-fn still_works(a: &mut End, b: &mut End) {
-    let bytes = pattern(3, 50_000);
-    b.buffer.write(0, &bytes);
-    b.post(77, Op::Write(100_000, None), 0, 50_000).expect("post_send");
-    succeed(b, a, 77);
-    assert!(a.buffer.read(100_000, 50_000) == bytes);
-    a.post(78, Op::Read(0), 200_000, 50_000).expect("post_send");
-    succeed(a, b, 78);
-    assert!(a.buffer.read(200_000, 50_000) == bytes);
 }
 
 #[test]

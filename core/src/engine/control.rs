@@ -112,12 +112,12 @@ impl Inner {
         // CQEs that were promised to receives which now end without one.
         let qp = &mut t.qps[qi];
         let fences = qp.resp.fences;
-        let promised = u32::from(qp.resp.recv.taken)
+        let promised = u32::from(qp.resp.recv.reserved)
             + (0..qp.resp.fence_len)
                 .filter(|k| fences[(qp.resp.fence_head + k) as usize % fences.len()].wc.is_some())
                 .count() as u32;
-        let cq = &mut t.cqs[rcq];
-        cq.reserved = cq.reserved.saturating_sub(promised);
+        t.unreserve(s, rcq as u32, promised);
+        let qp = &mut t.qps[qi];
         let mut sq = s.sq(qi, &t.key);
         let n = sq.len();
         sq.release(n);
@@ -598,6 +598,9 @@ impl Guard<'_> {
         let to = transition::modify(kind, from, attr, m, limits)?;
         if m & mask::AV != 0 && kind != qp_type::UD {
             let addr = inner.address(&attr.ah)?;
+            if from == qp_state::SQD && inner.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
+                return Err(Error::Invalid);
+            }
             let peer = inner.peer_get(addr)?;
             let t = &mut inner.transport;
             t.forget_inflight(qi);
@@ -656,7 +659,10 @@ impl Guard<'_> {
                 if from == qp_state::RESET {
                     t.set_state(s, qi, to);
                 } else {
-                    t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
+                    if from != qp_state::ERR && !t.qps[qi].req.failed {
+                        // The program's own wish; it does not hide why the QP had failed.
+                        t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
+                    }
                     t.enter_error(s, qi, now);
                 }
                 // A fatal event is for failures, not for what the program asked.
@@ -686,6 +692,8 @@ impl Guard<'_> {
                 q.attr.sq_draining = 0;
                 if from == qp_state::SQE {
                     q.req.hold = Default::default();
+                    q.req.failed = false;
+                    q.req.broken = false;
                 }
                 t.ready.set(qi);
             }

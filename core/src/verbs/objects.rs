@@ -48,8 +48,6 @@ pub enum Hold {
     Rnr(u64),
     /// Its token bucket is empty; until this time.
     Rate(u64),
-    /// A request failed on this side; it waits for those before it to end, then the queue flushes.
-    Failed,
     /// Slow memory fetches what it wants to send.
     Memory(u8, Token),
 }
@@ -58,7 +56,7 @@ pub enum Hold {
 ///
 /// Ring indexes are free-running: `una <= acked <= next <= tail`. Slots before `una` are released,
 /// WQEs before `acked` have ended, WQEs before `next` are wholly sent.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Req {
     /// Oldest slot that is not released.
     pub una: u32,
@@ -86,6 +84,10 @@ pub struct Req {
     pub rnr_left: u8,
     /// Why it waits.
     pub hold: Hold,
+    /// A request has failed and waits for those before it to end; nothing behind it is sent, then the queue flushes.
+    pub failed: bool,
+    /// Its failure has been told; all behind it flushes.
+    pub broken: bool,
     /// When the peer counts as silent; 0 = nothing outstanding.
     pub ack_deadline: u64,
     /// When the peer was last heard of, or asked anew.
@@ -123,8 +125,10 @@ pub enum Incoming {
 /// The receive request that a message is using.
 #[derive(Clone, Copy)]
 pub struct TakenRecv {
-    /// One is taken and its CQE reserved.
+    /// One is taken.
     pub taken: bool,
+    /// Its CQE is reserved. Not so while it waits for another message because its own was dropped (UC, UD).
+    pub reserved: bool,
     /// Of the request.
     pub wr_id: u64,
     /// Room in bytes.
@@ -137,7 +141,7 @@ pub struct TakenRecv {
 
 impl Default for TakenRecv {
     fn default() -> Self {
-        TakenRecv { taken: false, wr_id: 0, length: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
+        TakenRecv { taken: false, reserved: false, wr_id: 0, length: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
     }
 }
 
@@ -164,6 +168,8 @@ pub struct Resource {
     pub msn: u32,
     /// Response packets already sent.
     pub sent: u32,
+    /// The answer of a duplicate: it does not count as outstanding.
+    pub again: bool,
     /// Fences that must have passed before the answer may leave (it acknowledges what came before it).
     pub after_fence: u32,
 }
@@ -220,6 +226,10 @@ pub struct Resp {
     pub fatal_nak: Option<u8>,
     /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
     pub nak_sent: bool,
+    /// A request was dropped for want of a place; a sequence NAK is owed once there is one.
+    pub nak_later: bool,
+    /// QP_LAST_WQE_REACHED was raised.
+    pub last_wqe: bool,
     /// Highest PSN seen since that NAK.
     pub nak_high: Psn,
     /// Answered READs and atomics, a ring.
@@ -244,6 +254,16 @@ pub struct Resp {
     pub fences_passed: u32,
     /// Last placement of the current message that was not ready at once.
     pub placing: Option<(u8, Token)>,
+}
+
+impl Resp {
+    /// The expected PSN has come: NAKs about it have no object any more.
+    #[inline]
+    pub fn forget_naks(&mut self) {
+        self.nak_sent = false;
+        self.nak_later = false;
+        self.nak_owed = None;
+    }
 }
 
 /// The engine's half of a QP.
@@ -323,6 +343,8 @@ pub struct Cq {
     pub mem: Option<Region>,
     /// Entries promised to receives that have begun.
     pub reserved: u32,
+    /// The QP that an entry was promised to last.
+    pub holder: u32,
     /// QPs that use it, counted once per queue.
     pub users: u32,
     /// Send queues among them.

@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * perf: latency and bandwidth of SEND, WRITE, READ and atomics.
+ *
+ *   perf -d soft:127.0.0.1                          serves runs, whatever the client asks for
+ *   perf -d soft:127.0.0.2 write bw -a 127.0.0.1    measures all sizes against it
+ *   perf -d loopback send lat                       both ends in one process, one thread
+ *
+ * Options are named as in the perftest package where they mean the same.
+ */
+#include "perf.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PORT 18519
+#define SAMPLES_MAX (1u << 22)
+/* Latency runs wait for the caches and the CPU's clock first. */
+#define WARM_UP 200u
+/* Datagrams still on their way when the sender is done: this long without one and they are lost. */
+#define STRAGGLERS_NS 50000000u
+
+enum { MSG_PLAN = GX_MSG_PROGRAM, MSG_RUN, MSG_RESULT };
+
+struct options {
+    struct plan plan;
+    const char *device, *host;
+    uint64_t port, gid_index, size, iterations, duration_s;
+    bool all, histogram, keep, has_test;
+    enum format format;
+};
+
+static void usage(FILE *to)
+{
+    fprintf(to,
+            "usage: perf [-d DEVICE]                             serve a client's runs, then exit (-k: serve for ever)\n"
+            "       perf [-d DEVICE] TEST lat|bw [OPTIONS] HOST  measure against it\n"
+            "       perf -d loopback TEST lat|bw [OPTIONS]       both ends in this process\n"
+            "TEST is send, write, read or atomic.\n\n"
+            "  -d, --device DEVICE      soft:ADDRESS[:PORT], an address of this machine, a network interface, or loopback\n"
+            "  -x, --gid-index N        which of the interface's addresses\n"
+            "  -p, --port PORT          TCP port for the introduction (default %d)\n"
+            "  -k, --keep               (server) serve one client after another\n"
+            "  -c, --connection TYPE    RC (default), UC or UD; READ and atomics: RC, WRITE: RC or UC\n"
+            "  -s, --size BYTES         message size (lat 2, bw 64k, atomic 8, UD at most the path MTU)\n"
+            "  -a, --all                sizes from 2 bytes to 8 MiB\n"
+            "  -n, --iters N            messages per queue pair (lat 1000, bw 5000; with -a fewer of the large ones)\n"
+            "  -D, --duration SECONDS   measure so long instead\n"
+            "  -t, --tx-depth N         requests under way per queue pair (bw 128, lat 16)\n"
+            "  -r, --rx-depth N         receives posted per queue pair (512)\n"
+            "  -q, --qp N               queue pairs (1; lat: always 1)\n"
+            "  -I, --inline_size BYTES  messages up to here are sent inline (lat 220, bw 0)\n"
+            "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to 8)\n"
+            "  -l, --post_list N        requests of one post call (1, at most 64)\n"
+            "  -o, --outs N             READs or atomics outstanding (what the peer serves)\n"
+            "  -m, --mtu BYTES          path MTU: 256, 512, 1024, 2048 or 4096 (what the link carries)\n"
+            "  -A, --atomic_type TYPE   FETCH_AND_ADD (default) or CMP_AND_SWAP\n"
+            "  -b, --bidirectional      (bw) both ends send; the sum is reported\n"
+            "  -e, --events             sleep instead of polling when nothing comes\n"
+            "  -H, --report-histogram   (lat) print the distribution\n"
+            "  -C, --check              check every byte that arrived (messages of 8 bytes and more; not WRITE latency)\n"
+            "      --json               one JSON object instead of a table\n"
+            "  -h, --help               this text\n\n"
+            "Latency is half of the time there and back, and for READ and atomics the whole of it. MB are 10^6 bytes.\n",
+            PORT);
+}
+
+/* ---- options ------------------------------------------------------------------------------------ */
+
+static int find_word(const char *text, const char *option, const char *const *words, unsigned count, uint32_t *out)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (!strcasecmp(text, words[i]))
+            return *out = i, 0;
+    gx_error("See --help.", "%s does not know '%s'", option, text);
+    return -EINVAL;
+}
+
+static int option(struct options *o, int c, const char *text)
+{
+    static const char *const types[] = { "RC", "UC", "UD" };
+    static const char *const atomics[] = { "FETCH_AND_ADD", "CMP_AND_SWAP" };
+    struct plan *p = &o->plan;
+    uint64_t n = 0;
+    uint32_t *into = NULL, word;
+    int err = 0;
+    switch (c) {
+    case 'd': o->device = text; return 0;
+    case 'x': return gx_parse_number(text, "--gid-index", 0, 1000, &o->gid_index);
+    case 'p': return gx_parse_number(text, "--port", 1, 65535, &o->port);
+    case 'k': o->keep = true; return 0;
+    case 'c':
+        err = find_word(text, "--connection", types, 3, &word);
+        p->qp_type = err ? 0 : GDRC_QPT_RC + word;
+        return err;
+    case 's': return gx_parse_size(text, "--size", 1, MAX_SIZE, &o->size);
+    case 'a': o->all = true; return 0;
+    case 'n': return gx_parse_number(text, "--iters", 1, 1ull << 40, &o->iterations);
+    case 'D': return gx_parse_number(text, "--duration", 1, 1000000, &o->duration_s);
+    case 't': err = gx_parse_number(text, "--tx-depth", 1, MAX_DEPTH, &n), into = &p->tx_depth; break;
+    case 'r': err = gx_parse_number(text, "--rx-depth", 1, MAX_DEPTH, &n), into = &p->rx_depth; break;
+    case 'q': err = gx_parse_number(text, "--qp", 1, MAX_QPS, &n), into = &p->qps; break;
+    case 'I': err = gx_parse_number(text, "--inline_size", 0, 4096, &n), into = &p->inline_max; break;
+    case 'Q': err = gx_parse_number(text, "--cq-mod", 1, MAX_DEPTH, &n), into = &p->cq_mod; break;
+    case 'l': err = gx_parse_number(text, "--post_list", 1, 64, &n), into = &p->list; break;
+    case 'o': err = gx_parse_number(text, "--outs", 1, 128, &n), into = &p->outs; break;
+    case 'm':
+        err = gx_parse_number(text, "--mtu", 256, 4096, &n);
+        if (!err && n & (n - 1)) {
+            gx_error("It is 256, 512, 1024, 2048 or 4096.", "--mtu: %s is no path MTU", text);
+            return -EINVAL;
+        }
+        for (p->mtu = GDRC_MTU_256; !err && 128u << p->mtu < n;)
+            p->mtu++;
+        return err;
+    case 'A': return find_word(text, "--atomic_type", atomics, 2, &p->atomic);
+    case 'b': p->bidir = 1; return 0;
+    case 'e': p->events = 1; return 0;
+    case 'H': o->histogram = true; return 0;
+    case 'C': p->check = 1; return 0;
+    case 'J': o->format = FORMAT_JSON; return 0;
+    default: gx_note("try 'perf --help'"); return -EINVAL;
+    }
+    if (!err)
+        *into = (uint32_t)n;
+    return err;
+}
+
+static int arguments(struct options *o, int argc, char **argv)
+{
+    static const char *const verbs[] = { "send", "write", "read", "atomic" };
+    static const char *const modes[] = { "lat", "bw" };
+    int left = argc - optind;
+    if (left >= 2) {
+        o->has_test = true;
+        if (find_word(argv[optind], "the test", verbs, 4, &o->plan.verb) || find_word(argv[optind + 1], "the test", modes, 2, &o->plan.mode))
+            return -EINVAL;
+        optind += 2, left -= 2;
+    }
+    if (left > 1 || (left == 1 && !o->has_test)) {
+        gx_error("perf TEST lat|bw HOST measures, perf alone serves: see --help.", "bad arguments");
+        return -EINVAL;
+    }
+    o->host = left ? argv[optind] : NULL;
+    return 0;
+}
+
+/* Fills in what was not said, and refuses what cannot be. */
+static int complete(struct options *o)
+{
+    struct plan *p = &o->plan;
+    bool lat = p->mode == MODE_LAT, out = p->verb <= VERB_WRITE;
+    const char *hint = NULL;
+    p->qp_type = p->qp_type ? p->qp_type : GDRC_QPT_RC;
+    if ((p->verb == VERB_READ || p->verb == VERB_ATOMIC) && p->qp_type != GDRC_QPT_RC)
+        hint = "READ and atomics exist on RC only.";
+    else if (p->verb == VERB_WRITE && p->qp_type == GDRC_QPT_UD)
+        hint = "WRITE exists on RC and UC.";
+    else if (lat && (p->bidir || p->qps > 1 || p->list > 1))
+        hint = "Latency is measured with one message on one queue pair at a time: leave out -b, -q and -l.";
+    else if (p->check && lat && p->verb == VERB_WRITE)
+        hint = "There the last byte is the signal: check with 'send lat' or 'write bw'.";
+    else if (p->verb == VERB_ATOMIC && ((o->size && o->size != 8) || o->all))
+        hint = "Atomics have 8 bytes.";
+    if (hint) {
+        gx_error(hint, "%s %s over %s: these options do not go together", verb_name(p->verb), lat ? "lat" : "bw", type_name(p->qp_type));
+        return -EINVAL;
+    }
+    p->qps = p->qps ? p->qps : 1;
+    p->list = p->list ? p->list : 1;
+    p->rx_depth = p->verb != VERB_SEND ? 1 : p->rx_depth ? p->rx_depth : p->check ? 64 : 512;
+    p->tx_depth = p->tx_depth ? p->tx_depth : lat || p->check ? 16 : 128;
+    if (p->list > p->tx_depth)
+        p->list = p->tx_depth;
+    if (!p->cq_mod)
+        p->cq_mod = lat ? p->tx_depth / 2 : p->tx_depth / 8;
+    /* A READ's or an atomic's round trip is its completion. */
+    if (!p->cq_mod || (lat && !out))
+        p->cq_mod = 1;
+    if (p->cq_mod > p->tx_depth)
+        p->cq_mod = p->tx_depth;
+    if (p->inline_max == UINT32_MAX)
+        p->inline_max = lat && out ? 220 : 0;
+    o->size = p->verb == VERB_ATOMIC ? 8 : o->size ? o->size : p->qp_type == GDRC_QPT_UD && !lat ? 4096 : lat ? 2 : 65536;
+    p->max_size = o->all ? (p->qp_type == GDRC_QPT_UD ? 4096 : ALL_SIZES_MAX) : o->size;
+    if (!o->iterations)
+        o->iterations = lat ? 1000 : 5000;
+    return 0;
+}
+
+/* ---- the conversation --------------------------------------------------------------------------- */
+
+#define PLAN_WORDS 15u
+
+static void plan_pack(const struct plan *p, uint8_t *at)
+{
+    const uint32_t words[PLAN_WORDS] = { p->verb, p->mode, p->qp_type, p->atomic, p->qps, p->tx_depth, p->rx_depth, p->cq_mod,
+                                         p->inline_max, p->mtu, p->outs, p->list, p->bidir, p->check, p->events };
+    for (unsigned i = 0; i < PLAN_WORDS; i++)
+        gx_put32(at + 4 * i, words[i]);
+    gx_put64(at + 4 * PLAN_WORDS, p->max_size);
+}
+
+/* The client is a stranger: everything is bounded here. */
+static int plan_unpack(struct plan *p, const uint8_t *at)
+{
+    uint32_t *const words[PLAN_WORDS] = { &p->verb, &p->mode, &p->qp_type, &p->atomic, &p->qps, &p->tx_depth, &p->rx_depth, &p->cq_mod,
+                                          &p->inline_max, &p->mtu, &p->outs, &p->list, &p->bidir, &p->check, &p->events };
+    for (unsigned i = 0; i < PLAN_WORDS; i++)
+        *words[i] = gx_get32(at + 4 * i);
+    p->max_size = gx_get64(at + 4 * PLAN_WORDS);
+    bool good = p->verb <= VERB_ATOMIC && p->mode <= MODE_BW && p->qp_type >= GDRC_QPT_RC && p->qp_type <= GDRC_QPT_UD && p->atomic <= 1 &&
+                p->qps - 1 < MAX_QPS && p->tx_depth - 1 < MAX_DEPTH && p->rx_depth - 1 < MAX_DEPTH && p->cq_mod - 1 < p->tx_depth &&
+                p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 && p->outs <= 128 && p->list - 1 < 64 && p->list <= p->tx_depth &&
+                p->max_size - 1 < MAX_SIZE;
+    return good ? 0 : -EPROTO;
+}
+
+static void outcome_pack(const struct outcome *r, uint8_t *at)
+{
+    const uint64_t words[5] = { r->messages, r->bytes, r->ns, r->received, r->bad };
+    for (unsigned i = 0; i < 5; i++)
+        gx_put64(at + 8 * i, words[i]);
+}
+
+static void outcome_unpack(struct outcome *r, const uint8_t *at)
+{
+    uint64_t *const words[5] = { &r->messages, &r->bytes, &r->ns, &r->received, &r->bad };
+    for (unsigned i = 0; i < 5; i++)
+        *words[i] = gx_get64(at + 8 * i);
+}
+
+/* Looks for a message without waiting. Returns 1 and its body, 0, or a negative errno (told). */
+static int look(struct gx_conn *conn, unsigned type, uint8_t *body, size_t length)
+{
+    unsigned got = 0;
+    uint8_t buffer[GX_BODY_MAX];
+    gx_conn_pump(conn);
+    int n = gx_conn_take(conn, &got, buffer, sizeof buffer);
+    if (n == -EAGAIN)
+        return 0;
+    if (n >= 0 && got == type && (size_t)n == length) {
+        memcpy(body, buffer, length);
+        return 1;
+    }
+    gx_error("Its own output says why.", "%s %s", conn->peer, n >= 0 && got == GX_MSG_ERROR ? "gave up" : n == -ECONNRESET ? "closed the connection" : "does not speak this program's protocol");
+    return n < 0 ? n : got == GX_MSG_ERROR ? -EREMOTEIO : -EPROTO;
+}
+
+/* How often the connection is looked at: a system call that must not count. */
+#define LOOK_IDLE 512u
+#define LOOK_STEPS 65536u
+
+/* One run as the client sees it; `conn` NULL: `other` is the second end in this process. */
+static int run_client(struct side *side, struct side *other, struct gx_conn *conn, const struct options *o, uint64_t size, uint64_t goal,
+                      struct outcome *mine, struct outcome *theirs)
+{
+    const struct plan *plan = side->plan;
+    uint8_t body[40];
+    uint64_t duration = o->duration_s * 1000000000u, start, end = 0, other_end = 0;
+    int err = 0, got = 0;
+    traffic_begin(side, size, goal, true, duration);
+    if (other) {
+        traffic_begin(other, size, goal, plan->bidir, duration);
+    } else {
+        gx_put64(body, size), gx_put64(body + 8, goal), gx_put64(body + 16, duration);
+        err = gx_conn_send(conn, MSG_RUN, body, 24, -1, "a run");
+        if (err || (err = gx_conn_recv(conn, GX_MSG_READY, NULL, 0, GX_TIMEOUT_MS, "readiness")) < 0)
+            return err;
+    }
+    start = gx_now_ns();
+    for (uint64_t steps = 1; !end; steps++) {
+        if ((err = traffic_step(side)) < 0)
+            return err;
+        if (err)
+            end = gx_now_ns();
+        if (other && (err = other_end ? traffic_rest(other) : traffic_step(other)) < 0)
+            return err;
+        if (other && err && !other_end)
+            other_end = gx_now_ns();
+        if (!other && (steps % LOOK_STEPS == 0 || side->idle % LOOK_IDLE == LOOK_IDLE - 1) && conn->hangup)
+            return look(conn, MSG_RESULT, body, sizeof body);
+        if (!other && steps % LOOK_STEPS == 0)
+            gx_conn_pump(conn);
+    }
+    if (other) {
+        int quiet = 0;
+        while (quiet < 2) {
+            if ((err = traffic_rest(side)) < 0)
+                return err;
+            quiet = err ? quiet + 1 : 0;
+            if ((err = plan->bidir && !other_end ? traffic_step(other) : traffic_rest(other)) < 0)
+                return err;
+            if (err && !other_end)
+                other_end = gx_now_ns();
+            quiet = err ? quiet : 0;
+        }
+        traffic_end(side, start, end, mine);
+        traffic_end(other, start, other_end ? other_end : end, theirs);
+        return 0;
+    }
+    traffic_end(side, start, end, mine);
+    outcome_pack(mine, body);
+    err = gx_conn_send(conn, MSG_RESULT, body, sizeof body, -1, "a result");
+    /* The server may have to go on: it needs our receives, and our memory. */
+    for (bool quiet = false; !err && !(got && quiet);) {
+        int n = traffic_rest(side);
+        err = n < 0 ? n : 0;
+        quiet = n == 1;
+        if (!got && !err && side->idle % 16 == 15 && (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
+            err = got;
+    }
+    if (err)
+        return err;
+    outcome_unpack(theirs, body);
+    mine->received = 0;
+    for (uint32_t i = 0; i < plan->qps; i++)
+        mine->received += side->lanes[i].received;
+    mine->bad = side->bad;
+    return 0;
+}
+
+/* One run as the server sees it. */
+static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, uint64_t goal, uint64_t duration)
+{
+    const struct plan *plan = side->plan;
+    uint8_t body[40];
+    struct outcome mine, theirs;
+    bool active = plan->bidir, all_sent = !active;
+    uint64_t start, end = 0, quiet_since = 0, received = 0;
+    int got = 0, err;
+    traffic_begin(side, size, goal, active, duration);
+    err = gx_conn_send(conn, GX_MSG_READY, NULL, 0, -1, "readiness");
+    start = gx_now_ns();
+    for (uint64_t steps = 1; !err && !(got && all_sent); steps++) {
+        err = all_sent && active ? traffic_rest(side) : traffic_step(side);
+        if (err > 0 && !all_sent)
+            all_sent = true, end = gx_now_ns();
+        err = err < 0 ? err : 0;
+        if (!got && !err && (steps % LOOK_STEPS == 0 || side->idle % LOOK_IDLE == LOOK_IDLE - 1) && (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
+            err = got;
+    }
+    if (err)
+        return err;
+    outcome_unpack(&theirs, body);
+    /* What the client sent and we have not seen yet: on RC it is here already, elsewhere it may be lost. */
+    for (;;) {
+        if ((err = traffic_rest(side)) < 0)
+            return err;
+        uint64_t now = gx_now_ns(), sum = 0;
+        for (uint32_t i = 0; i < plan->qps; i++)
+            sum += side->lanes[i].received;
+        if (sum != received || !quiet_since)
+            quiet_since = now, received = sum;
+        bool complete = plan->verb != VERB_SEND || sum >= theirs.messages || now - quiet_since > STRAGGLERS_NS;
+        if (err && complete)
+            break;
+    }
+    traffic_end(side, start, end ? end : gx_now_ns(), &mine);
+    outcome_pack(&mine, body);
+    return gx_conn_send(conn, MSG_RESULT, body, sizeof body, -1, "a result");
+}
+
+/* ---- client ---------------------------------------------------------------------------------------- */
+
+static uint64_t goal_of(const struct options *o, uint64_t size)
+{
+    uint64_t n = o->iterations, cap = o->plan.mode == MODE_LAT ? 1ull << 28 : 8ull << 30;
+    /* The default would move 40 GiB per queue pair at 8 MiB. */
+    if (o->all && n * size * o->plan.qps > cap)
+        n = cap / size / o->plan.qps;
+    return n < 16 ? 16 : n;
+}
+
+static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn, const struct options *o, const char *peer)
+{
+    const struct plan *plan = side->plan;
+    struct outcome mine = { 0 }, theirs = { 0 };
+    uint64_t largest = side_largest(side), bad = 0, size = o->all ? 2 : o->size;
+    int err = 0;
+    if (size > largest) {
+        gx_error("A UD message is one packet.", "the path MTU is %" PRIu64 " bytes, the message has %" PRIu64, largest, size);
+        return -EMSGSIZE;
+    }
+    if (plan->mode == MODE_LAT) {
+        side->sample_max = o->duration_s ? SAMPLES_MAX : o->iterations < SAMPLES_MAX ? o->iterations + 1 : SAMPLES_MAX;
+        side->samples = malloc(side->sample_max * sizeof *side->samples);
+        if (!side->samples)
+            return gx_error("Take fewer iterations.", "out of memory"), -ENOMEM;
+    }
+    struct options warm = *o;
+    warm.duration_s = 0;
+    err = run_client(side, other, conn, &warm, size, plan->mode == MODE_LAT ? WARM_UP : plan->tx_depth, &mine, &theirs);
+    if (!err)
+        report_head(plan, o->format, side->dev->name, peer);
+    for (; !err; size *= 2) {
+        err = run_client(side, other, conn, o, size, goal_of(o, size), &mine, &theirs);
+        bad += mine.bad + theirs.bad;
+        if (!err && plan->mode == MODE_LAT)
+            report_latency(plan, o->format, size, side->samples, side->sample_count, o->histogram);
+        else if (!err)
+            report_bandwidth(plan, o->format, size, &mine, &theirs);
+        if (!o->all || size * 2 > plan->max_size || size * 2 > largest)
+            break;
+    }
+    if (!err)
+        report_tail(o->format);
+    if (!err && bad) {
+        gx_error("This is a bug of the library, or memory or the network is broken.", "%" PRIu64 " messages had wrong data", bad);
+        err = -EIO;
+    }
+    return err;
+}
+
+static int client(const struct options *o)
+{
+    struct gx_dev dev;
+    struct gdrc_config config;
+    struct gx_conn conn = { .fd = -1, .passed_fd = -1 };
+    struct side side = { 0 };
+    uint8_t body[4 * PLAN_WORDS + 8];
+    plan_config(&o->plan, 1, &config);
+    int err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
+    if (err)
+        return err;
+    conn.ctx = dev.ctx;
+    err = gx_tcp_connect(&conn, o->host, (uint16_t)o->port, NULL, GX_TIMEOUT_MS);
+    conn.ctx = dev.ctx;
+    plan_pack(&o->plan, body);
+    if (!err)
+        err = gx_conn_send(&conn, MSG_PLAN, body, sizeof body, -1, "the plan");
+    if (!err)
+        err = side_open(&side, &dev, &o->plan);
+    if (!err)
+        err = side_connect(&side, &conn);
+    if (!err)
+        err = gx_ready(&conn);
+    if (!err)
+        err = run_sizes(&side, NULL, &conn, o, conn.peer);
+    if (err && err != -EREMOTEIO)
+        gx_conn_send_error(&conn, "the client gave up: %s", gdrc_strerror(err));
+    memset(body, 0, 24);
+    if (!err && (err = gx_conn_send(&conn, MSG_RUN, body, 24, -1, "the end")) == 0)
+        err = gx_ready(&conn);
+    side_close(&side);
+    gx_conn_close(&conn);
+    gx_dev_close(&dev);
+    return err;
+}
+
+static int both(const struct options *o)
+{
+    struct gx_dev dev;
+    struct gdrc_config config;
+    struct side a = { 0 }, b = { 0 };
+    plan_config(&o->plan, 2, &config);
+    int err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
+    if (err)
+        return err;
+    err = side_open(&a, &dev, &o->plan);
+    if (!err)
+        err = side_open(&b, &dev, &o->plan);
+    if (!err)
+        err = side_connect_pair(&a, &b);
+    if (!err)
+        err = run_sizes(&a, &b, NULL, o, "itself");
+    side_close(&a);
+    side_close(&b);
+    gx_dev_close(&dev);
+    return err;
+}
+
+/* ---- server ---------------------------------------------------------------------------------------- */
+
+static int serve(const struct options *o, struct gx_conn *conn)
+{
+    struct gx_dev dev = { 0 };
+    struct gdrc_config config;
+    struct side side = { 0 };
+    struct plan plan = { 0 };
+    uint8_t body[4 * PLAN_WORDS + 8];
+    int n = gx_conn_recv(conn, MSG_PLAN, body, sizeof body, GX_TIMEOUT_MS, "plan");
+    int err = n < 0 ? n : n == (int)sizeof body ? plan_unpack(&plan, body) : -EPROTO;
+    if (err) {
+        gx_conn_send_error(conn, "your plan is not understood");
+        return err;
+    }
+    if (o->has_test && (plan.verb != o->plan.verb || plan.mode != o->plan.mode)) {
+        gx_error("Start the server without a test: it follows the client.", "%s wants another test than was asked for here", conn->peer);
+        gx_conn_send_error(conn, "this server was started for another test");
+        return -EINVAL;
+    }
+    plan_config(&plan, 1, &config);
+    err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
+    conn->ctx = dev.ctx;
+    if (!err)
+        err = side_open(&side, &dev, &plan);
+    if (!err)
+        err = side_connect(&side, conn);
+    if (!err)
+        err = gx_ready(conn);
+    while (!err) {
+        n = gx_conn_recv(conn, MSG_RUN, body, 24, 60000, "next run");
+        uint64_t size = gx_get64(body), duration = gx_get64(body + 16);
+        if (n < 0)
+            err = n;
+        else if (n != 24 || size > plan.max_size || duration > 1000000 * 1000000000ull)
+            err = -EPROTO;
+        else if (size == 0)
+            break;
+        else
+            err = run_server(&side, conn, size, gx_get64(body + 8), duration);
+    }
+    if (!err)
+        err = gx_ready(conn);
+    else if (err != -EREMOTEIO && err != -ECONNRESET)
+        gx_conn_send_error(conn, "the server gave up: %s", gdrc_strerror(err));
+    side_close(&side);
+    conn->ctx = NULL;
+    gx_dev_close(&dev);
+    return err;
+}
+
+static int server(const struct options *o)
+{
+    char address[80];
+    int err = gx_dev_address(o->device, (unsigned)o->gid_index, address, sizeof address);
+    int listener = err ? err : gx_tcp_listen(address, (uint16_t)o->port);
+    if (listener < 0)
+        return listener;
+    gx_note("waiting on %s port %u", address, (unsigned)o->port);
+    do {
+        struct gx_conn conn = { .fd = -1, .passed_fd = -1 };
+        struct pollfd p = { .fd = listener, .events = POLLIN };
+        while ((err = gx_accept(listener, &conn, NULL)) == -EAGAIN && (err = gx_sleep(NULL, NULL, &p, 1, -1)) >= 0)
+            ;
+        if (!err)
+            err = serve(o, &conn);
+        gx_conn_close(&conn);
+    } while (o->keep && !gx_stopping);
+    close(listener);
+    return o->keep && gx_stopping ? 0 : err;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        { "device", required_argument, NULL, 'd' }, { "ib-dev", required_argument, NULL, 'd' }, { "gid-index", required_argument, NULL, 'x' },
+        { "port", required_argument, NULL, 'p' }, { "keep", no_argument, NULL, 'k' }, { "connection", required_argument, NULL, 'c' },
+        { "size", required_argument, NULL, 's' }, { "all", no_argument, NULL, 'a' }, { "iters", required_argument, NULL, 'n' },
+        { "duration", required_argument, NULL, 'D' }, { "tx-depth", required_argument, NULL, 't' }, { "rx-depth", required_argument, NULL, 'r' },
+        { "qp", required_argument, NULL, 'q' }, { "inline_size", required_argument, NULL, 'I' }, { "cq-mod", required_argument, NULL, 'Q' },
+        { "post_list", required_argument, NULL, 'l' }, { "outs", required_argument, NULL, 'o' }, { "mtu", required_argument, NULL, 'm' },
+        { "atomic_type", required_argument, NULL, 'A' }, { "bidirectional", no_argument, NULL, 'b' }, { "events", no_argument, NULL, 'e' },
+        { "report-histogram", no_argument, NULL, 'H' }, { "check", no_argument, NULL, 'C' }, { "json", no_argument, NULL, 'J' },
+        { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+    };
+    struct options o = { .port = PORT, .plan = { .inline_max = UINT32_MAX } };
+    gx_program = "perf";
+    for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:I:Q:l:o:m:A:beHCh", longs, NULL)) != -1;) {
+        if (c == 'h')
+            return usage(stdout), GX_EXIT_OK;
+        if (option(&o, c, optarg))
+            return GX_EXIT_USAGE;
+    }
+    bool loopback = o.device && !strcmp(o.device, "loopback");
+    if (arguments(&o, argc, argv) || (o.has_test && complete(&o)))
+        return GX_EXIT_USAGE;
+    if (loopback && (o.host || !o.has_test)) {
+        gx_error("perf -d loopback write bw", "on loopback a test is given and no host: both ends are in this process");
+        return GX_EXIT_USAGE;
+    }
+    gx_catch_signals();
+    int err = loopback ? both(&o) : o.host ? client(&o) : server(&o);
+    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * perf and pingpong: what they share.
+ *
+ *   perf.c      options, the conversation of the two ends, one run per size
+ *   side.c      one end: device, queue pairs, buffers, connection
+ *   traffic.c   the measured loops, as steps, so that one thread can also drive both ends
+ *   report.c    percentiles, tables, histogram, JSON
+ *
+ * A run has two ends. The client begins every run and decides everything; the server follows. With the device
+ * "loopback" both ends live in one process and one thread steps them in turn.
+ */
+#ifndef PERF_H
+#define PERF_H
+
+#include "../common/gx.h"
+
+enum verb { VERB_SEND, VERB_WRITE, VERB_READ, VERB_ATOMIC };
+enum mode { MODE_LAT, MODE_BW };
+enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
+
+#define MAX_QPS 1024u
+#define MAX_DEPTH 8192u
+#define MAX_SIZE (1ull << 30)
+#define ALL_SIZES_MAX (8u << 20)
+
+/* What both ends must agree on: travels as text in the first message. */
+struct plan {
+    uint32_t verb, mode, qp_type, atomic;
+    uint32_t qps;         /* queue pairs */
+    uint32_t tx_depth;    /* work requests under way per queue pair */
+    uint32_t rx_depth;    /* receives posted per queue pair */
+    uint32_t cq_mod;      /* one signalled request in so many */
+    uint32_t inline_max;  /* messages up to here are sent inline */
+    uint32_t mtu;         /* GDRC_MTU_ code, 0: what both links carry */
+    uint32_t outs;        /* READs and atomics outstanding, 0: what the peer serves */
+    uint32_t list;        /* work requests of one post call */
+    uint32_t bidir, check, events;
+    uint64_t max_size;    /* largest message of all runs */
+};
+
+/* One queue pair and what is under way on it. */
+struct lane {
+    gdrc_qp qp;
+    struct gdrc_endpoint local, remote;
+    gdrc_ah ah;           /* UD */
+    uint8_t *tx, *rx;     /* first slot of each */
+    uint64_t tx_addr, rx_addr, peer_rx_addr;
+    uint64_t posted, done, received;
+    uint64_t pending;     /* completions still to come */
+};
+
+/* One end. */
+struct side {
+    struct gx_dev *dev;
+    const struct plan *plan;
+    gdrc_cq cq;
+    gdrc_mr mr;
+    struct gdrc_mr_attr mr_attr;
+    struct gx_mem mem;
+    struct lane *lanes;
+    uint32_t ready_lanes; /* lanes whose QP exists */
+    uint32_t tx_slots, rx_slots;
+    size_t stride;
+    /* The current run. */
+    uint64_t size, goal;  /* bytes; messages per lane, raised as long as a timed run lasts */
+    bool active;          /* sends (bandwidth), or begins (latency) */
+    uint64_t end_ns;      /* a timed run posts until then, 0: until the goal */
+    uint64_t finished;    /* lanes whose goal is reached */
+    uint64_t bad;         /* messages whose data were wrong */
+    uint64_t moved_ns;    /* when something last happened */
+    uint64_t idle;        /* empty polls since */
+    uint64_t *samples, sample_count, sample_max, last_ns;
+};
+
+/* What one end measured. */
+struct outcome {
+    uint64_t messages, bytes, ns, received, bad;
+};
+
+/* side.c */
+int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan);
+/* Exchanges endpoints over the connection and connects every queue pair. */
+int side_connect(struct side *side, struct gx_conn *conn);
+/* The same for two sides of one process. */
+int side_connect_pair(struct side *a, struct side *b);
+void side_close(struct side *side);
+int side_post_recv(struct side *side, uint32_t lane, uint64_t number);
+/* Bounds for the device that the plan needs. */
+void plan_config(const struct plan *plan, uint32_t sides, struct gdrc_config *config);
+/* Largest message that this plan's transport carries, once connected. */
+uint64_t side_largest(const struct side *side);
+
+/* traffic.c */
+void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active, uint64_t duration_ns);
+/* A bounded piece of work. Returns 1 when this end has reached its goal, 0 if not yet, or a negative errno (told). */
+int traffic_step(struct side *side);
+/* After the goal: lets the peer finish. Returns 1 when nothing came and nothing of ours is under way, 0, or a negative errno. */
+int traffic_rest(struct side *side);
+void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct outcome *out);
+
+/* report.c */
+enum format { FORMAT_TABLE, FORMAT_JSON };
+void report_head(const struct plan *plan, enum format format, const char *device, const char *peer);
+void report_latency(const struct plan *plan, enum format format, uint64_t size, uint64_t *samples, uint64_t count, bool histogram);
+void report_bandwidth(const struct plan *plan, enum format format, uint64_t size, const struct outcome *mine, const struct outcome *theirs);
+void report_tail(enum format format);
+const char *verb_name(uint32_t verb);
+const char *type_name(uint32_t qp_type);
+
+#endif

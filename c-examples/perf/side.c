@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* One end of a measurement: device, queue pairs, buffers, connection. */
+#include "perf.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UD_GRH 40u
+/* Data checks keep every message apart; without them all share one slot, as in other tools of this kind. */
+#define CHECK_BYTES_MAX (256ull << 20)
+
+static uint32_t at_most(uint64_t a, uint64_t b) { return (uint32_t)(a < b ? a : b); }
+
+void plan_config(const struct plan *plan, uint32_t sides, struct gdrc_config *config)
+{
+    memset(config, 0, sizeof *config);
+    config->struct_size = sizeof *config;
+    config->max_qp = plan->qps * sides > 128 ? plan->qps * sides : 0;
+    config->max_ah = plan->qps > 128 ? plan->qps : 0;
+    config->max_inline = plan->inline_max > 256 ? plan->inline_max : 0;
+    /* A request with its inline data, a receive and a completion each, and as much again for rounding up. */
+    uint64_t entry = 256 + plan->inline_max;
+    config->ring_bytes = (8ull << 20) + 4 * sides * (uint64_t)plan->qps * (plan->tx_depth + plan->rx_depth) * entry;
+}
+
+static int create_lane(struct side *side, struct lane *lane)
+{
+    const struct plan *plan = side->plan;
+    struct gdrc_qp_init init;
+    memset(&init, 0, sizeof init);
+    init.struct_size = sizeof init;
+    init.qp_type = plan->qp_type;
+    init.pd = side->dev->pd;
+    init.send_cq = init.recv_cq = side->cq;
+    init.cap.max_send_wr = plan->tx_depth;
+    init.cap.max_recv_wr = plan->rx_depth;
+    init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+    init.cap.max_inline_data = plan->inline_max;
+    int err = gdrc_qp_create(side->dev->ctx, &init, &lane->qp, NULL);
+    if (err) {
+        gx_explain_call(side->dev, err, "creating a queue pair");
+        return err;
+    }
+    side->ready_lanes++;
+    memset(&lane->local, 0, sizeof lane->local);
+    lane->local.struct_size = sizeof lane->local;
+    err = gdrc_endpoint_local(side->dev->ctx, lane->qp, &side->mr, &lane->local);
+    if (err) {
+        gx_explain_call(side->dev, err, "describing the endpoint");
+        return err;
+    }
+    /* The peer is told its own part of the buffer. */
+    lane->local.addr = lane->rx_addr;
+    if (plan->mtu && plan->mtu < lane->local.mtu)
+        lane->local.mtu = plan->mtu;
+    return 0;
+}
+
+int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan)
+{
+    memset(side, 0, sizeof *side);
+    side->dev = dev;
+    side->plan = plan;
+    side->mem.fd = -1;
+    side->tx_slots = plan->check ? plan->tx_depth : 1;
+    side->rx_slots = plan->check ? (plan->tx_depth > plan->rx_depth ? plan->tx_depth : plan->rx_depth) : 1;
+    uint64_t stride = (plan->max_size + UD_GRH + 63) & ~63ull, slots = (uint64_t)side->tx_slots + side->rx_slots;
+    if (plan->check && stride * slots * plan->qps > CHECK_BYTES_MAX && slots > 2) {
+        gx_error("Take smaller messages, fewer queue pairs or a smaller depth (-t, -r).", "a data check of this many bytes at once needs over 256 MiB");
+        return -ENOMEM;
+    }
+    side->stride = (size_t)stride;
+    int err = gx_mem_alloc(&side->mem, "host", (size_t)(stride * slots * plan->qps), false);
+    if (err)
+        return err;
+    uint32_t access = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC;
+    err = gx_mr_register(dev, side->mem.addr, side->mem.length, access, &side->mr, &side->mr_attr);
+    if (err)
+        return err;
+    uint64_t cqe = (uint64_t)plan->qps * (plan->tx_depth / plan->cq_mod + plan->rx_depth + 1);
+    err = gdrc_cq_create(dev->ctx, at_most(cqe, dev->attr.max_cqe), &side->cq);
+    if (err) {
+        gx_explain_call(dev, err, "creating a completion queue");
+        return err;
+    }
+    side->lanes = calloc(plan->qps, sizeof *side->lanes);
+    if (!side->lanes)
+        return gx_error("Take fewer queue pairs.", "out of memory"), -ENOMEM;
+    for (uint32_t i = 0; i < plan->qps && !err; i++) {
+        struct lane *lane = &side->lanes[i];
+        size_t offset = (size_t)(i * slots * stride);
+        lane->tx = (uint8_t *)side->mem.addr + offset;
+        lane->rx = lane->tx + side->tx_slots * stride;
+        lane->tx_addr = side->mr_attr.iova + offset;
+        lane->rx_addr = lane->tx_addr + side->tx_slots * stride;
+        err = create_lane(side, lane);
+    }
+    return err;
+}
+
+int side_post_recv(struct side *side, uint32_t index, uint64_t number)
+{
+    struct lane *lane = &side->lanes[index];
+    uint64_t slot = number % side->rx_slots;
+    /* On UD the first 40 bytes of a receive are the header; the peer's message follows. */
+    gdrc_sge sge = { .addr = lane->rx_addr + slot * side->stride, .length = (uint32_t)side->stride, .lkey = side->mr_attr.lkey };
+    gdrc_recv_wr wr = { .wr_id = 1ull << 63 | (uint64_t)index << 48 | slot, .sg_list = &sge, .num_sge = 1 };
+    return gdrc_post_recv(side->dev->ctx, lane->qp, &wr, NULL);
+}
+
+static int connect_lane(struct side *side, uint32_t index)
+{
+    const struct plan *plan = side->plan;
+    struct lane *lane = &side->lanes[index];
+    bool ud = plan->qp_type == GDRC_QPT_UD;
+    struct gdrc_connect_opts opts;
+    memset(&opts, 0, sizeof opts);
+    opts.struct_size = sizeof opts;
+    opts.max_rd_atomic = plan->outs;
+    lane->peer_rx_addr = lane->remote.addr;
+    int err = gdrc_qp_connect(side->dev->ctx, lane->qp, &lane->local, &lane->remote, &opts);
+    if (!err && ud) {
+        struct gdrc_ah_attr ah = { .scope_id = side->dev->attr.scope_id, .udp_port = (uint16_t)lane->remote.udp_port };
+        memcpy(ah.dgid, lane->remote.gid, sizeof ah.dgid);
+        err = gdrc_ah_create(side->dev->ctx, side->dev->pd, &ah, &lane->ah);
+    }
+    for (uint32_t i = 0; i < plan->rx_depth && !err && plan->verb == VERB_SEND; i++)
+        err = side_post_recv(side, index, i);
+    if (err)
+        gx_explain_call(side->dev, err, "connecting a queue pair");
+    return err;
+}
+
+int side_connect(struct side *side, struct gx_conn *conn)
+{
+    uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
+    int err = 0;
+    for (uint32_t i = 0; i < side->plan->qps && !err; i++) {
+        struct lane *lane = &side->lanes[i];
+        err = gdrc_endpoint_pack(&lane->local, wire);
+        if (!err)
+            err = gx_conn_send(conn, GX_MSG_ENDPOINT, wire, sizeof wire, -1, "an endpoint");
+        if (err)
+            return err;
+        int n = gx_conn_recv(conn, GX_MSG_ENDPOINT, wire, sizeof wire, GX_TIMEOUT_MS, "endpoint");
+        if (n < 0)
+            return n;
+        memset(&lane->remote, 0, sizeof lane->remote);
+        lane->remote.struct_size = sizeof lane->remote;
+        err = n == (int)sizeof wire ? gdrc_endpoint_unpack(wire, &lane->remote) : -EPROTO;
+        if (err)
+            gx_error("Build both sides from one source.", "%s sent an endpoint that this version does not read: %s", conn->peer,
+                     gdrc_strerror(err));
+        else
+            err = connect_lane(side, i);
+    }
+    return err;
+}
+
+int side_connect_pair(struct side *a, struct side *b)
+{
+    int err = 0;
+    for (uint32_t i = 0; i < a->plan->qps && !err; i++) {
+        a->lanes[i].remote = b->lanes[i].local;
+        b->lanes[i].remote = a->lanes[i].local;
+        err = connect_lane(a, i);
+        if (!err)
+            err = connect_lane(b, i);
+    }
+    return err;
+}
+
+uint64_t side_largest(const struct side *side)
+{
+    const struct lane *lane = &side->lanes[0];
+    if (side->plan->qp_type != GDRC_QPT_UD)
+        return side->plan->max_size;
+    return 128u << (lane->local.mtu < lane->remote.mtu ? lane->local.mtu : lane->remote.mtu);
+}
+
+void side_close(struct side *side)
+{
+    gdrc_context *ctx = side->dev ? side->dev->ctx : NULL;
+    for (uint32_t i = 0; i < side->ready_lanes; i++) {
+        gdrc_qp_destroy(ctx, side->lanes[i].qp);
+        if (side->lanes[i].ah.handle)
+            gdrc_ah_destroy(ctx, side->lanes[i].ah);
+    }
+    if (side->cq.handle)
+        gdrc_cq_destroy(ctx, side->cq);
+    if (side->mr.handle)
+        gdrc_mr_dereg(ctx, side->mr);
+    gx_mem_free(&side->mem);
+    free(side->lanes);
+    free(side->samples);
+    memset(side, 0, sizeof *side);
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* The measured loops, cut into steps that never wait: one thread may step one end or both. */
+#include "perf.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+
+#define POLL 16
+#define LIST_MAX 64u
+#define SILENCE_NS 10000000000u
+/* Empty polls between two looks at the clock. */
+#define IDLE_LOOK 4096u
+/* With fewer free cores than ends, the peer may be waiting for ours. */
+#define YIELD_IDLE 256u
+#define UD_GRH 40u
+#define MARK 0xa5c3ull
+
+/* ---- data to check --------------------------------------------------------------------------- */
+
+static uint64_t pattern(uint64_t number, uint64_t lane, uint64_t word)
+{
+    uint64_t x = (number + 1) * 0x9e3779b97f4a7c15ull + lane * 0xc2b2ae3d27d4eb4full + word * 0x165667b19e3779f9ull;
+    return x ^ x >> 29;
+}
+
+/* The first word tells which message it is, so that the reader knows what has to follow. */
+static uint64_t word_at(uint64_t number, uint64_t lane, size_t i) { return i ? pattern(number, lane, i) : MARK << 48 | number; }
+
+static void fill(uint8_t *at, size_t size, uint64_t number, uint64_t lane)
+{
+    for (size_t i = 0; i * 8 < size; i++) {
+        uint64_t word = word_at(number, lane, i);
+        memcpy(at + i * 8, &word, size - i * 8 < 8 ? size - i * 8 : 8);
+    }
+}
+
+static bool matches(const uint8_t *at, size_t size, uint64_t number, uint64_t lane)
+{
+    for (size_t i = 0; i * 8 < size; i++) {
+        uint64_t word = word_at(number, lane, i);
+        if (memcmp(at + i * 8, &word, size - i * 8 < 8 ? size - i * 8 : 8))
+            return false;
+    }
+    return true;
+}
+
+/* Whatever message lies there: it must be whole. A place never written is no mistake. */
+static bool whole(const uint8_t *at, size_t size, uint64_t lane)
+{
+    uint64_t head;
+    memcpy(&head, at, sizeof head);
+    return head == 0 || (head >> 48 == MARK && matches(at, size, head & 0xffffffffffffull, lane));
+}
+
+static bool checks(const struct side *side) { return side->plan->check && side->size >= 8; }
+
+static void check_received(struct side *side, const gdrc_wc *wc, uint32_t index, uint64_t slot)
+{
+    const struct plan *plan = side->plan;
+    bool ud = plan->qp_type == GDRC_QPT_UD;
+    const uint8_t *at = side->lanes[index].rx + slot * side->stride + (ud ? UD_GRH : 0);
+    if (wc->byte_len != side->size + (ud ? UD_GRH : 0))
+        side->bad++;
+    else if (checks(side) && !(plan->qp_type == GDRC_QPT_RC ? matches(at, side->size, side->lanes[index].received, index)
+                                                           : whole(at, side->size, index)))
+        side->bad++;
+}
+
+static void check_fetched(struct side *side, uint32_t index, uint64_t number)
+{
+    const uint8_t *at = side->lanes[index].tx + number % side->tx_slots * side->stride;
+    uint64_t old;
+    memcpy(&old, at, sizeof old);
+    if (side->plan->verb == VERB_ATOMIC ? old != number : !matches(at, side->size, number % side->rx_slots, index))
+        side->bad++;
+}
+
+/* ---- posting and polling ----------------------------------------------------------------------- */
+
+static uint32_t opcode(const struct plan *plan)
+{
+    switch (plan->verb) {
+    case VERB_SEND:
+        return GDRC_WR_SEND;
+    case VERB_WRITE:
+        return GDRC_WR_RDMA_WRITE;
+    case VERB_READ:
+        return GDRC_WR_RDMA_READ;
+    default:
+        return plan->atomic == ATOMIC_CMP_SWAP ? GDRC_WR_ATOMIC_CMP_AND_SWP : GDRC_WR_ATOMIC_FETCH_AND_ADD;
+    }
+}
+
+static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_wr *wr, gdrc_sge *sge)
+{
+    const struct plan *plan = side->plan;
+    struct lane *lane = &side->lanes[index];
+    size_t from = number % side->tx_slots * side->stride, to = number % side->rx_slots * side->stride;
+    bool out = plan->verb == VERB_SEND || plan->verb == VERB_WRITE, last = number + 1 == side->goal;
+    sge->addr = lane->tx_addr + from;
+    /* Inline data is read by address, whatever the region calls it. */
+    bool put_inline = out && side->size <= plan->inline_max;
+    if (put_inline)
+        sge->addr = (uint64_t)(uintptr_t)(lane->tx + from);
+    sge->length = (uint32_t)side->size;
+    sge->lkey = side->mr_attr.lkey;
+    wr->wr_id = (uint64_t)index << 48;
+    wr->next = NULL;
+    wr->sg_list = sge;
+    wr->num_sge = 1;
+    wr->opcode = opcode(plan);
+    wr->send_flags = put_inline ? GDRC_SEND_INLINE : 0;
+    wr->imm_data = 0;
+    if ((number + 1) % plan->cq_mod == 0 || last) {
+        wr->send_flags |= GDRC_SEND_SIGNALED;
+        /* How many requests end with this completion. */
+        wr->wr_id |= (number % plan->cq_mod) + 1;
+    }
+    if (plan->verb == VERB_ATOMIC) {
+        wr->wr.atomic = (gdrc_atomic_wr){ .remote_addr = lane->peer_rx_addr, .rkey = lane->remote.rkey,
+                                          .compare_add = plan->atomic == ATOMIC_CMP_SWAP ? number : 1, .swap = number + 1 };
+    } else if (plan->qp_type == GDRC_QPT_UD) {
+        wr->wr.ud = (gdrc_ud_wr){ .ah = lane->ah, .remote_qpn = lane->remote.qpn, .remote_qkey = lane->remote.qkey };
+    } else {
+        wr->wr.rdma = (gdrc_rdma_wr){ .remote_addr = lane->peer_rx_addr + to, .rkey = lane->remote.rkey };
+    }
+    if (out && checks(side))
+        fill(lane->tx + from, side->size, number, index);
+}
+
+static int explain(struct side *side, int err)
+{
+    gx_explain_call(side->dev, err, "posting");
+    return err;
+}
+
+/* Posts up to `count` more. Returns how many. */
+static int post(struct side *side, uint32_t index, uint64_t count)
+{
+    gdrc_send_wr wr[LIST_MAX];
+    gdrc_sge sge[LIST_MAX];
+    const gdrc_send_wr *bad = NULL;
+    struct lane *lane = &side->lanes[index];
+    int n = (int)(count < side->plan->list ? count : side->plan->list);
+    for (int i = 0; i < n; i++) {
+        build(side, index, lane->posted + (uint64_t)i, &wr[i], &sge[i]);
+        if (i)
+            wr[i - 1].next = &wr[i];
+    }
+    int err = gdrc_post_send(side->dev->ctx, lane->qp, wr, &bad);
+    if (err == -EAGAIN)
+        n = (int)(bad - wr);
+    else if (err)
+        return explain(side, err);
+    for (int i = 0; i < n; i++)
+        lane->pending += (wr[i].send_flags & GDRC_SEND_SIGNALED) != 0;
+    lane->posted += (uint64_t)n;
+    return n;
+}
+
+static int take(struct side *side, const gdrc_wc *wc)
+{
+    bool is_recv = wc->wr_id >> 63;
+    uint32_t index = (uint32_t)(wc->wr_id >> 48) & 0x7fff;
+    uint64_t low = wc->wr_id & 0xffffffffffffull;
+    struct lane *lane = &side->lanes[index];
+    if (wc->status != GDRC_WC_SUCCESS) {
+        gx_explain_wc(side->dev, lane->qp, wc, is_recv ? "RECV" : verb_name(side->plan->verb));
+        return -EIO;
+    }
+    if (is_recv) {
+        check_received(side, wc, index, low);
+        lane->received++;
+        int err = side_post_recv(side, index, low);
+        return err ? explain(side, err) : 0;
+    }
+    if (side->plan->check && (side->plan->verb == VERB_ATOMIC || (side->plan->verb == VERB_READ && checks(side))))
+        for (uint64_t i = 0; i < low; i++)
+            check_fetched(side, index, lane->done + i);
+    lane->pending--;
+    lane->done += low;
+    if (lane->done == side->goal)
+        side->finished++;
+    return 0;
+}
+
+static int look_at_clock(struct side *side, bool moved)
+{
+    uint64_t now = gx_now_ns();
+    if (moved || !side->moved_ns)
+        side->moved_ns = now;
+    /* A passive end waits for as long as its peer likes: the connection tells when that is gone. */
+    if (side->active && now - side->moved_ns > SILENCE_NS) {
+        gx_error(side->plan->qp_type == GDRC_QPT_RC ? "The other side may be stopped, or the network in between is down."
+                                                    : "UC and UD do not repeat what the network lost: try again, or take RC.",
+                 "nothing came for %d s", (int)(SILENCE_NS / 1000000000u));
+        return -ETIMEDOUT;
+    }
+    return gx_stopping ? -EINTR : 0;
+}
+
+/* Takes what has completed. Returns how many, running the engine where there was none. */
+static int poll_some(struct side *side)
+{
+    gdrc_wc wc[POLL];
+    int n = gdrc_poll_cq(side->dev->ctx, side->cq, POLL, wc), err = 0;
+    if (n < 0) {
+        gx_explain_call(side->dev, n, "polling");
+        return n;
+    }
+    for (int i = 0; i < n && !err; i++)
+        err = take(side, &wc[i]);
+    if (n) {
+        if (side->idle > IDLE_LOOK)
+            side->moved_ns = 0;
+        side->idle = 0;
+    } else {
+        if (++side->idle % IDLE_LOOK == 0)
+            err = look_at_clock(side, side->idle == IDLE_LOOK);
+        if (!err && side->plan->events && side->idle > 64)
+            err = gx_sleep(side->dev->ctx, &side->cq, NULL, 0, 10);
+        else if (side->idle % YIELD_IDLE == 0)
+            sched_yield();
+    }
+    return err < 0 ? err : n;
+}
+
+/* ---- the loops --------------------------------------------------------------------------------- */
+
+static bool byte_is(const struct side *side, uint8_t expected)
+{
+    /* Acquire: what was written before the last byte is there, too. */
+    return __atomic_load_n(side->lanes[0].rx + side->size - 1, __ATOMIC_ACQUIRE) == expected;
+}
+
+static void sample(struct side *side)
+{
+    uint64_t now = gx_now_ns();
+    if (side->last_ns && side->sample_count < side->sample_max)
+        side->samples[side->sample_count++] = now - side->last_ns;
+    side->last_ns = now;
+    if (side->end_ns && now >= side->end_ns)
+        side->goal = side->lanes[0].posted;
+}
+
+static int begin_round(struct side *side)
+{
+    struct lane *lane = &side->lanes[0];
+    if (side->plan->verb == VERB_WRITE)
+        lane->tx[side->size - 1] = (uint8_t)(lane->posted + 1);
+    int n = post(side, 0, 1);
+    return n < 0 ? n : 0;
+}
+
+static int step_latency(struct side *side)
+{
+    const struct plan *plan = side->plan;
+    struct lane *lane = &side->lanes[0];
+    bool memory = plan->verb == VERB_WRITE, answered;
+    uint64_t *back = plan->verb == VERB_READ || plan->verb == VERB_ATOMIC ? &lane->done : &lane->received;
+    if (memory && byte_is(side, (uint8_t)(lane->received + 1)) && lane->received < lane->posted + !side->active)
+        lane->received++;
+    answered = side->active ? *back == lane->posted : *back > lane->posted;
+    if (!answered || lane->posted - lane->done >= plan->tx_depth) {
+        int n = poll_some(side);
+        if (n <= 0)
+            return n;
+        answered = side->active ? *back == lane->posted : *back > lane->posted;
+        if (!answered || lane->posted - lane->done >= plan->tx_depth)
+            return 0;
+    }
+    if (side->active) {
+        sample(side);
+        if (lane->posted >= side->goal)
+            return 1;
+    }
+    return begin_round(side);
+}
+
+static void end_of_time(struct side *side)
+{
+    if (!side->end_ns || gx_now_ns() < side->end_ns)
+        return;
+    /* Whole groups, so that the last request of each queue pair is a signalled one. */
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < side->plan->qps; i++)
+        most = side->lanes[i].posted > most ? side->lanes[i].posted : most;
+    side->goal = (most / side->plan->cq_mod + 1) * side->plan->cq_mod;
+    side->end_ns = 0;
+}
+
+static int step_bandwidth(struct side *side)
+{
+    const struct plan *plan = side->plan;
+    for (uint32_t i = 0; i < plan->qps && side->active; i++) {
+        struct lane *lane = &side->lanes[i];
+        for (;;) {
+            uint64_t room = plan->tx_depth - (lane->posted - lane->done), left = side->goal - lane->posted;
+            uint64_t want = room < left ? room : left;
+            if (!want || (want < plan->list && want < left))
+                break;
+            int n = post(side, i, want);
+            if (n < 0)
+                return n;
+            if (n == 0)
+                break;
+        }
+    }
+    end_of_time(side);
+    int n = poll_some(side);
+    if (n < 0)
+        return n;
+    return side->active && side->finished == plan->qps;
+}
+
+void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active, uint64_t duration_ns)
+{
+    const struct plan *plan = side->plan;
+    side->size = size;
+    side->goal = duration_ns ? UINT64_MAX / 2 : goal;
+    side->active = active;
+    side->finished = side->bad = side->idle = side->moved_ns = side->last_ns = side->sample_count = 0;
+    side->end_ns = duration_ns ? gx_now_ns() + duration_ns : 0;
+    for (uint32_t i = 0; i < plan->qps; i++) {
+        struct lane *lane = &side->lanes[i];
+        lane->posted = lane->done = lane->received = 0;
+        /* The byte that a WRITE's target watches, and what an atomic counts on. */
+        memset(lane->rx, 0, plan->verb == VERB_ATOMIC ? 8 : size);
+        for (uint32_t slot = 0; plan->check && plan->verb != VERB_ATOMIC && slot < side->rx_slots; slot++) {
+            memset(lane->rx + slot * side->stride, 0, side->stride);
+            if (plan->verb == VERB_READ)
+                fill(lane->rx + slot * side->stride, size, slot, i);
+        }
+    }
+}
+
+int traffic_step(struct side *side)
+{
+    if (side->plan->mode == MODE_BW)
+        return step_bandwidth(side);
+    if (side->active || side->plan->verb <= VERB_WRITE)
+        return step_latency(side);
+    int n = poll_some(side);
+    return n < 0 ? n : 0;
+}
+
+int traffic_rest(struct side *side)
+{
+    int n = poll_some(side);
+    for (uint32_t i = 0; i < side->plan->qps && n >= 0; i++)
+        if (side->lanes[i].pending)
+            return 0;
+    return n < 0 ? n : n == 0;
+}
+
+void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct outcome *out)
+{
+    const struct plan *plan = side->plan;
+    memset(out, 0, sizeof *out);
+    out->ns = end_ns - start_ns;
+    for (uint32_t i = 0; i < plan->qps; i++) {
+        const struct lane *lane = &side->lanes[i];
+        out->messages += lane->done;
+        out->received += lane->received;
+        for (uint32_t slot = 0; plan->verb == VERB_WRITE && plan->mode == MODE_BW && checks(side) && slot < side->rx_slots; slot++)
+            side->bad += !whole(lane->rx + slot * side->stride, side->size, i);
+    }
+    out->bytes = out->messages * side->size;
+    out->bad = side->bad;
+}
