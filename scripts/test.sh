@@ -12,8 +12,9 @@ mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 failures=()
 
-# count LOG RC: prints how many checks passed, failed and were skipped by what a stage wrote.
-# A stage without a test runner is one check. A runner that broke without a failed test is a failure.
+# count LOG RC: prints how many checks passed, failed and were skipped by what a stage wrote. Runners are those that
+# close as cargo test does or with 'N passed, N failed[, N skipped]'; a stage without one is one check, and a runner that
+# broke without a failed test is a failure.
 count() {
     awk -v rc="$2" '
         /^test result: / {
@@ -24,6 +25,7 @@ count() {
                 if ($(i + 1) ~ /^ignored/) s += $i
             }
         }
+        /^[0-9]+ passed, [0-9]+ failed/ { runners++; p += $1; f += $3; s += $5 }
         # --show-output heads the output of each test, and that of passed tests comes before the result line.
         /^---- .* (stdout|stderr) ----$/ { test = $2 " " runners }
         /^skipped: / { s++; if (test != "" && !(test in without)) { without[test]; moved++ } }
@@ -49,6 +51,8 @@ stage() {
         [ "$rc" = 124 ] && printf '%s: over its limit of %s s\n' "$name" "$limit"
         failures+=("$name (exit $rc, $log)")
     fi
+    # The runners' own closing lines, without those of empty test binaries.
+    grep -hE '^(test result:|[0-9]+ passed, )' "$log" | grep -v ' 0 passed; 0 failed; 0 ignored' | sed 's/^/   /'
     grep -h '^skipped: ' "$log" | sort | uniq -c | sed 's/^ *\([0-9]*\) skipped: /   skipped \1: /'
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     printf '%s: %d passed, %d failed, %d skipped (%d s)\n' "$name" "$p" "$f" "$s" $((SECONDS - start))
@@ -65,19 +69,26 @@ with() {
 export -f with
 export CARGO
 
-stage fmt 60 bash -c 'with fmt $CARGO fmt --all --check'
-stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
-stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- --show-output
-if [ -e core/tests/loom_ring.rs ]; then
-    stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
-        "$CARGO" test -p gdrcore-core --release --test loom_ring -- --show-output
-fi
-stage build 900 make --no-print-directory all
-stage sim 600 "$CARGO" run --release -q -p sim -- --seeds "${SIM_SEEDS:-200}"
-stage integration 1500 "$CARGO" test -p gdrcore-tests --no-fail-fast -- --show-output
+# In a function, so that the whole of it is read before the first stage runs: a stage may take minutes, in which
+# this file may change.
+main() {
+    stage fmt 60 bash -c 'with fmt $CARGO fmt --all --check'
+    stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
+    stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- --show-output
+    if [ -e core/tests/loom_ring.rs ]; then
+        stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
+            "$CARGO" test -p gdrcore-core --release --test loom_ring -- --show-output
+    fi
+    stage build 900 make --no-print-directory all
+    stage sanitizers 400 scripts/asan.sh
+stage sim 600 "$CARGO" run --release -q -p sim -- --count "${SIM_SEEDS:-200}"
+    stage integration 1500 "$CARGO" test -p gdrcore-tests --no-fail-fast -- --show-output
 
-if [ ${#failures[@]} -gt 0 ]; then
-    printf 'failed: %s\n' "${failures[@]}"
-fi
-printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
-[ ${#failures[@]} = 0 ] && [ "$failed" = 0 ]
+    if [ ${#failures[@]} -gt 0 ]; then
+        printf 'failed: %s\n' "${failures[@]}"
+    fi
+    printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    [ ${#failures[@]} = 0 ] && [ "$failed" = 0 ]
+}
+main
+exit $?

@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 #define SESSIONS_MAX 16
-#define SPIN_NS 20000u
+/* Short: while we poll in vain, the disk threads of both sides could have the core. */
+#define SPIN_NS 10000u
 #define LOOK_NS 10000000u
 #define GREETING_NS (10 * 1000000000ull)
 /* Of every session: its slots once as receives and once as credits. */
@@ -25,6 +26,7 @@ enum state { FREE, GREETING, CONNECTING, RUNNING, CLOSING };
 
 struct session {
     enum state state;
+    bool greeted;             /* it is a client of ours: its end counts for --once */
     bool ready;               /* the client has said so, too */
     bool told;                /* the result was sent */
     struct gx_conn conn;
@@ -61,7 +63,7 @@ static void close_session(struct receiver *r, struct session *s, const char *why
         gx_error(s->state == RUNNING ? "Nothing of the file at work is left behind." : NULL, "client %s: %s", s->conn.peer, why);
         gx_conn_send_error(&s->conn, "%s", why);
     }
-    if (s->state != GREETING) {
+    if (s->greeted) {
         r->finished++;
         r->failed |= !good;
     }
@@ -113,6 +115,7 @@ static const char *on_hello(struct receiver *r, struct session *s, const uint8_t
 {
     uint32_t size = gx_get32(body), depth = gx_get32(body + 4);
     struct statvfs disk;
+    s->greeted = true;
     if (size < COPY_SIZE_MIN || size > COPY_SIZE_MAX || depth < 1 || depth > COPY_DEPTH_MAX || (uint64_t)size * depth > COPY_RING_MAX)
         return "message size or depth out of range";
     /* Better now than after an hour. It may still run full: then the writer says so. */
@@ -166,8 +169,10 @@ static void on_readable(struct receiver *r, struct session *s)
     gx_conn_pump(&s->conn);
     while (!wrong && (n = gx_conn_take(&s->conn, &type, body, sizeof body)) >= 0) {
         s->alive_ns = gx_now_ns();
-        if (s->state == GREETING && type == COPY_MSG_HELLO && n == 16)
+        if (s->state == GREETING && type == COPY_MSG_HELLO && n == 16) {
+            s->state = CONNECTING; /* a client of ours from here on: to refuse it is a result, too */
             wrong = on_hello(r, s, body);
+        }
         else if (s->state == CONNECTING && type == GX_MSG_ENDPOINT)
             wrong = on_endpoint(r, s, body, (size_t)n);
         else if (s->state == RUNNING && type == GX_MSG_READY && !s->ready)
@@ -361,8 +366,10 @@ static int start(struct receiver *r)
     if (r->listener < 0)
         return r->listener;
     place_sweep(r->root_fd);
-    printf("receiving into %s on %s port %" PRIu64 " (device %s)\n", r->o->dir, r->dev.address, r->o->port, r->dev.name);
-    fflush(stdout);
+    if (!r->o->quiet) {
+        printf("receiving into %s on %s port %" PRIu64 " (device %s)\n", r->o->dir, r->dev.address, r->o->port, r->dev.name);
+        fflush(stdout);
+    }
     return 0;
 }
 

@@ -55,12 +55,16 @@ static void wake_worker(struct ring *r)
 
 void ring_set_produced(struct ring *r, uint32_t value)
 {
+    if (atomic_load_explicit(&r->produced, memory_order_relaxed) == value)
+        return;
     atomic_store_explicit(&r->produced, value, memory_order_release);
     wake_worker(r);
 }
 
 void ring_set_consumed(struct ring *r, uint32_t value)
 {
+    if (atomic_load_explicit(&r->consumed, memory_order_relaxed) == value)
+        return;
     atomic_store_explicit(&r->consumed, value, memory_order_release);
     wake_worker(r);
 }

@@ -176,10 +176,24 @@ pub struct End<'d> {
 }
 
 impl<'d> End<'d> {
-    /// Makes PD, CQ, QP and MR. The QP is in RESET.
+    /// Makes PD, CQ, QP and MR, or nothing. The QP is in RESET.
     pub fn new(dev: &'d dyn Device, shape: Shape) -> Result<End<'d>> {
         let pd = dev.pd_alloc()?;
-        let (cq, _) = dev.cq_create(shape.cqe)?;
+        let cq = dev.cq_create(shape.cqe).map(|(cq, _)| cq);
+        match cq.and_then(|cq| End::on(dev, shape, pd, cq)) {
+            Ok(end) => Ok(end),
+            Err(e) => {
+                if let Ok(cq) = cq {
+                    dev.cq_destroy(cq)?;
+                }
+                dev.pd_dealloc(pd)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// The rest of [`End::new`].
+    fn on(dev: &'d dyn Device, shape: Shape, pd: Handle, cq: Handle) -> Result<End<'d>> {
         let cap = QpCap {
             max_send_wr: shape.depth,
             max_recv_wr: shape.depth,
@@ -199,7 +213,13 @@ impl<'d> End<'d> {
             provider: 0,
             cookie: 0,
         };
-        let (mr, attr) = dev.mr_reg(&reg)?;
+        let (mr, attr) = match dev.mr_reg(&reg) {
+            Ok(made) => made,
+            Err(e) => {
+                dev.qp_destroy(qp)?;
+                return Err(e);
+            }
+        };
         let d = dev.query()?;
         let ah = AhAttr { dgid: d.gid, scope_id: d.scope_id, udp_port: d.udp_port as u16, ..AhAttr::default() };
         let own = Address { ah, qpn, psn: qpn.wrapping_mul(0x9E37) & 0xFF_FFFF, addr: attr.iova, rkey: attr.rkey };
@@ -366,7 +386,14 @@ impl<'d> End<'d> {
 
 /// Makes two ends of one shape and connects them.
 pub fn connected<'d>(a: &'d dyn Device, b: &'d dyn Device, shape: Shape) -> Result<(End<'d>, End<'d>)> {
-    let (mut a, mut b) = (End::new(a, shape)?, End::new(b, shape)?);
+    let mut a = End::new(a, shape)?;
+    let mut b = match End::new(b, shape) {
+        Ok(b) => b,
+        Err(e) => {
+            a.destroy()?;
+            return Err(e);
+        }
+    };
     a.connect(b.own)?;
     b.connect(a.own)?;
     Ok((a, b))

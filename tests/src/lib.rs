@@ -1,9 +1,12 @@
 //! What the tests of the whole repository share.
 
 pub mod ends;
+pub mod far;
+pub mod forge;
 pub mod lab;
 pub mod library;
 pub mod map;
+pub mod rxe;
 pub mod soft;
 pub mod source;
 pub mod tools;

@@ -1,5 +1,8 @@
 //! Memory that vanishes: mappings that a test takes away while a device uses them.
 
+use crate::ends::End;
+use gdrcore_core::device::MrReg;
+use gdrcore_core::verbs::types::{access, Handle};
 use std::ptr::null_mut;
 
 /// A shared mapping of an anonymous file, which can be unmapped or whose file can be cut.
@@ -12,11 +15,23 @@ pub struct Map {
 impl Map {
     /// `len` zero bytes.
     pub fn new(len: usize) -> Map {
-        // SAFETY: the name is a terminated string; the mapping is new memory at an address that the kernel chooses.
+        Map::make(null_mut(), len, 0)
+    }
+
+    /// As [`Map::new`], at an address where the kernel puts nothing by itself: after the drop a hole stays there.
+    /// The address must not be in use; `slot` tells several maps of a process apart.
+    pub fn apart(slot: usize, len: usize) -> Map {
+        assert!(len <= 1 << 30);
+        Map::make(std::ptr::without_provenance_mut((0x2000 << 32) + (slot << 30)), len, libc::MAP_FIXED_NOREPLACE)
+    }
+
+    fn make(hint: *mut libc::c_void, len: usize, flags: i32) -> Map {
+        let flags = flags | libc::MAP_SHARED;
+        // SAFETY: the name is a terminated string; the mapping is new memory: the kernel chooses where, or refuses a place in use.
         unsafe {
             let fd = libc::memfd_create(c"gdrcore-test".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0 && libc::ftruncate(fd, len as i64) == 0, "{}", std::io::Error::last_os_error());
-            let at = libc::mmap(null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+            let at = libc::mmap(hint, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
             assert!(at != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
             Map { at: at.cast(), len, fd }
         }
@@ -47,6 +62,15 @@ impl Map {
         // SAFETY: our own descriptor.
         assert_eq!(unsafe { libc::ftruncate(self.fd, len as i64) }, 0);
     }
+}
+
+/// Registers a mapping in the domain of an end, for all access; the region and its key.
+pub fn register(end: &End, map: &Map) -> (Handle, u32) {
+    let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let (addr, length) = (map.addr(), map.len as u64);
+    let reg = MrReg { pd: end.pd, addr, length, iova: addr, access, provider: 0, cookie: 0 };
+    let (mr, attr) = end.dev.mr_reg(&reg).expect("mr_reg");
+    (mr, attr.rkey)
 }
 
 impl Drop for Map {

@@ -1,7 +1,11 @@
 //! Running other programs from tests: found or skipped, bounded in time, ended by their own pid.
 
+use std::ffi::{CString, OsStr};
 use std::io::Read;
-use std::path::PathBuf;
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,7 +30,8 @@ impl Done {
     }
 }
 
-/// A child that is killed when the test lets go of it, and whose output is collected meanwhile.
+/// A child in a process group of its own, which is killed with all its children when the test lets go of it, and whose
+/// output is collected meanwhile.
 pub struct Running {
     child: Child,
     readers: Vec<std::thread::JoinHandle<String>>,
@@ -39,6 +44,7 @@ impl Running {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .process_group(0)
             .spawn()
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));
         fn reader(pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
@@ -71,9 +77,13 @@ impl Running {
         run(Command::new("kill").args(["-INT", &self.pid().to_string()]), 10);
     }
 
-    /// Kills it at once.
+    /// Kills it at once, and what it started.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
+        // Not reaped yet, so the number is still its own.
+        if self.is_running() {
+            // SAFETY: signals the group that `start` made.
+            unsafe { libc::kill(-(self.pid() as i32), libc::SIGKILL) };
+        }
     }
 
     /// Waits for its end, or kills it at the limit.
@@ -97,7 +107,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        self.kill();
         let _ = self.child.wait();
     }
 }
@@ -107,11 +117,16 @@ pub fn run(command: &mut Command, seconds: u64) -> Done {
     Running::start(command).finish(Duration::from_secs(seconds))
 }
 
-/// Where a program is, if it is installed.
+/// Where a program is, if it is installed and this user may run it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(|p| p.is_file())
+    let may_run = |p: &PathBuf| {
+        let name = CString::new(p.as_os_str().as_bytes()).unwrap_or_default();
+        // SAFETY: a terminated string.
+        p.is_file() && unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0
+    };
+    std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(may_run)
 }
 
 /// The folder of build output (`CARGO_TARGET_DIR`, else `target` in the root).
@@ -119,16 +134,45 @@ pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::source::root().join("target"), PathBuf::from)
 }
 
-/// A fresh folder for a test's files, below the build output. It stays when the test fails, to be looked at.
-pub fn scratch(test: &str) -> PathBuf {
+/// A folder of one test; it goes when the test has passed and stays to be looked at when it has not.
+pub struct Scratch(PathBuf);
+
+impl Deref for Scratch {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<OsStr> for Scratch {
+    fn as_ref(&self) -> &OsStr {
+        self.0.as_os_str()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// A fresh folder for a test's files, below the build output.
+pub fn scratch(test: &str) -> Scratch {
     let dir = target_dir().join("test-files").join(format!("{test}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-    dir
+    Scratch(dir)
 }
 
-/// Whether this process is root (and so may make network namespaces and record packets).
-pub fn is_root() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"))
+/// A loopback address that no other test process uses. `n` and `last` are the test's own choice.
+pub fn loopback(n: u32, last: u32) -> String {
+    format!("127.{}.{n}.{last}", 50 + std::process::id() % 200)
 }

@@ -77,6 +77,14 @@ fn send(a: &mut End, b: &mut End, id: u64, length: u32, imm: Option<u32>) {
     let got = b.buffer.read(to + ahead as usize, length as usize + 1);
     assert!(got[..length as usize] == bytes, "SEND of {length} bytes arrived otherwise");
     assert_eq!(got[length as usize], 0xEE, "SEND of {length} bytes went too far");
+    if ahead > 0 {
+        let grh = b.buffer.read(to, ahead as usize);
+        // UDP, BTH, DETH, ImmDt, payload with padding, ICRC.
+        let packet = 8 + 12 + 8 + 4 * u32::from(imm.is_some()) + length.next_multiple_of(4) + 4;
+        let field = |at: usize| u32::from(u16::from_be_bytes([grh[at], grh[at + 1]]));
+        let said = if grh[20] == 0x45 && grh[..20] == [0; 20] { field(22) - 20 } else { field(4) };
+        assert_eq!(said, packet, "length in the GRH {grh:02x?}");
+    }
 }
 
 fn write(a: &mut End, b: &mut End, id: u64, length: u32, with_imm: bool) {

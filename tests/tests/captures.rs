@@ -3,7 +3,7 @@
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, Running};
+use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -63,7 +63,8 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
     }
     let dir = scratch("tee");
     let mut files = Vec::new();
-    let families = [("v4", "soft:127.0.42.1", "soft:127.0.42.2"), ("v6", "soft:[::1]:4861", "soft:[::1]:4862")];
+    let (v4_from, v4_to) = (format!("soft:{}", loopback(42, 1)), format!("soft:{}", loopback(42, 2)));
+    let families = [("v4", v4_from.as_str(), v4_to.as_str()), ("v6", "soft:[::1]:4861", "soft:[::1]:4862")];
     for (family, from, to) in families {
         if family == "v6" && !Path::new("/proc/net/if_inet6").exists() {
             println!("this machine has no IPv6");
@@ -92,7 +93,7 @@ fn what_the_kernel_really_sent() {
         skip!("{why}");
     }
     let (Some(dumpcap), Some(ethtool)) = (find("dumpcap"), find("ethtool")) else {
-        skip!("dumpcap or ethtool is not installed");
+        skip!("dumpcap or ethtool is not installed, or not for this user");
     };
     let lab = match Lab::new(1) {
         Ok(lab) => lab,

@@ -1,8 +1,8 @@
 //! Packets that nobody sane sends: garbage, forgeries, truncations. Dropped and counted; the traffic beside them goes on.
 
 use gdrcore_core::verbs::types::{qp_type, wc_status};
-use gdrcore_core::wire::Flow;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape, QKEY};
+use gdrcore_tests::forge::{self, plain, send_valid, still_works};
 use gdrcore_tests::soft::{address, Soft};
 use std::net::{SocketAddr, UdpSocket};
 
@@ -17,7 +17,6 @@ struct Scene {
 fn scene() -> Scene {
     let (x, y) = (address(1), address(2));
     let (a, b) = (Soft::new(&x), Soft::new(&y));
-    let plain = |name: &str| name.trim_start_matches("soft:").parse::<SocketAddr>().expect("address:port");
     let liar = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at b's address");
     Scene { a, b, liar, target: plain(&x) }
 }
@@ -25,20 +24,7 @@ fn scene() -> Scene {
 impl Scene {
     /// Sends `packet` with a right ICRC behind it.
     fn send_valid(&self, packet: &mut Vec<u8>) {
-        self.send_valid_from(&self.liar, packet);
-    }
-
-    fn send_valid_from(&self, socket: &UdpSocket, packet: &mut Vec<u8>) {
-        packet.extend_from_slice(&[0; 4]);
-        let octets = |a: SocketAddr| match a.ip() {
-            std::net::IpAddr::V4(ip) => ip.octets(),
-            std::net::IpAddr::V6(_) => unreachable!("the scene is IPv4"),
-        };
-        let from = socket.local_addr().expect("bound");
-        // The kernel gives an unconnected socket without PMTU discovery a changing identification, which the receiver
-        // has to solve for; any will do.
-        Flow::v4(octets(from), octets(self.target), from.port(), self.target.port()).append_icrc(0, packet);
-        socket.send_to(packet, self.target).expect("send_to");
+        send_valid(&self.liar, self.target, packet);
     }
 
     /// Lets both devices handle what came.
@@ -52,19 +38,7 @@ impl Scene {
 
 /// BTH with everything as an honest peer of `end` would have it.
 fn bth(opcode: u8, end: &End, psn: u32) -> Vec<u8> {
-    let mut h = vec![opcode, 0x40, 0xFF, 0xFF, 0];
-    h.extend_from_slice(&end.own.qpn.to_be_bytes()[1..]);
-    h.push(0x80);
-    h.extend_from_slice(&psn.to_be_bytes()[1..]);
-    h
-}
-
-fn still_works(a: &mut End, b: &mut End) {
-    let bytes = pattern(3, 10_000);
-    b.buffer.write(0, &bytes);
-    b.post(77, Op::Write(20_000, None), 0, 10_000).expect("post_send");
-    succeed(b, a, 77);
-    assert!(a.buffer.read(20_000, 10_000) == bytes);
+    forge::bth(opcode, 0x40, end.own.qpn, true, psn)
 }
 
 #[test]
@@ -130,9 +104,9 @@ fn a_stranger_cannot_speak_for_the_peer() {
     let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
     a.post_recv(1, 0, 64).expect("post_recv");
     let before = s.a.dev().counters().expect("counters").rcvd_refused;
-    let third = address(3).trim_start_matches("soft:").parse::<SocketAddr>().expect("address:port");
+    let third = plain(&address(3));
     let stranger = UdpSocket::bind((third.ip(), 0)).expect("a socket");
-    s.send_valid_from(&stranger, &mut bth(0x04, &a, b.own.psn));
+    send_valid(&stranger, s.target, &mut bth(0x04, &a, b.own.psn));
     s.settle();
     assert_eq!(s.a.dev().counters().expect("counters").rcvd_refused, before + 1);
     a.poll();

@@ -39,6 +39,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-routerd", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
     ("gdrcore-dropin", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
     ("sim", &["gdrcore-core"]),
+    ("gdrcore-fuzz", &["gdrcore-core"]),
     ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
     ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
 ];

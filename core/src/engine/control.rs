@@ -22,6 +22,8 @@ use crate::wire::{ack_timeout_ns, mtu_bytes, mtu_code, Flow, Psn};
 pub const MAX_DEPTH: u32 = 1 << 16;
 /// Largest CQ.
 pub const MAX_CQE: u32 = 1 << 22;
+/// Smallest CQ: an entry that receives may be promised, and one that they may not.
+const MIN_CQE: u32 = 2;
 /// Bytes of one CQ entry in its ring.
 const CQE_STRIDE: u32 = 64;
 /// What a token bucket may send at once.
@@ -110,12 +112,12 @@ impl Inner {
         // CQEs that were promised to receives which now end without one.
         let qp = &mut t.qps[qi];
         let fences = qp.resp.fences;
-        let promised = u32::from(qp.resp.recv.taken)
+        let promised = u32::from(qp.resp.recv.reserved)
             + (0..qp.resp.fence_len)
                 .filter(|k| fences[(qp.resp.fence_head + k) as usize % fences.len()].wc.is_some())
                 .count() as u32;
-        let cq = &mut t.cqs[rcq];
-        cq.reserved = cq.reserved.saturating_sub(promised);
+        t.unreserve(s, rcq as u32, promised);
+        let qp = &mut t.qps[qi];
         let mut sq = s.sq(qi, &t.key);
         let n = sq.len();
         sq.release(n);
@@ -305,7 +307,7 @@ impl Guard<'_> {
         if cqe == 0 || cqe > MAX_CQE {
             return Err(Error::Invalid);
         }
-        let capacity = cqe.next_power_of_two();
+        let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let (inner, s) = self.split();
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
         let made = (|| {
@@ -341,9 +343,10 @@ impl Guard<'_> {
         if cqe == 0 || cqe > MAX_CQE {
             return Err(Error::Invalid);
         }
-        let capacity = cqe.next_power_of_two();
-        let held = s.cqs[i].ring.len() + inner.transport.cqs[i].reserved;
-        if capacity < held {
+        let capacity = cqe.next_power_of_two().max(MIN_CQE);
+        let c = &inner.transport.cqs[i];
+        let held = s.cqs[i].ring.len() + c.reserved;
+        if capacity < held || c.promises(capacity) < c.reserved {
             return Err(Error::Invalid);
         }
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
@@ -573,6 +576,7 @@ impl Guard<'_> {
             t.cqs[cq].users += 1;
             t.cqs[cq].depth_sum += n;
         }
+        t.cqs[scq].senders += 1;
         t.pds[pd].users += 1;
         if srq != NONE {
             t.srqs[srq as usize].users += 1;
@@ -594,6 +598,9 @@ impl Guard<'_> {
         let to = transition::modify(kind, from, attr, m, limits)?;
         if m & mask::AV != 0 && kind != qp_type::UD {
             let addr = inner.address(&attr.ah)?;
+            if from == qp_state::SQD && inner.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
+                return Err(Error::Invalid);
+            }
             let peer = inner.peer_get(addr)?;
             let t = &mut inner.transport;
             t.forget_inflight(qi);
@@ -652,7 +659,10 @@ impl Guard<'_> {
                 if from == qp_state::RESET {
                     t.set_state(s, qi, to);
                 } else {
-                    t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
+                    if from != qp_state::ERR && !t.qps[qi].req.failed {
+                        // The program's own wish; it does not hide why the QP had failed.
+                        t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
+                    }
                     t.enter_error(s, qi, now);
                 }
                 // A fatal event is for failures, not for what the program asked.
@@ -682,6 +692,8 @@ impl Guard<'_> {
                 q.attr.sq_draining = 0;
                 if from == qp_state::SQE {
                     q.req.hold = Default::default();
+                    q.req.failed = false;
+                    q.req.broken = false;
                 }
                 t.ready.set(qi);
             }
@@ -740,6 +752,8 @@ impl Guard<'_> {
             c.users = c.users.saturating_sub(1);
             c.depth_sum = c.depth_sum.saturating_sub(n);
         }
+        let c = &mut t.cqs[q.scq as usize];
+        c.senders = c.senders.saturating_sub(1);
         let pd = &mut t.pds[q.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         if q.srq != NONE {

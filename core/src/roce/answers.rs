@@ -108,11 +108,22 @@ impl Transport {
         if resp.job_len > 0 {
             return true;
         }
+        if resp.nak_later && resp.fence_len == 0 && resp.nak_owed.is_none() {
+            resp.nak_later = false;
+            resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
+            qp.counters.send_nak_err += 1;
+            self.counters.send_nak_err += 1;
+        }
         if let Some(syndrome) = resp.nak_owed {
             if resp.fence_len > 0 && qp.state != qp_state::ERR {
                 return true;
             }
-            let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, resp.epsn);
+            let mut psn = resp.epsn;
+            if qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
+                // What had not landed in slow memory when the QP failed is not acknowledged.
+                psn = resp.ack_psn.next();
+            }
+            let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, psn);
             run.syndrome = syndrome;
             run.msn = resp.msn;
             if !tx.emit_bare(&run) {

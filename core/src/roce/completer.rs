@@ -14,7 +14,29 @@ use crate::wire::{Kind, NakCode, Psn, Syndrome, RNR_TIMER_NS};
 /// sends nothing else would hold the queue for ever.
 const NAK_MAX: u8 = 200;
 
+/// How long a READ waits when its answer found no staging room.
+const STAGING_WAIT_NS: u64 = 20_000;
+
 impl Transport {
+    /// `una <= acked <= next <= tail`, as [`crate::verbs::objects::Req`] promises.
+    pub(crate) fn req_is_sound(&self, s: &Shared, qi: usize) -> bool {
+        let sq = s.sq(qi, &self.key);
+        let req = &self.qps[qi].req;
+        let behind = |i: u32| i.wrapping_sub(sq.head());
+        req.una == sq.head() && behind(req.acked) <= behind(req.next) && behind(req.next) <= sq.len()
+    }
+
+    /// The oldest WQE that a NAK or a timeout can be about; none where all that was sent has ended, whether or
+    /// not that has been told yet.
+    pub(crate) fn oldest_open(&mut self, s: &Shared, qi: usize) -> Option<u32> {
+        let sq = s.sq(qi, &self.key);
+        let tail = sq.head().wrapping_add(sq.len());
+        let qp = &mut self.qps[qi];
+        let index = qp.req.acked;
+        let ws = qp.wqe(index);
+        (index != tail && ws.started && !ws.done).then_some(index)
+    }
+
     /// Takes an ACK, NAK, READ response or atomic answer.
     #[inline]
     pub(crate) fn handle_answer(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
@@ -22,6 +44,8 @@ impl Transport {
         if !qp.can_send() {
             return;
         }
+        debug_assert!(self.req_is_sound(s, qi), "{:?} {run:?}", self.qps[qi].req);
+        let qp = &mut self.qps[qi];
         // PSNs that were never sent, or that are long done, say nothing.
         let first = run.psn.diff(qp.req.una_psn);
         let beyond = run.psn.add(run.n - 1).diff(qp.req.max_psn);
@@ -44,6 +68,7 @@ impl Transport {
             Kind::ReadResponse => self.handle_read_response(s, qi, now, run, payload),
             _ => self.handle_atomic_ack(s, qi, now, run),
         }
+        debug_assert!(self.req_is_sound(s, qi), "{:?} {run:?}", self.qps[qi].req);
     }
 
     /// Everything up to and including `psn` has arrived, as far as READs and atomics allow.
@@ -60,11 +85,15 @@ impl Transport {
                 break;
             }
             if ws.npkts == 0 {
-                // A local operation that has ended.
-                if i == qp.req.next || !ws.done {
+                // A local operation.
+                if !ws.done {
                     break;
                 }
                 qp.req.acked = i.wrapping_add(1);
+                if i == qp.req.next {
+                    qp.req.next = qp.req.acked;
+                    qp.req.cur_pkt = 0;
+                }
                 continue;
             }
             if psn.diff(ws.psn) < 0 {
@@ -124,6 +153,18 @@ impl Transport {
         self.rewind(qi, psn);
     }
 
+    /// An answer came and there was no room for its bytes: ask for it again soon. The peer lives, so this is
+    /// no retry.
+    fn ask_again(&mut self, qi: usize, now: u64, psn: Psn) {
+        self.rewind(qi, psn);
+        let qp = &mut self.qps[qi];
+        qp.req.rewound = None;
+        qp.req.retry_left = qp.attr.retry_cnt;
+        qp.req.ack_deadline = now + qp.timeout_ns;
+        qp.req.hold = Hold::Rate(now + STAGING_WAIT_NS);
+        self.arm(qi);
+    }
+
     /// The oldest unacknowledged PSN has moved.
     fn on_progress(&mut self, s: &Shared, qi: usize, now: u64, freed: u32, read_freed: u32) {
         let qp = &mut self.qps[qi];
@@ -154,12 +195,13 @@ impl Transport {
         self.counters.rcvd_rnr_err += 1;
         self.qps[qi].counters.rcvd_rnr_err += 1;
         self.ack_before(s, qi, now, psn);
+        let Some(index) = self.oldest_open(s, qi) else { return };
         let qp = &mut self.qps[qi];
-        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Failed | Hold::Rnr(_)) {
+        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Rnr(_)) || !qp.can_send() {
             return;
         }
         if qp.req.rnr_left == 0 {
-            let (index, made) = (qp.req.acked, u64::from(qp.attr.rnr_retry));
+            let made = u64::from(qp.attr.rnr_retry);
             self.counters.retry_rnr_exceeded_err += 1;
             qp.counters.retry_rnr_exceeded_err += 1;
             self.note(qi, now, CauseCode::RnrRetryExceeded, wc_status::RNR_RETRY_EXC_ERR, made, 0);
@@ -170,7 +212,9 @@ impl Transport {
             qp.req.rnr_left -= 1;
         }
         let wait = RNR_TIMER_NS[usize::from(timer & 31)];
-        self.rewind(qi, psn);
+        // Not from `psn`: answers of READs before it may have been lost.
+        let una = qp.req.una_psn;
+        self.rewind(qi, una);
         let qp = &mut self.qps[qi];
         qp.req.rewound = None;
         // The peer lives: silence begins anew when the request leaves again.
@@ -191,8 +235,9 @@ impl Transport {
 
     fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode) {
         self.ack_before(s, qi, now, psn);
+        let Some(index) = self.oldest_open(s, qi) else { return };
         let qp = &mut self.qps[qi];
-        if psn.diff(qp.req.una_psn) < 0 || qp.req.hold == Hold::Failed || !qp.can_send() {
+        if psn.diff(qp.req.una_psn) < 0 || !qp.can_send() {
             return;
         }
         let (status, cause) = match code {
@@ -204,7 +249,6 @@ impl Transport {
                 }
                 qp.req.naks = qp.req.naks.saturating_add(1);
                 if qp.req.naks > NAK_MAX {
-                    let index = qp.req.acked;
                     let (timeout, made) = (qp.timeout_ns, u64::from(NAK_MAX));
                     self.note(qi, now, CauseCode::RetryExceeded, wc_status::RETRY_EXC_ERR, timeout, made);
                     self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR);
@@ -214,8 +258,6 @@ impl Transport {
                 if qp.req.next_psn.diff(psn) > 0 {
                     self.peers[qp.peer as usize].tx.on_loss(now);
                     self.rewind(qi, psn);
-                    let qp = &mut self.qps[qi];
-                    qp.req.ack_deadline = now + qp.timeout_ns;
                 }
                 return;
             }
@@ -225,12 +267,7 @@ impl Transport {
         };
         self.counters.rcvd_nak_err += 1;
         qp.counters.rcvd_nak_err += 1;
-        let index = qp.req.acked;
-        let sq = s.sq(qi, &self.key);
-        if sq.is_empty() || !qp.wqe(index).started {
-            return;
-        }
-        let wqe = *sq.at(index).header();
+        let wqe = *s.sq(qi, &self.key).at(index).header();
         self.note(qi, now, cause, status, u64::from(wqe.rkey), wqe.remote_addr);
         self.fail_wqe(s, qi, now, index, status);
     }
@@ -273,8 +310,7 @@ impl Transport {
                     ws.token = token;
                 }
             }
-            // Lost, as if on the way: the request is sent again.
-            Err(Stop::Busy | Stop::Pending(..)) => return,
+            Err(Stop::Busy | Stop::Pending(..)) => return self.ask_again(qi, now, expected),
             Err(Stop::Error(code, lkey, addr)) => {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
@@ -296,7 +332,7 @@ impl Transport {
         self.catch_up(qi, index);
         self.on_progress(s, qi, now, 0, payload.len() as u32);
         if finished {
-            self.skip_done(qi);
+            self.skip_done(s, qi);
             self.complete(s, qi, now);
         }
     }
@@ -345,7 +381,7 @@ impl Transport {
                     ws.token = token;
                 }
             }
-            Err(Stop::Busy | Stop::Pending(..)) => return,
+            Err(Stop::Busy | Stop::Pending(..)) => return self.ask_again(qi, now, ws.psn),
             Err(Stop::Error(code, lkey, addr)) => {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
@@ -359,7 +395,7 @@ impl Transport {
         qp.req.acked = index.wrapping_add(1);
         self.catch_up(qi, index);
         self.on_progress(s, qi, now, super::peer::PACKET_COST, 0);
-        self.skip_done(qi);
+        self.skip_done(s, qi);
         self.complete(s, qi, now);
     }
 }

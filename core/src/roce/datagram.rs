@@ -21,7 +21,7 @@ impl Transport {
             let sq = s.sq(qi, &self.key);
             let tail = sq.head().wrapping_add(sq.len());
             let qp = &mut self.qps[qi];
-            if !qp.can_send() || qp.req.draining {
+            if !qp.can_send() || qp.req.draining || qp.req.failed {
                 return Sent::Idle;
             }
             match qp.req.hold {
@@ -131,19 +131,20 @@ impl Transport {
         if payload.len() > self.config.max_mtu as usize
             || qp.resp.fence_len as usize >= crate::verbs::objects::MAX_FENCES - 1
         {
-            return self.drop_message(qi);
+            return self.drop_message(s, qi);
         }
         if !self.take_recv(s, qi) {
-            return self.drop_message(qi);
+            return self.drop_message(s, qi);
         }
         let qp = &mut self.qps[qi];
         let bytes = GRH_LEN + payload.len();
         if bytes as u64 > u64::from(qp.resp.recv.length) {
             // Too long for the buffer: dropped; the buffer serves the next datagram.
-            return self.drop_message(qi);
+            return self.drop_message(s, qi);
         }
         let mut grh = [0u8; GRH_LEN];
-        let udp_len = ((payload.len() + 24 + 4 * usize::from(run.has_imm) + 3) & !3) as u16;
+        // UDP header 8, BTH 12, DETH 8, ICRC 4, ImmDt; the payload with its padding.
+        let udp_len = ((payload.len() + 32 + 4 * usize::from(run.has_imm) + 3) & !3) as u16;
         match (ip::v4_of_gid(&from.gid), ip::v4_of_gid(&self.gid)) {
             (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
             _ => ip::V6::udp(from.gid, self.gid, udp_len).emit(&mut grh),
@@ -183,7 +184,7 @@ impl Transport {
                     }
                 }
             }
-            Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(qi),
+            Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(s, qi),
             Err(Stop::Error(code, lkey, addr)) => {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.end_recv(s, qi, wc_status::LOC_PROT_ERR, 0, 0, 0, false, now);

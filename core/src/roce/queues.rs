@@ -11,6 +11,7 @@ use crate::verbs::objects::{Fence, Hold, Incoming, MAX_FENCES, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::verbs::wqe::SendWqe;
+use crate::wire::{NakCode, Syndrome};
 
 /// The completion opcode of a send opcode.
 fn wc_opcode_of(opcode: u16) -> u32 {
@@ -57,12 +58,35 @@ impl Transport {
         // The program may have polled between our look and the flag.
         if self.cq_room(s, cq) > 0 {
             s.room.store(true, Ordering::SeqCst);
+        } else if s.cq(cq as usize, &self.key).free() > 0 {
+            self.take_promise_back(s, cq);
+        }
+    }
+
+    /// Every free entry of a CQ is promised to messages under way, and a completion that is due waits. One of those
+    /// messages may be the very one that it would tell the program about, so a promise is taken back: the
+    /// last packet of that message asks for an entry anew.
+    #[cold]
+    fn take_promise_back(&mut self, s: &Shared, cq: u32) {
+        let holds = |t: &Self, qi: usize| {
+            t.qps
+                .get(qi)
+                .is_some_and(|q| q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming == Incoming::Send)
+        };
+        let holder = self.cqs[cq as usize].holder as usize;
+        let found = if holds(self, holder) { Some(holder) } else { (0..self.qps.len()).find(|&qi| holds(self, qi)) };
+        if let Some(qi) = found {
+            self.release_cqe(s, qi);
         }
     }
 
     /// Completes, in order, what has ended. True: something waits for slow memory.
     #[inline]
     pub(crate) fn complete(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
+        if matches!(self.qps[qi].state, qp_state::ERR | qp_state::SQE) {
+            // What is left there flushes.
+            return false;
+        }
         loop {
             let sq = s.sq(qi, &self.key);
             let qp = &mut self.qps[qi];
@@ -110,6 +134,7 @@ impl Transport {
                 self.count_done(qi, &wqe);
             } else if qp.state != qp_state::ERR && qp.state != qp_state::SQE {
                 let qp = &mut self.qps[qi];
+                qp.req.broken = true;
                 // What failed counts as dealt with: the flush begins behind it.
                 if (qp.req.acked.wrapping_sub(qp.req.una) as i32) < 0 {
                     qp.req.acked = qp.req.una;
@@ -174,15 +199,22 @@ impl Transport {
             qp.req.next = index.wrapping_add(1);
             qp.req.cur_pkt = 0;
         }
-        qp.req.hold = Hold::Failed;
-        self.skip_done(qi);
+        qp.req.failed = true;
+        self.skip_done(s, qi);
         self.complete(s, qi, now);
     }
 
-    /// Moves `acked` over WQEs that have ended.
-    pub(crate) fn skip_done(&mut self, qi: usize) {
+    /// Moves `acked` over WQEs that have ended, and `next` with it over local operations that were executed
+    /// before a rewind.
+    pub(crate) fn skip_done(&mut self, s: &Shared, qi: usize) {
+        let sq = s.sq(qi, &self.key);
+        let tail = sq.head().wrapping_add(sq.len());
         let qp = &mut self.qps[qi];
-        while qp.req.acked != qp.req.next && qp.wqe(qp.req.acked).done {
+        while qp.req.acked != tail && qp.wqe(qp.req.acked).done {
+            if qp.req.acked == qp.req.next {
+                qp.req.next = qp.req.next.wrapping_add(1);
+                qp.req.cur_pkt = 0;
+            }
             qp.req.acked = qp.req.acked.wrapping_add(1);
         }
     }
@@ -228,8 +260,13 @@ impl Transport {
         let qp = &mut self.qps[qi];
         qp.req.ack_deadline = 0;
         qp.req.hold = Hold::None;
+        qp.req.failed = false;
         qp.resp.incoming = Incoming::Idle;
         qp.resp.job_len = 0;
+        qp.resp.nak_later = false;
+        // A failure is still told to the peer; that something should be sent again is not.
+        let fatal = |n: &u8| matches!(Syndrome::parse(*n), Syndrome::Nak(code) if code != NakCode::Psn);
+        qp.resp.nak_owed = qp.resp.nak_owed.filter(fatal);
         qp.resp.placing = None;
         self.wheel.cancel(qi);
         self.win_wait.clear(qi);
@@ -260,7 +297,8 @@ impl Transport {
             }
             let wqe = *sq.at(una).header();
             let ws = *qp.wqe(una);
-            let (status, report) = if ws.done && !ws.placing {
+            // Behind a failure nothing has ended well, not even what was done already.
+            let (status, report) = if ws.done && !ws.placing && !qp.req.broken {
                 (u32::from(ws.status), wqe.is_signaled())
             } else {
                 (wc_status::WR_FLUSH_ERR, true)
@@ -275,6 +313,7 @@ impl Transport {
                 self.push_cqe(s, cq, wc, false);
             }
             let qp = &mut self.qps[qi];
+            qp.req.broken |= status != wc_status::SUCCESS;
             *qp.wqe(una) = Default::default();
             qp.req.una = una.wrapping_add(1);
             qp.req.acked = qp.req.una;
@@ -296,12 +335,19 @@ impl Transport {
             }
         }
         if self.qps[qi].resp.recv.taken {
+            if !self.take_recv(s, qi) {
+                let rcq = self.qps[qi].rcq;
+                self.starve(s, qi, rcq);
+                return;
+            }
             self.end_recv(s, qi, wc_status::WR_FLUSH_ERR, 0, 0, 0, false, now);
         }
         let qp = &self.qps[qi];
         let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
         if srq != NONE {
-            self.raise_qp(s, qi, async_event::QP_LAST_WQE_REACHED);
+            if !core::mem::replace(&mut self.qps[qi].resp.last_wqe, true) {
+                self.raise_qp(s, qi, async_event::QP_LAST_WQE_REACHED);
+            }
             return;
         }
         loop {
@@ -350,14 +396,21 @@ impl Transport {
     #[inline]
     pub(crate) fn take_recv(&mut self, s: &Shared, qi: usize) -> bool {
         let qp = &mut self.qps[qi];
-        if qp.resp.recv.taken {
+        if qp.resp.recv.taken && qp.resp.recv.reserved {
             return true;
         }
         let rcq = qp.rcq as usize;
         let room = s.cq(rcq, &self.key).free();
-        if room <= self.cqs[rcq].reserved {
+        let cq = &self.cqs[rcq];
+        if room <= cq.reserved || cq.reserved >= cq.promises(s.cqs[rcq].ring.capacity()) {
             self.counters.cq_full += 1;
             return false;
+        }
+        if qp.resp.recv.taken {
+            qp.resp.recv.reserved = true;
+            self.cqs[rcq].reserved += 1;
+            self.cqs[rcq].holder = qi as u32;
+            return true;
         }
         let mut queue = if qp.srq == NONE { s.rq(qi, &self.key) } else { s.srq(qp.srq as usize, &self.key) };
         let len = queue.len();
@@ -374,8 +427,10 @@ impl Transport {
         recv.sges[..n].copy_from_slice(&sges[..n]);
         recv.num_sge = n as u32;
         recv.taken = true;
+        recv.reserved = true;
         queue.release(1);
         self.cqs[rcq].reserved += 1;
+        self.cqs[rcq].holder = qi as u32;
         let srq = qp.srq;
         if srq != NONE {
             let q = &mut self.srqs[srq as usize];
@@ -386,6 +441,24 @@ impl Transport {
             }
         }
         true
+    }
+
+    /// Gives back the CQE of a receive whose message was dropped; the receive itself serves the next one.
+    pub(crate) fn release_cqe(&mut self, s: &Shared, qi: usize) {
+        let qp = &mut self.qps[qi];
+        if core::mem::take(&mut qp.resp.recv.reserved) {
+            let rcq = qp.rcq;
+            self.unreserve(s, rcq, 1);
+        }
+    }
+
+    /// Entries of a CQ that were promised will not be used; who waits for room may look again.
+    pub(crate) fn unreserve(&mut self, s: &Shared, cq: u32, n: u32) {
+        let c = &mut self.cqs[cq as usize];
+        c.reserved = c.reserved.saturating_sub(n);
+        if n > 0 && s.cqs[cq as usize].starved.load(Ordering::Relaxed) {
+            s.room.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Pushes a completion into the entry that `take_recv` reserved.
@@ -400,6 +473,7 @@ impl Transport {
     pub(crate) fn recv_wc(&mut self, qi: usize, status: u32, bytes: u32, imm: u32, flags: u32) -> Wc {
         let qp = &mut self.qps[qi];
         qp.resp.recv.taken = false;
+        qp.resp.recv.reserved = false;
         Wc {
             wr_id: qp.resp.recv.wr_id,
             status,

@@ -182,8 +182,13 @@ impl Transport {
             Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.req.hold = Hold::None,
             _ => return Step::Idle,
         }
+        // Local operations between WQEs that a rewind sends again have been executed already.
+        while qp.req.next != tail && qp.wqe(qp.req.next).done && qp.wqe(qp.req.next).npkts == 0 {
+            qp.req.next = qp.req.next.wrapping_add(1);
+            qp.req.cur_pkt = 0;
+        }
         let index = qp.req.next;
-        if index == tail {
+        if index == tail || qp.req.failed && behind_failed(qp, index) {
             return Step::Idle;
         }
         let slot = sq.at(index);
@@ -449,7 +454,7 @@ impl Transport {
         ws.done = true;
         qp.req.next = index.wrapping_add(1);
         qp.req.cur_pkt = 0;
-        self.skip_done(qi);
+        self.skip_done(s, qi);
         self.complete(s, qi, now);
         Step::Sent
     }
@@ -494,17 +499,21 @@ impl Transport {
         if !qp.can_send() || qp.req.una_psn == qp.req.max_psn {
             return;
         }
+        let Some(index) = self.oldest_open(s, qi) else { return };
+        let qp = &mut self.qps[qi];
         self.counters.retry_timeouts += 1;
         qp.counters.retry_timeouts += 1;
         let no_timer = qp.attr.timeout == 0;
         if no_timer || qp.req.retry_left == 0 {
-            let (timeout, retries, index) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt), qp.req.acked);
+            let (timeout, retries) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt));
             self.counters.retry_exceeded_err += 1;
             qp.counters.retry_exceeded_err += 1;
             let status = wc_status::RETRY_EXC_ERR;
-            // What the network said of this peer explains more than the silence does.
+            // What the network said of this peer during the silence explains more than the silence does.
             let known = CauseCode::from_u32(qp.cause.code).unwrap_or_default();
-            let explained = matches!(known, CauseCode::PeerUnreachable | CauseCode::MtuExceeded | CauseCode::Socket);
+            let silence = timeout.saturating_mul(if no_timer { 2 } else { retries + 2 });
+            let explained = now.saturating_sub(qp.cause.time_ns) <= silence
+                && matches!(known, CauseCode::PeerUnreachable | CauseCode::MtuExceeded | CauseCode::Socket);
             if explained {
                 let (a, b) = (qp.cause.arg0, qp.cause.arg1);
                 self.note(qi, now, known, status, a, b);
@@ -522,15 +531,31 @@ impl Transport {
             self.peers[peer as usize].tx.on_timeout(now);
             self.peers[peer as usize].rx.on_timeout(now);
         }
+        // The clock starts again when something leaves: a queue that waits for its share of the window has
+        // sent nothing that the peer could be silent about.
         self.rewind(qi, psn);
-        let qp = &mut self.qps[qi];
-        qp.req.ack_deadline = now + qp.timeout_ns;
     }
 
     /// Bytes that packets `from..to` of a WQE cost in the window.
     pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
         let at = |k: u32| (u64::from(k) * u64::from(qp.mtu)).min(length);
         (at(to) - at(from)) as u32 + (to - from) * PACKET_COST
+    }
+}
+
+/// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before may
+/// still be sent again: it must end before the failure is told.
+#[cold]
+fn behind_failed(qp: &mut Qp, index: u32) -> bool {
+    let mut i = qp.req.una;
+    loop {
+        if qp.wqe(i).done && qp.wqe(i).status != 0 {
+            return true;
+        }
+        if i == index {
+            return !qp.wqe(i).started;
+        }
+        i = i.wrapping_add(1);
     }
 }
 

@@ -9,7 +9,7 @@ use super::Transport;
 use crate::device::async_event;
 use crate::mem::{Access, AtomicOp, KeyError, Token};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Fence, Incoming, Resource, MAX_FENCES};
+use crate::verbs::objects::{Fence, Incoming, Resource, Resp, MAX_FENCES};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, wc_flags, wc_opcode, wc_status};
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
@@ -23,6 +23,8 @@ enum Refusal {
     Rnr(u8),
     /// NAK, with the cause and its two numbers; the QP fails.
     Nak(NakCode, CauseCode, u64, u64),
+    /// No place to keep it now: as if it had been lost. The peer hears of it when there is a place again.
+    Later,
     /// The receive request ends with this status as well.
     NakRecv(NakCode, CauseCode, u32, u64, u64),
 }
@@ -37,6 +39,23 @@ fn remote_cause(e: KeyError) -> CauseCode {
 
 fn bad_request(run: &Run) -> Refusal {
     Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerBadRequest, u64::from(run.opcode(true, true).0), 0)
+}
+
+/// Whether one more READ or atomic can be answered.
+fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
+    let depth = resp.resources.len();
+    if (resp.job_len as usize) < depth {
+        return Ok(());
+    }
+    let jobs = (0..resp.job_len).map(|k| &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()]);
+    if depth == 0 || jobs.filter(|job| !job.again).count() >= depth {
+        // More outstanding than max_dest_rd_atomic (IBTA C9-75).
+        return Err(bad_request(run));
+    }
+    if resp.job_len as usize == resp.jobs.len() {
+        return Err(Refusal::Later);
+    }
+    Ok(())
 }
 
 impl Transport {
@@ -75,6 +94,17 @@ impl Transport {
                 qp.resp.nak_sent = true;
                 qp.resp.nak_high = run.psn;
                 self.ready.set(qi);
+                if self.qps[qi].resp.incoming != Incoming::Send {
+                    // No message has begun: its CQE is free for others until the peer comes again.
+                    self.release_cqe(s, qi);
+                }
+            }
+            Err(Refusal::Later) => {
+                // What follows is ahead of the expected PSN and not answered either.
+                let resp = &mut self.qps[qi].resp;
+                resp.nak_sent = true;
+                resp.nak_high = run.psn;
+                resp.nak_later = true;
             }
             Err(Refusal::Nak(code, cause, a, b)) => self.nak_and_fail(s, qi, now, code, cause, a, b),
             Err(Refusal::NakRecv(code, cause, status, a, b)) => {
@@ -154,6 +184,7 @@ impl Transport {
                     va: run.va,
                     len: run.dma_len,
                     sent: 0,
+                    again: true,
                     msn: resp.msn,
                     after_fence: resp.fences_pushed,
                     ..found
@@ -183,7 +214,7 @@ impl Transport {
     fn execute(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let qp = &mut self.qps[qi];
         if qp.resp.fence_len as usize >= MAX_FENCES - 1 {
-            return Err(Refusal::Rnr(RNR_SOON));
+            return Err(Refusal::Later);
         }
         match run.kind {
             Kind::Send | Kind::Write => {
@@ -244,7 +275,9 @@ impl Transport {
 
     #[inline]
     fn place_send(&mut self, s: &Shared, qi: usize, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
-        if !self.take_recv(s, qi) {
+        // Inside a message the receive is there; its CQE is needed again only at the end.
+        let under_way = self.qps[qi].resp.recv.taken && !run.last;
+        if !under_way && !self.take_recv(s, qi) {
             return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
         }
         let qp = &mut self.qps[qi];
@@ -283,8 +316,9 @@ impl Transport {
     ) -> Result<Option<(u8, Token)>, Refusal> {
         let qp = &mut self.qps[qi];
         if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
+            // An operation that the QP does not take at all, whatever the key: not an access error.
             let (key, va) = (u64::from(qp.resp.rkey), qp.resp.va);
-            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, va));
+            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, va));
         }
         if run.has_imm && run.last && !self.take_recv(s, qi) {
             return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
@@ -322,7 +356,7 @@ impl Transport {
         let offset = if run.first { 0 } else { qp.resp.offset } + payload.len() as u64;
         qp.resp.offset = offset;
         qp.resp.epsn = qp.resp.epsn.add(run.n);
-        qp.resp.nak_sent = false;
+        qp.resp.forget_naks();
         let psn = qp.resp.epsn.prev();
         let mut wc = None;
         if run.last {
@@ -375,7 +409,19 @@ impl Transport {
             if let Some(wc) = wc {
                 self.push_reserved(s, qi, wc, run.solicited);
             }
-        } else if run.last {
+        } else if run.last || run.ack_req {
+            // The peer waits for an ACK inside the message: its window is not endless. Of those fences
+            // the latest replaces the one before, so that places are left for ends of messages.
+            let msn = resp.msn;
+            if !run.last && resp.fence_len as usize >= MAX_FENCES / 2 {
+                let last = (resp.fence_head + resp.fence_len - 1) as usize % MAX_FENCES;
+                if resp.fences[last].wc.is_none() {
+                    let (provider, token) =
+                        resp.placing.take().unwrap_or((resp.fences[last].provider, resp.fences[last].token));
+                    resp.fences[last] = Fence { provider, token, psn, msn, ..Fence::default() };
+                    return;
+                }
+            }
             // Ordered behind the earlier ones even when its own bytes have landed already.
             let (provider, token) = match resp.placing.take() {
                 Some(p) => p,
@@ -384,7 +430,6 @@ impl Transport {
                     (resp.fences[last].provider, resp.fences[last].token)
                 }
             };
-            let msn = resp.msn;
             self.push_fence(qi, Fence { provider, token, psn, msn, wc, solicited: run.solicited });
         }
     }
@@ -413,7 +458,7 @@ impl Transport {
         }
         if qp.attr.qp_access_flags & access::REMOTE_READ == 0 {
             let key = u64::from(run.rkey);
-            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, run.va));
+            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, run.va));
         }
         if run.dma_len > 0 {
             self.regions
@@ -438,15 +483,13 @@ impl Transport {
         if qp.resp.incoming != Incoming::Idle {
             return Err(bad_request(run));
         }
-        if qp.resp.resources.is_empty() || qp.resp.job_len >= qp.resp.resources.len() as u32 {
-            return Err(bad_request(run));
-        }
+        room_for_answer(&qp.resp, run)?;
         if run.va & 7 != 0 {
             return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::MisalignedAtomic, run.va, 0));
         }
         let key = u64::from(run.rkey);
         if qp.attr.qp_access_flags & access::REMOTE_ATOMIC == 0 {
-            return Err(Refusal::Nak(NakCode::RemoteAccess, CauseCode::PeerLacksAccess, key, run.va));
+            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, run.va));
         }
         let target = self
             .regions
@@ -484,11 +527,8 @@ impl Transport {
     /// Keeps a READ or atomic for duplicates and queues its answer.
     fn answer_later(&mut self, qi: usize, run: &Run, mut job: Resource) -> Result<(), Refusal> {
         let resp = &mut self.qps[qi].resp;
+        room_for_answer(resp, run)?;
         let depth = resp.resources.len() as u32;
-        if depth == 0 || resp.job_len >= depth {
-            // More outstanding than max_dest_rd_atomic (IBTA C9-75).
-            return Err(bad_request(run));
-        }
         resp.msn = resp.msn.wrapping_add(1);
         job.msn = resp.msn;
         job.after_fence = resp.fences_pushed;
@@ -496,7 +536,7 @@ impl Transport {
         resp.resources[at] = job;
         resp.res_next = (resp.res_next + 1) % depth;
         resp.epsn = resp.epsn.add(job.npkts);
-        resp.nak_sent = false;
+        resp.forget_naks();
         if resp.fence_len == 0 {
             resp.ack_psn = resp.epsn.prev();
             resp.ack_msn = resp.msn;
@@ -511,12 +551,12 @@ impl Transport {
         let gap = run.psn != qp.resp.epsn;
         qp.resp.epsn = run.psn.add(run.n);
         if !matches!(run.kind, Kind::Send | Kind::Write) {
-            return self.drop_message(qi);
+            return self.drop_message(s, qi);
         }
         if gap && qp.resp.incoming != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next one.
             qp.resp.incoming = Incoming::Skip;
-            self.counters.rcvd_dropped += 1;
+            self.drop_message(s, qi);
         }
         let qp = &mut self.qps[qi];
         if run.first {
@@ -544,9 +584,13 @@ impl Transport {
                 let fences_full = resp.fence_len as usize >= MAX_FENCES - 1;
                 if fences_full {
                     resp.epsn = epsn;
-                    return self.drop_message(qi);
+                    return self.drop_message(s, qi);
                 }
                 self.accept(s, qi, now, run, payload);
+                if !run.last {
+                    // The rest may never come, and nobody would tell: the CQE stays free for others meanwhile.
+                    self.release_cqe(s, qi);
+                }
                 let resp = &mut self.qps[qi].resp;
                 resp.ack_owed = false;
                 self.ack_pending.clear(qi);
@@ -558,7 +602,7 @@ impl Transport {
                 self.enter_error(s, qi, now);
             }
             Err(_) => {
-                self.drop_message(qi);
+                self.drop_message(s, qi);
                 let qp = &mut self.qps[qi];
                 qp.resp.incoming = if run.last { Incoming::Idle } else { Incoming::Skip };
             }
@@ -566,7 +610,8 @@ impl Transport {
         debug_assert!(self.qps[qi].state == qp_state::ERR || self.qps[qi].resp.epsn == epsn);
     }
 
-    pub(crate) fn drop_message(&mut self, qi: usize) {
+    pub(crate) fn drop_message(&mut self, s: &Shared, qi: usize) {
+        self.release_cqe(s, qi);
         self.counters.rcvd_dropped += 1;
         self.qps[qi].counters.rcvd_dropped += 1;
     }

@@ -115,6 +115,7 @@ impl<'b> TxBuf<'b> {
         match self.framing {
             Framing::Packets => {
                 let mut k = 0;
+                let mut last_size = 0;
                 while k < run.n {
                     let off = k * mtu;
                     let len = (payload - off.min(payload)).min(mtu) as usize;
@@ -136,8 +137,12 @@ impl<'b> TxBuf<'b> {
                     let (data, tail) = body.split_at_mut(len);
                     let memory = if len > 0 { fill(off, data) } else { Access::Ready };
                     if memory != Access::Ready {
+                        if k > 0 && ack_each_burst {
+                            self.ask_for_ack(at, last_size);
+                        }
                         return Emitted { packets: k, memory };
                     }
+                    last_size = size;
                     let pad = pad4(len) - len;
                     tail[..pad].fill(0);
                     run.emit_headers(opcode, run.psn.add(k), ack, pad as u8, head);
@@ -167,9 +172,10 @@ impl<'b> TxBuf<'b> {
                     }
                     part.n = n;
                     part.last = false;
-                    part.ack_req = ack_each_burst;
                     bytes = n * mtu;
                 }
+                // A record is a burst of its own, whether the buffer or the window ended it.
+                part.ack_req |= ack_each_burst;
                 let record = &mut self.buf[self.len..];
                 let Some((head, body)) = record.split_first_chunk_mut::<RECORD_LEN>() else {
                     return Emitted { packets: 0, memory: Access::Ready };
@@ -188,6 +194,16 @@ impl<'b> TxBuf<'b> {
                 Emitted { packets: part.n, memory: Access::Ready }
             }
         }
+    }
+
+    /// Memory ended the burst where nothing foretold it: its last packet, of `size` bytes, asks for an ACK after all.
+    /// Otherwise a peer of slow memory would hear of no progress for as long as one message takes.
+    #[cold]
+    fn ask_for_ack(&mut self, end: usize, size: usize) {
+        let Some(packet) = self.buf.get_mut(end - size..end) else { return };
+        // The ACK request is the top bit above the PSN.
+        packet[8] |= 0x80;
+        self.flow.append_icrc(self.nseg - 1, packet);
     }
 
     /// Emits a single packet without payload.

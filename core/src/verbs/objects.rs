@@ -48,8 +48,6 @@ pub enum Hold {
     Rnr(u64),
     /// Its token bucket is empty; until this time.
     Rate(u64),
-    /// A request failed on this side; it waits for those before it to end, then the queue flushes.
-    Failed,
     /// Slow memory fetches what it wants to send.
     Memory(u8, Token),
 }
@@ -58,7 +56,7 @@ pub enum Hold {
 ///
 /// Ring indexes are free-running: `una <= acked <= next <= tail`. Slots before `una` are released,
 /// WQEs before `acked` have ended, WQEs before `next` are wholly sent.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Req {
     /// Oldest slot that is not released.
     pub una: u32,
@@ -86,6 +84,10 @@ pub struct Req {
     pub rnr_left: u8,
     /// Why it waits.
     pub hold: Hold,
+    /// A request has failed and waits for those before it to end; nothing behind it is sent, then the queue flushes.
+    pub failed: bool,
+    /// Its failure has been told; all behind it flushes.
+    pub broken: bool,
     /// When the peer counts as silent; 0 = nothing outstanding.
     pub ack_deadline: u64,
     /// When to send the newest packet once more; 0 = nothing outstanding.
@@ -121,8 +123,10 @@ pub enum Incoming {
 /// The receive request that a message is using.
 #[derive(Clone, Copy)]
 pub struct TakenRecv {
-    /// One is taken and its CQE reserved.
+    /// One is taken.
     pub taken: bool,
+    /// Its CQE is reserved. Not so while it waits for another message because its own was dropped (UC, UD).
+    pub reserved: bool,
     /// Of the request.
     pub wr_id: u64,
     /// Room in bytes.
@@ -135,7 +139,7 @@ pub struct TakenRecv {
 
 impl Default for TakenRecv {
     fn default() -> Self {
-        TakenRecv { taken: false, wr_id: 0, length: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
+        TakenRecv { taken: false, reserved: false, wr_id: 0, length: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
     }
 }
 
@@ -162,6 +166,8 @@ pub struct Resource {
     pub msn: u32,
     /// Response packets already sent.
     pub sent: u32,
+    /// The answer of a duplicate: it does not count as outstanding.
+    pub again: bool,
     /// Fences that must have passed before the answer may leave (it acknowledges what came before it).
     pub after_fence: u32,
 }
@@ -216,6 +222,10 @@ pub struct Resp {
     pub nak_owed: Option<u8>,
     /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
     pub nak_sent: bool,
+    /// A request was dropped for want of a place; a sequence NAK is owed once there is one.
+    pub nak_later: bool,
+    /// QP_LAST_WQE_REACHED was raised.
+    pub last_wqe: bool,
     /// Highest PSN seen since that NAK.
     pub nak_high: Psn,
     /// Answered READs and atomics, a ring.
@@ -240,6 +250,16 @@ pub struct Resp {
     pub fences_passed: u32,
     /// Last placement of the current message that was not ready at once.
     pub placing: Option<(u8, Token)>,
+}
+
+impl Resp {
+    /// The expected PSN has come: NAKs about it have no object any more.
+    #[inline]
+    pub fn forget_naks(&mut self) {
+        self.nak_sent = false;
+        self.nak_later = false;
+        self.nak_owed = None;
+    }
 }
 
 /// The engine's half of a QP.
@@ -319,10 +339,23 @@ pub struct Cq {
     pub mem: Option<Region>,
     /// Entries promised to receives that have begun.
     pub reserved: u32,
+    /// The QP that an entry was promised to last.
+    pub holder: u32,
     /// QPs that use it, counted once per queue.
     pub users: u32,
+    /// Send queues among them.
+    pub senders: u32,
     /// Sum of the depths of those queues (strict mode).
     pub depth_sum: u32,
+}
+
+impl Cq {
+    /// Most entries of a CQ of `capacity` that may be promised to receives which have begun. A message
+    /// whose sender is gone keeps its promise for ever, so one entry is left to the send queues.
+    #[inline]
+    pub fn promises(&self, capacity: u32) -> u32 {
+        capacity.saturating_sub(u32::from(self.senders > 0))
+    }
 }
 
 /// The engine's half of an SRQ.

@@ -246,9 +246,8 @@ impl Device for SoftDevice {
             return Ok(n);
         }
         self.program_runs();
-        if self.run(Round::Full) > 0 {
-            self.poll_found_work();
-        }
+        let worked = self.run(Round::Full) > 0;
+        self.polled(worked);
         self.engine.poll_cq(cq, wc)
     }
 
@@ -273,9 +272,7 @@ impl Device for SoftDevice {
         self.fork.check()?;
         self.program_runs();
         let n = self.run(Round::Full);
-        if n > 0 {
-            self.poll_found_work();
-        }
+        self.polled(n > 0);
         Ok(n)
     }
 
@@ -287,6 +284,8 @@ impl Device for SoftDevice {
     fn arm(&self) -> Result<bool> {
         self.fork.check()?;
         self.waiter.drain();
+        // From here on whoever runs the engine wakes us for events; those before are seen below.
+        self.sleeping.store(true, Ordering::SeqCst);
         // What this round handled may have completed something in a CQ that nobody armed: not yet a time to sleep.
         if self.run(Round::Full) > 0 {
             return Ok(true);

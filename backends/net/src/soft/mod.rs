@@ -13,7 +13,7 @@ mod progress;
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::addr::{DeviceName, Endpoint};
 use crate::clock;
@@ -68,8 +68,12 @@ pub struct SoftDevice {
     local: Endpoint,
     waiter: Waiter,
     fork: ForkGuard,
+    /// Polls in a row that found nothing.
+    idle: AtomicU32,
     /// When a program thread last ran the engine; the helper keeps away for a while.
     last_poll_ns: AtomicU64,
+    /// A thread has armed the descriptor and may sleep on it.
+    sleeping: AtomicBool,
     /// The helper thread runs.
     helper_on: AtomicBool,
     helper: helper::Slot,
@@ -189,6 +193,8 @@ impl SoftDevice {
             waiter,
             fork,
             last_poll_ns: AtomicU64::new(0),
+            idle: AtomicU32::new(0),
+            sleeping: AtomicBool::new(false),
             helper_on: AtomicBool::new(false),
             helper: helper::Slot::new()?,
             mtu: core.max_mtu,

@@ -12,6 +12,9 @@ const LOOPBACK_ROUNDS: usize = 64;
 /// Bursts that one round sends; more follow in the next.
 const BURSTS: usize = 32;
 
+/// Empty polls in a row after which a spinning program gives way: some 20 µs.
+const IDLE_POLLS: u32 = 64;
+
 /// Which parts of a round to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Round {
@@ -90,11 +93,21 @@ impl SoftDevice {
         handled
     }
 
-    /// A poll of the program found work: it drives the engine itself again.
+    /// What a poll of the program found. Work: the program drives the engine itself again. Nothing, many times
+    /// over: it spins, maybe on the very core that the peer needs to answer, so it gives way now and then.
     #[inline]
-    pub(super) fn poll_found_work(&self) {
-        if self.helper_on.load(Ordering::Relaxed) {
-            self.helper.sticky.store(false, Ordering::Relaxed);
+    pub(super) fn polled(&self, worked: bool) {
+        if worked {
+            self.idle.store(0, Ordering::Relaxed);
+            if self.helper_on.load(Ordering::Relaxed) {
+                self.helper.sticky.store(false, Ordering::Relaxed);
+            }
+            return;
+        }
+        let idle = self.idle.load(Ordering::Relaxed).wrapping_add(1);
+        self.idle.store(idle, Ordering::Relaxed);
+        if idle.is_multiple_of(IDLE_POLLS) {
+            std::thread::yield_now();
         }
     }
 
@@ -133,11 +146,13 @@ impl SoftDevice {
             }
         }
         self.send(g, port, now);
-        if g.shared().notify.load(Ordering::Relaxed) && self.helper_on.load(Ordering::Relaxed) {
-            // The program may sleep on the descriptor, which only the event makes readable now.
-            if g.shared().notify.swap(false, Ordering::AcqRel) {
-                self.waiter.notify();
-            }
+        if g.shared().notify.load(Ordering::Relaxed)
+            && (self.helper_on.load(Ordering::Relaxed) || self.sleeping.load(Ordering::Relaxed))
+            && g.shared().notify.swap(false, Ordering::AcqRel)
+        {
+            // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
+            self.sleeping.store(false, Ordering::Relaxed);
+            self.waiter.notify();
         }
         handled
     }

@@ -1,0 +1,4 @@
+//! The engine's behaviour: engines that talk over a wire made of function calls, under a virtual clock.
+
+mod basic;
+mod util;

@@ -1,0 +1,594 @@
+//! Engines under a virtual clock, with a wire between them that a test can tap.
+
+use std::alloc::{alloc_zeroed, dealloc, Layout};
+use std::collections::VecDeque;
+
+use gdrcore_core::config::Config;
+use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
+use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::types::*;
+use gdrcore_core::{Error, Result};
+
+/// Everything a peer may do.
+pub const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+/// First PSN of every QP, close to the wrap.
+pub const PSN: u32 = 0xff_fff0;
+
+/// Zeroed memory at a fixed address, which an engine may change while nobody holds a reference.
+pub struct Buf {
+    ptr: *mut u8,
+    len: usize,
+}
+
+impl Buf {
+    pub fn new(len: usize) -> Buf {
+        // SAFETY: the layout is not empty.
+        let ptr = unsafe { alloc_zeroed(Buf::layout(len)) };
+        assert!(!ptr.is_null());
+        Buf { ptr, len }
+    }
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len.max(1), 4096).unwrap()
+    }
+    pub fn addr(&self) -> u64 {
+        self.ptr as u64
+    }
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    pub fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+    /// A copy of a piece.
+    pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.len);
+        // SAFETY: inside the allocation; no engine runs meanwhile.
+        unsafe { std::slice::from_raw_parts(self.ptr.add(at), len) }.to_vec()
+    }
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        // SAFETY: inside the allocation; no engine runs meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr.add(at), bytes.len()) }
+    }
+    pub fn put_u64(&self, at: usize, v: u64) {
+        self.put(at, &v.to_ne_bytes());
+    }
+    pub fn get_u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.get(at, 8).try_into().unwrap())
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        // SAFETY: allocated so in `new`.
+        unsafe { dealloc(self.ptr, Buf::layout(self.len)) }
+    }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed.wrapping_mul(97)) & 0xff) as u8)
+        .collect()
+}
+
+/// One engine and its address.
+pub struct Host {
+    pub engine: Engine,
+    _memory: Buf,
+    pub addr: PeerAddr,
+}
+
+impl Host {
+    pub fn new(config: &Config, v6: bool, n: u8) -> Host {
+        let mut gid = [0; 16];
+        if v6 {
+            gid[..2].copy_from_slice(&[0xfd, 0]);
+        } else {
+            gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 0]);
+        }
+        gid[15] = n;
+        let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
+        let memory = Buf::new(Engine::memsize(config).unwrap());
+        // SAFETY: fresh memory, kept beside the engine.
+        let engine = unsafe { Engine::init(memory.ptr(), memory.len(), config, addr).unwrap() };
+        Host { engine, _memory: memory, addr }
+    }
+    pub fn lock(&self) -> Guard<'_> {
+        self.engine.try_lock().expect("one thread")
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Deliver,
+    Drop,
+    /// Arrives twice.
+    Twice,
+    /// Arrives after the next packet of the same direction.
+    Later,
+}
+
+/// Looks at each packet: sender's host, bytes; may change them.
+pub type Tap = Box<dyn FnMut(usize, &mut Vec<u8>) -> Fate>;
+
+/// The hosts, the wire and the clock.
+pub struct Net {
+    pub now: u64,
+    pub hosts: Vec<Host>,
+    pub tap: Option<Tap>,
+    pub packets: u64,
+    held: Vec<VecDeque<(usize, Vec<u8>)>>,
+    buf: Vec<u8>,
+}
+
+/// How a test wants its pair.
+#[derive(Clone, Copy)]
+pub struct Opts {
+    pub kind: u32,
+    pub v6: bool,
+    /// MTU code.
+    pub mtu: u32,
+    pub sq: u32,
+    pub rq: u32,
+    pub cqe: u32,
+    pub sge: u32,
+    pub inline: u32,
+    pub srq: bool,
+    /// Both ends on one engine.
+    pub loopback: bool,
+    pub timeout: u8,
+    pub retry: u8,
+    pub rnr: u8,
+    pub rnr_timer: u8,
+    pub rd_atomic: u8,
+    pub access: u32,
+    pub sig_all: bool,
+    pub bytes: usize,
+    pub config: Config,
+}
+
+impl Default for Opts {
+    fn default() -> Opts {
+        Opts {
+            kind: qp_type::RC,
+            v6: false,
+            mtu: mtu::MTU_1024,
+            sq: 64,
+            rq: 64,
+            cqe: 256,
+            sge: 8,
+            inline: 128,
+            srq: false,
+            loopback: false,
+            timeout: 10,
+            retry: 7,
+            rnr: 7,
+            rnr_timer: 1,
+            rd_atomic: 16,
+            access: ALL,
+            sig_all: false,
+            bytes: 3 << 20,
+            config: Config { max_qp: 64, max_mr: 256, seed: 7, ..Config::default() },
+        }
+    }
+}
+
+/// One QP with a CQ for each queue and a buffer that is one MR.
+pub struct End {
+    pub host: usize,
+    pub pd: Handle,
+    pub scq: Handle,
+    pub rcq: Handle,
+    pub srq: Handle,
+    pub qp: Handle,
+    pub qpn: u32,
+    pub mr_handle: Handle,
+    pub mr: MrAttr,
+    pub buf: Buf,
+}
+
+/// A send request under construction.
+#[derive(Clone)]
+pub struct Wr {
+    pub raw: SendWr,
+    sges: Vec<Sge>,
+}
+
+impl Wr {
+    pub fn new(opcode: u32) -> Wr {
+        Wr {
+            raw: SendWr {
+                wr_id: 1,
+                next: std::ptr::null(),
+                sg_list: std::ptr::null(),
+                num_sge: 0,
+                opcode,
+                send_flags: send_flags::SIGNALED,
+                imm_data: 0,
+                wr: WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } },
+                remote_srqn: 0,
+                bind_mw: BindMwWr::default(),
+            },
+            sges: Vec::new(),
+        }
+    }
+    pub fn id(mut self, id: u64) -> Wr {
+        self.raw.wr_id = id;
+        self
+    }
+    pub fn flags(mut self, flags: u32) -> Wr {
+        self.raw.send_flags = flags;
+        self
+    }
+    pub fn add_flags(mut self, flags: u32) -> Wr {
+        self.raw.send_flags |= flags;
+        self
+    }
+    pub fn imm(mut self, imm: u32) -> Wr {
+        self.raw.imm_data = imm;
+        self
+    }
+    /// A piece of the end's own buffer.
+    pub fn local(mut self, e: &End, at: usize, len: usize) -> Wr {
+        self.sges.push(Sge { addr: e.mr.iova + at as u64, length: len as u32, lkey: e.mr.lkey });
+        self
+    }
+    pub fn sge(mut self, sge: Sge) -> Wr {
+        self.sges.push(sge);
+        self
+    }
+    /// WRITE, READ: a place in the peer's buffer.
+    pub fn remote(self, e: &End, at: usize) -> Wr {
+        self.key(e.mr.iova + at as u64, e.mr.rkey)
+    }
+    pub fn key(mut self, remote_addr: u64, rkey: u32) -> Wr {
+        self.raw.wr = WrOp { rdma: RdmaWr { remote_addr, rkey } };
+        self
+    }
+    pub fn atomic(mut self, e: &End, at: usize, compare_add: u64, swap: u64) -> Wr {
+        let a = AtomicWr { remote_addr: e.mr.iova + at as u64, compare_add, swap, rkey: e.mr.rkey };
+        self.raw.wr = WrOp { atomic: a };
+        self
+    }
+    pub fn ud(mut self, ah: Handle, remote_qpn: u32, remote_qkey: u32) -> Wr {
+        self.raw.wr = WrOp { ud: UdWr { ah, remote_qpn, remote_qkey } };
+        self
+    }
+    pub fn bind(mut self, mw: Handle, rkey: u32, bind_info: MwBindInfo) -> Wr {
+        self.raw.bind_mw = BindMwWr { mw, rkey, bind_info };
+        self
+    }
+}
+
+impl Net {
+    pub fn new(n: usize, o: &Opts) -> Net {
+        let host = |i: usize| {
+            let config = Config { seed: o.config.seed + 1000 * i as u64, ..o.config };
+            Host::new(&config, o.v6, i as u8 + 1)
+        };
+        Net {
+            now: 1_000_000,
+            hosts: (0..n).map(host).collect(),
+            tap: None,
+            packets: 0,
+            held: vec![VecDeque::new(); n],
+            buf: vec![0; 65_536],
+        }
+    }
+
+    /// Two connected ends: on two engines, or on one.
+    pub fn pair(o: Opts) -> (Net, End, End) {
+        let mut net = Net::new(if o.loopback { 1 } else { 2 }, &o);
+        let a = net.end(0, &o);
+        let b = net.end(if o.loopback { 0 } else { 1 }, &o);
+        net.connect(&a, &b, &o);
+        net.connect(&b, &a, &o);
+        (net, a, b)
+    }
+
+    pub fn lock(&self, e: &End) -> Guard<'_> {
+        self.hosts[e.host].lock()
+    }
+
+    /// Registers memory in an end's PD.
+    pub fn reg(&self, e: &End, buf: &Buf, flags: u32) -> (Handle, MrAttr) {
+        let reg = MrReg {
+            pd: e.pd,
+            addr: buf.addr(),
+            length: buf.len() as u64,
+            iova: buf.addr(),
+            access: flags,
+            provider: 0,
+            cookie: 0,
+        };
+        self.lock(e).mr_reg(&reg).unwrap()
+    }
+
+    /// An end in RESET.
+    pub fn end(&mut self, host: usize, o: &Opts) -> End {
+        let mut g = self.hosts[host].lock();
+        let pd = g.pd_alloc().unwrap();
+        let (scq, _) = g.cq_create(o.cqe).unwrap();
+        let (rcq, _) = g.cq_create(o.cqe).unwrap();
+        let srq_attr = SrqAttr { max_wr: o.rq, max_sge: o.sge, srq_limit: 0 };
+        let srq = if o.srq { g.srq_create(pd, &srq_attr).unwrap().0 } else { 0 };
+        let cap = QpCap {
+            max_send_wr: o.sq,
+            max_recv_wr: o.rq,
+            max_send_sge: o.sge,
+            max_recv_sge: o.sge,
+            max_inline_data: o.inline,
+        };
+        let init = QpInit { pd, send_cq: scq, recv_cq: rcq, srq, qp_type: o.kind, sq_sig_all: o.sig_all.into(), cap };
+        let (qp, qpn, _) = g.qp_create(self.now, &init).unwrap();
+        let buf = Buf::new(o.bytes);
+        let reg = MrReg {
+            pd,
+            addr: buf.addr(),
+            length: buf.len() as u64,
+            iova: buf.addr(),
+            access: ALL | access::MW_BIND,
+            provider: 0,
+            cookie: 0,
+        };
+        let (mr_handle, mr) = g.mr_reg(&reg).unwrap();
+        End { host, pd, scq, rcq, srq, qp, qpn, mr_handle, mr, buf }
+    }
+
+    pub fn modify(&self, e: &End, attr: &QpAttr, mask: u32) -> Result<()> {
+        self.lock(e).qp_modify(self.now, e.qp, attr, mask)
+    }
+
+    pub fn to_state(&self, e: &End, state: u32) -> Result<()> {
+        self.modify(e, &QpAttr { qp_state: state, ..QpAttr::default() }, qp_attr_mask::STATE)
+    }
+
+    /// Takes `a` from RESET to RTS, towards `b`.
+    pub fn connect(&mut self, a: &End, b: &End, o: &Opts) {
+        use qp_attr_mask as m;
+        let to = self.hosts[b.host].addr;
+        let mut attr = QpAttr {
+            qp_state: qp_state::INIT,
+            port_num: 1,
+            qkey: 0x1111,
+            qp_access_flags: o.access,
+            ..QpAttr::default()
+        };
+        let ud = o.kind == qp_type::UD;
+        let rc = o.kind == qp_type::RC;
+        let own = if ud { m::QKEY } else { m::ACCESS_FLAGS };
+        self.modify(a, &attr, m::STATE | m::PKEY_INDEX | m::PORT | own).unwrap();
+        attr.qp_state = qp_state::RTR;
+        attr.path_mtu = o.mtu;
+        attr.dest_qp_num = b.qpn;
+        attr.rq_psn = PSN;
+        attr.max_dest_rd_atomic = o.rd_atomic;
+        attr.min_rnr_timer = o.rnr_timer;
+        attr.ah = AhAttr { dgid: to.gid, ..AhAttr::default() };
+        let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
+        let reliable = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+        let mask = if ud { 0 } else { connected } | if rc { reliable } else { 0 };
+        self.modify(a, &attr, m::STATE | mask).unwrap();
+        attr.qp_state = qp_state::RTS;
+        attr.sq_psn = PSN;
+        attr.timeout = o.timeout;
+        attr.retry_cnt = o.retry;
+        attr.rnr_retry = o.rnr;
+        attr.max_rd_atomic = o.rd_atomic;
+        let reliable = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
+        self.modify(a, &attr, m::STATE | m::SQ_PSN | if rc { reliable } else { 0 }).unwrap();
+    }
+
+    /// An AH of `a`'s that leads to `b`'s host.
+    pub fn ah(&self, a: &End, b: &End) -> Handle {
+        let attr = AhAttr { dgid: self.hosts[b.host].addr.gid, ..AhAttr::default() };
+        self.lock(a).ah_create(a.pd, &attr).unwrap()
+    }
+
+    pub fn try_post(&self, e: &End, mut w: Wr) -> Result<()> {
+        w.raw.sg_list = w.sges.as_ptr();
+        w.raw.num_sge = w.sges.len() as i32;
+        let mut bad = std::ptr::null();
+        // SAFETY: the request and its list live through the call.
+        unsafe { self.hosts[e.host].engine.post_send(e.qp, &w.raw, &mut bad).map(|_| ()) }
+    }
+
+    pub fn post(&self, e: &End, w: Wr) {
+        self.try_post(e, w).unwrap();
+    }
+
+    /// Posts a receive of pieces of the end's buffer, to its SRQ if it has one.
+    pub fn try_recv(&self, e: &End, id: u64, pieces: &[(usize, usize)]) -> Result<()> {
+        let at = |&(at, len): &(usize, usize)| Sge { addr: e.mr.iova + at as u64, length: len as u32, lkey: e.mr.lkey };
+        let sges: Vec<Sge> = pieces.iter().map(at).collect();
+        self.try_recv_sges(e, id, &sges)
+    }
+
+    pub fn try_recv_sges(&self, e: &End, id: u64, sges: &[Sge]) -> Result<()> {
+        let wr = RecvWr { wr_id: id, next: std::ptr::null(), sg_list: sges.as_ptr(), num_sge: sges.len() as i32 };
+        let mut bad = std::ptr::null();
+        let engine = &self.hosts[e.host].engine;
+        // SAFETY: the request and its list live through the call.
+        unsafe {
+            if e.srq != 0 {
+                engine.post_srq_recv(e.srq, &wr, &mut bad)
+            } else {
+                engine.post_recv(e.qp, &wr, &mut bad)
+            }
+        }
+    }
+
+    pub fn recv(&self, e: &End, id: u64, pieces: &[(usize, usize)]) {
+        self.try_recv(e, id, pieces).unwrap();
+    }
+
+    pub fn poll(&self, host: usize, cq: Handle) -> Vec<Wc> {
+        let mut out = Vec::new();
+        let mut wc = [Wc::default(); 16];
+        loop {
+            let n = self.hosts[host].engine.poll_cq(cq, &mut wc).unwrap();
+            out.extend_from_slice(&wc[..n]);
+            if n < wc.len() {
+                return out;
+            }
+        }
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, seg: usize, data: &[u8]) {
+        let src = self.hosts[from].addr;
+        self.hosts[to].lock().handle_packets(self.now, &src, seg, data, false);
+    }
+
+    fn route(&self, dst: &PeerAddr) -> Option<usize> {
+        self.hosts.iter().position(|h| h.addr.gid == dst.gid && h.addr.port == dst.port)
+    }
+
+    /// Puts bytes on the wire as if `from` had sent them, past the tap.
+    pub fn inject(&mut self, from: usize, to: usize, data: &[u8]) {
+        self.deliver(from, to, data.len(), data);
+    }
+
+    /// One exchange: all that every host has to send. True: something moved.
+    pub fn exchange(&mut self) -> bool {
+        let mut moved = false;
+        for i in 0..self.hosts.len() {
+            moved |= self.hosts[i].lock().run_loopback(self.now, 1000) > 0;
+            let mut bursts = 0;
+            loop {
+                let mut buf = std::mem::take(&mut self.buf);
+                let burst = self.hosts[i].lock().poll_transmit(self.now, &mut buf);
+                let Some(b) = burst else {
+                    self.buf = buf;
+                    break;
+                };
+                bursts += 1;
+                assert!(bursts < 100_000, "a host sends without end");
+                moved = true;
+                assert!(b.len > 0 && b.seg > 0 && b.len <= 65_000, "{b:?}");
+                self.packets += b.len.div_ceil(b.seg) as u64;
+                let to = self.route(&b.dst);
+                match (to, &mut self.tap) {
+                    (None, _) => {}
+                    (Some(to), None) => self.deliver(i, to, b.seg, &buf[..b.len]),
+                    (Some(to), Some(_)) => self.tapped(i, to, b.seg, &buf[..b.len]),
+                }
+                self.buf = buf;
+            }
+        }
+        moved
+    }
+
+    fn tapped(&mut self, from: usize, to: usize, seg: usize, data: &[u8]) {
+        for p in data.chunks(seg) {
+            let mut p = p.to_vec();
+            let Some(mut tap) = self.tap.take() else { return };
+            let fate = tap(from, &mut p);
+            self.tap = Some(tap);
+            match fate {
+                Fate::Drop => continue,
+                Fate::Later => {
+                    self.held[from].push_back((to, p));
+                    continue;
+                }
+                Fate::Deliver => self.deliver(from, to, p.len(), &p),
+                Fate::Twice => {
+                    self.deliver(from, to, p.len(), &p);
+                    self.deliver(from, to, p.len(), &p);
+                }
+            }
+            while let Some((to, p)) = self.held[from].pop_front() {
+                self.deliver(from, to, p.len(), &p);
+            }
+        }
+    }
+
+    /// Moves everything that moves without time passing.
+    pub fn settle(&mut self) {
+        for round in 0.. {
+            assert!(round < 200_000, "never settles");
+            if self.exchange() {
+                continue;
+            }
+            for i in 0..self.hosts.len() {
+                while let Some((to, p)) = self.held[i].pop_front() {
+                    self.deliver(i, to, p.len(), &p);
+                }
+            }
+            for h in &self.hosts {
+                let mut g = h.lock();
+                g.handle_timeout(self.now);
+                g.flush_acks();
+            }
+            if !self.exchange() {
+                return;
+            }
+        }
+    }
+
+    /// Lets the clock run for a while.
+    pub fn run(&mut self, ns: u64) {
+        let end = self.now + ns;
+        loop {
+            self.settle();
+            let next = self.hosts.iter().filter_map(|h| h.lock().next_timeout(self.now)).min();
+            match next {
+                Some(t) if t <= end => self.now = t.max(self.now + 1),
+                _ => break,
+            }
+        }
+        self.now = end;
+        self.settle();
+    }
+
+    /// Runs until a CQ has given `n` completions, at most 400 s of virtual time.
+    pub fn wait(&mut self, host: usize, cq: Handle, n: usize) -> Vec<Wc> {
+        let end = self.now + 400_000_000_000;
+        let mut out = Vec::new();
+        loop {
+            self.settle();
+            out.extend(self.poll(host, cq));
+            if out.len() >= n {
+                return out;
+            }
+            let next = self.hosts.iter().filter_map(|h| h.lock().next_timeout(self.now)).min();
+            match next {
+                Some(t) if t <= end => self.now = t.max(self.now + 1),
+                _ => {
+                    let why: Vec<_> = self.hosts.iter().map(|h| h.lock().last_cause().to_string()).collect();
+                    panic!("{} of {n} completions: {out:?}; {why:?}", out.len());
+                }
+            }
+        }
+    }
+
+    /// Posts a signalled request and waits for its completion.
+    pub fn run_one(&mut self, e: &End, w: Wr) -> Wc {
+        self.post(e, w);
+        let wc = self.wait(e.host, e.scq, 1);
+        assert_eq!(wc.len(), 1, "{wc:?}");
+        wc[0]
+    }
+
+    /// The same, and it must succeed.
+    pub fn ok(&mut self, e: &End, w: Wr) -> Wc {
+        let wc = self.run_one(e, w);
+        let cause = self.lock(e).qp_cause(e.qp).unwrap();
+        assert_eq!(wc.status, wc_status::SUCCESS, "{wc:?} {cause}");
+        wc
+    }
+
+    pub fn state(&self, e: &End) -> u32 {
+        self.lock(e).qp_query(e.qp).unwrap().0.qp_state
+    }
+}
+
+/// The error of a call that must fail.
+pub fn err<T>(r: Result<T>) -> Error {
+    match r {
+        Ok(_) => panic!("succeeded"),
+        Err(e) => e,
+    }
+}

@@ -1,0 +1,268 @@
+//! One engine with a buffer between guards, driven without panicking on anything that a peer caused.
+
+use gdrcore_core::config::Config;
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::MrReg;
+use gdrcore_core::engine::Engine;
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::types::*;
+use std::alloc::{alloc_zeroed, dealloc, Layout};
+
+/// Bytes that peers may reach.
+const BUFFER: usize = 16 << 10;
+/// Bytes before and behind them that nobody may touch.
+const GUARD: usize = 4096;
+const FILL: u8 = 0xa5;
+const PSN: u32 = 0xff_fff0;
+const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+const QKEY: u32 = 0x1111;
+
+/// An engine and what it needs.
+pub(crate) struct Host {
+    pub(crate) addr: PeerAddr,
+    engine: Option<Engine>,
+    memory: *mut u8,
+    layout: Layout,
+    buffer: Box<[u8]>,
+    pd: Handle,
+    cq: Handle,
+    lkey: u32,
+    rkey: u32,
+    tx: Vec<u8>,
+}
+
+fn gid(n: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, n]
+}
+
+impl Host {
+    pub(crate) fn peer_addr(n: u8) -> PeerAddr {
+        PeerAddr { gid: gid(3 - n), port: 4791, ..PeerAddr::default() }
+    }
+
+    pub(crate) fn new(n: u8) -> Host {
+        let config = Config {
+            max_pd: 2,
+            max_mr: 8,
+            max_cq: 2,
+            max_qp: 16,
+            max_srq: 1,
+            max_ah: 4,
+            max_peer: 4,
+            ring_bytes: 1 << 20,
+            qpn_count: 256,
+            seed: 7,
+            ..Config::default()
+        };
+        let addr = PeerAddr { gid: gid(n), port: 4791, ..PeerAddr::default() };
+        let bytes = Engine::memsize(&config).expect("config");
+        let layout = Layout::from_size_align(bytes, 4096).expect("layout");
+        // SAFETY: the size is not zero.
+        let memory = unsafe { alloc_zeroed(layout) };
+        // SAFETY: fresh memory of that size, freed after the engine in `drop`.
+        let engine = unsafe { Engine::init(memory, bytes, &config, addr).expect("engine") };
+        let buffer = vec![FILL; BUFFER + 2 * GUARD].into_boxed_slice();
+        let (pd, cq, mr) = {
+            let mut g = engine.try_lock().expect("only user");
+            let pd = g.pd_alloc().expect("pd");
+            let (cq, _) = g.cq_create(16).expect("cq");
+            let at = buffer.as_ptr() as u64 + GUARD as u64;
+            let reg = MrReg { pd, addr: at, length: BUFFER as u64, iova: at, access: ALL, provider: 0, cookie: 0 };
+            (pd, cq, g.mr_reg(&reg).expect("mr").1)
+        };
+        let tx = vec![0; 65_536];
+        Host { addr, engine: Some(engine), memory, layout, buffer, pd, cq, lkey: mr.lkey, rkey: mr.rkey, tx }
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("lives until drop")
+    }
+
+    pub(crate) fn target(&self) -> (u64, u32) {
+        (self.buffer.as_ptr() as u64 + GUARD as u64, self.rkey)
+    }
+
+    /// A QP taken to a state, its peer being the other host.
+    pub(crate) fn qp(&mut self, kind: u32, state: u32) -> (Handle, u32) {
+        let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 32 };
+        let (pd, cq) = (self.pd, self.cq);
+        let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: kind, cap, ..QpInit::default() };
+        let (qp, qpn, _) = self.engine().try_lock().expect("only user").qp_create(0, &init).expect("qp");
+        if state == qp_state::RESET {
+            return (qp, qpn);
+        }
+        self.step(qp, kind, qp_state::INIT, 0x55);
+        let path: &[u32] = match state {
+            qp_state::RTR => &[qp_state::RTR],
+            qp_state::RTS => &[qp_state::RTR, qp_state::RTS],
+            qp_state::SQD => &[qp_state::RTR, qp_state::RTS, qp_state::SQD],
+            qp_state::ERR => &[qp_state::RTR, qp_state::RTS, qp_state::ERR],
+            _ => &[],
+        };
+        for &s in path {
+            self.step(qp, kind, s, 0x55);
+        }
+        (qp, qpn)
+    }
+
+    pub(crate) fn connect(&mut self, qp: (Handle, u32), _peer: &Host, dest: u32) {
+        let kind = self.engine().try_lock().expect("only user").qp_query(qp.0).expect("query").1.qp_type;
+        self.step(qp.0, kind, qp_state::RTR, dest);
+        self.step(qp.0, kind, qp_state::RTS, dest);
+    }
+
+    fn step(&mut self, qp: Handle, kind: u32, to: u32, dest: u32) {
+        use qp_attr_mask as m;
+        let mut attr = QpAttr {
+            qp_state: to,
+            port_num: 1,
+            qp_access_flags: ALL,
+            qkey: QKEY,
+            path_mtu: mtu::MTU_1024,
+            dest_qp_num: dest,
+            rq_psn: PSN,
+            sq_psn: PSN,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            timeout: 10,
+            retry_cnt: 2,
+            rnr_retry: 2,
+            ..QpAttr::default()
+        };
+        attr.ah.dgid = if self.addr.gid == gid(1) { gid(2) } else { gid(1) };
+        let mask = match (to, kind) {
+            (qp_state::INIT, qp_type::UD) => m::PKEY_INDEX | m::PORT | m::QKEY,
+            (qp_state::INIT, _) => m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS,
+            (qp_state::RTR, qp_type::RC) => {
+                m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER
+            }
+            (qp_state::RTR, qp_type::UC) => m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN,
+            (qp_state::RTS, qp_type::RC) => m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC,
+            (qp_state::RTS, _) => m::SQ_PSN,
+            _ => 0,
+        };
+        let mut g = self.engine().try_lock().expect("only user");
+        g.qp_modify(0, qp, &attr, mask | m::STATE).expect("a transition of the standard");
+    }
+
+    /// Any modify call, legal or not.
+    pub(crate) fn modify_any(&mut self, qp: Handle, arg: u8) {
+        let attr = QpAttr { qp_state: u32::from(arg & 7), ..QpAttr::default() };
+        let mask = qp_attr_mask::STATE | if arg & 0x80 != 0 { u32::from(arg) << 4 } else { 0 };
+        let _ = self.engine().try_lock().expect("only user").qp_modify(0, qp, &attr, mask);
+    }
+
+    pub(crate) fn post_some(&mut self, qp: Handle) {
+        for n in 0..4 {
+            self.post_recv(qp, 1000 * n + 40);
+        }
+        let (va, rkey) = self.target();
+        for op in [wr_opcode::SEND, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ, wr_opcode::ATOMIC_CMP_AND_SWP] {
+            self.send(qp, op, 2000, va, rkey, 0x55);
+        }
+    }
+
+    pub(crate) fn post_recv(&mut self, qp: Handle, len: u32) {
+        let (addr, _) = self.target();
+        let sge = Sge { addr, length: len.min(BUFFER as u32), lkey: self.lkey };
+        let wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let mut bad = core::ptr::null();
+        // SAFETY: request and list live through the call.
+        let _ = unsafe { self.engine().post_recv(qp, &wr, &mut bad) };
+    }
+
+    pub(crate) fn post_send(&mut self, qp: Handle, op: u32, len: u32, peer: &Host, dest: u32) {
+        let (va, rkey) = peer.target();
+        self.send(qp, op, len, va, rkey, dest);
+    }
+
+    fn send(&mut self, qp: Handle, op: u32, len: u32, va: u64, rkey: u32, dest: u32) {
+        let atomic = matches!(op, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
+        let (addr, _) = self.target();
+        let length = if atomic { 8 } else { len.min(BUFFER as u32) };
+        let sge = Sge { addr, length, lkey: self.lkey };
+        let wr = SendWr {
+            wr_id: 2,
+            next: core::ptr::null(),
+            sg_list: &sge,
+            num_sge: 1,
+            opcode: op,
+            send_flags: send_flags::SIGNALED,
+            imm_data: 0,
+            wr: WrOp { atomic: AtomicWr { remote_addr: va, compare_add: 1, swap: 2, rkey } },
+            remote_srqn: 0,
+            bind_mw: BindMwWr::default(),
+        };
+        let mut wr = wr;
+        if !atomic {
+            wr.wr = WrOp { rdma: RdmaWr { remote_addr: va, rkey } };
+        }
+        let _ = dest;
+        let mut bad = core::ptr::null();
+        // SAFETY: request and list live through the call.
+        let _ = unsafe { self.engine().post_send(qp, &wr, &mut bad) };
+    }
+
+    /// The PSN that a QP expects as responder, or began with as requester.
+    pub(crate) fn expected_psn(&self, qp: Handle, requester: bool) -> u32 {
+        let g = self.engine().try_lock().expect("only user");
+        match g.qp_query(qp) {
+            Ok(_) if requester => PSN,
+            Ok((attr, _)) => attr.rq_psn,
+            Err(_) => 0,
+        }
+    }
+
+    pub(crate) fn receive(&mut self, now: u64, from: &PeerAddr, packet: &[u8]) {
+        self.engine().try_lock().expect("only user").handle_packets(now, from, packet.len(), packet, false);
+    }
+
+    /// Timers, then everything that wants to leave.
+    pub(crate) fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
+        let engine = self.engine.as_ref().expect("lives until drop");
+        let mut g = engine.try_lock().expect("only user");
+        g.run_loopback(now, 64);
+        g.handle_timeout(now);
+        g.flush_acks();
+        let mut out = Vec::new();
+        for _ in 0..64 {
+            let Some(b) = g.poll_transmit(now, &mut self.tx) else { break };
+            out.extend(self.tx[..b.len].chunks(b.seg).map(<[u8]>::to_vec));
+        }
+        out
+    }
+
+    /// Nothing outside the registered bytes has changed; completions are well formed.
+    pub(crate) fn check(&mut self) {
+        let guards = self.buffer[..GUARD].iter().chain(&self.buffer[GUARD + BUFFER..]);
+        assert!(guards.into_iter().all(|&b| b == FILL), "a byte outside the memory region changed");
+        let mut wc = [Wc::default(); 16];
+        let n = self.engine().poll_cq(self.cq, &mut wc).expect("poll");
+        for w in &wc[..n] {
+            assert!(w.wr_id == 1 || w.wr_id == 2, "a completion of nothing: {w:?}");
+            assert!(w.status <= 22);
+        }
+    }
+
+    /// Every send request ends once the peer is silent.
+    pub(crate) fn finish(&mut self, mut now: u64) -> Counters {
+        for _ in 0..200 {
+            now += 400_000_000;
+            self.round(now);
+            self.check();
+        }
+        let g = self.engine().try_lock().expect("only user");
+        let left = g.leaks();
+        assert!(left.qp > 0 && left.cq == 1);
+        g.counters()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.engine = None;
+        // SAFETY: allocated with this layout; the engine is gone.
+        unsafe { dealloc(self.memory, self.layout) };
+    }
+}

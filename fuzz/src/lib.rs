@@ -1,0 +1,219 @@
+//! Fuzz targets: functions of a byte string that must return, whatever it holds.
+//!
+//! * [`packets`]: packets of any content into an engine with QPs of every type and state.
+//! * [`pair`]: two engines; the string says what is posted, and what the network does to the packets between them.
+//! * [`wire`]: the packet parsers.
+//!
+//! The same functions run under libFuzzer (`targets/`, nightly) and, with random strings and a bound, in
+//! `tests/bounded.rs` on stable.
+
+mod host;
+
+use gdrcore_core::counters::Counters;
+use gdrcore_core::roce::run::Run;
+use gdrcore_core::verbs::types::{qp_state, qp_type, wr_opcode};
+use gdrcore_core::wire::{Flow, Opcode, Packet, View, ICRC_LEN};
+use host::Host;
+
+/// Reads numbers out of a byte string; past its end everything is 0.
+pub(crate) struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn u8(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((&b, rest)) => {
+                self.0 = rest;
+                b
+            }
+            None => 0,
+        }
+    }
+    fn u16(&mut self) -> u16 {
+        u16::from(self.u8()) | u16::from(self.u8()) << 8
+    }
+    fn take(&mut self, n: usize) -> &'a [u8] {
+        let (head, rest) = self.0.split_at(n.min(self.0.len()));
+        self.0 = rest;
+        head
+    }
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What most packets are; the rest have any opcode.
+const COMMON: [Opcode; 6] = [
+    Opcode::RC_ACK,
+    Opcode::RC_SEND_ONLY,
+    Opcode::RC_WRITE_ONLY,
+    Opcode::RC_READ_REQUEST,
+    Opcode::RC_READ_RESPONSE_ONLY,
+    Opcode::RC_FETCH_ADD,
+];
+
+/// Packets into an engine with QPs in every state.
+///
+/// Each packet of the string begins with a plan: which QP, how far from the expected PSN, whether its ICRC is right.
+/// Without that help nearly every string would end at the ICRC. Returns what the engine counted.
+pub fn packets(data: &[u8]) -> Counters {
+    let mut input = Bytes(data);
+    let mut host = Host::new(1);
+    let mut qps = Vec::new();
+    for state in [qp_state::RESET, qp_state::INIT, qp_state::RTR, qp_state::RTS, qp_state::SQD, qp_state::ERR] {
+        qps.push(host.qp(qp_type::RC, state));
+    }
+    for state in [qp_state::RTR, qp_state::RTS, qp_state::ERR] {
+        qps.push(host.qp(qp_type::UC, state));
+        qps.push(host.qp(qp_type::UD, state));
+    }
+    for &(qp, _) in &qps {
+        host.post_some(qp);
+    }
+    let (local, peer) = (host.addr, Host::peer_addr(1));
+    let flow = Flow::from_gids(&peer.gid, &local.gid, peer.port, local.port);
+    let mut now = 1_000_000u64;
+    for _ in 0..64 {
+        if input.is_empty() {
+            break;
+        }
+        let plan = input.u8();
+        let (qp, qpn) = qps[usize::from(input.u8()) % qps.len()];
+        let far = i32::from(input.u8() as i8);
+        let psn_delta = if plan & 0x80 == 0 { far % 3 } else { far };
+        let opcode = input.u8();
+        let known = match usize::from(opcode) {
+            n @ 128.. => COMMON[n % COMMON.len()],
+            n => Opcode::ALL[n % Opcode::ALL.len()],
+        };
+        let mut packet = vec![0u8; 12];
+        packet[0] = if plan & 0x10 == 0 { known.0 } else { opcode };
+        packet[1] = input.u8() & if plan & 0x20 == 0 { 0x80 } else { 0xf0 };
+        packet[2..4].copy_from_slice(&[0xff, 0xff]);
+        // The extended headers come from the string, the payload is mostly as long as one that is legal.
+        let headers = known.header_len() - 12;
+        let more = usize::from(input.u8() & 7);
+        packet.extend_from_slice(input.take(headers + more));
+        if known.has_payload() && plan & 0x40 == 0 {
+            let bytes = if known.is_last() { usize::from(input.u8()) & !3 } else { 1024 };
+            packet.resize(12 + headers + bytes, 0x5a);
+        }
+        while packet.len() % 4 != 0 {
+            packet.push(0);
+        }
+        if plan & 1 == 0 {
+            packet[5..8].copy_from_slice(&qpn.to_be_bytes()[1..]);
+            let psn = host.expected_psn(qp, plan & 2 != 0).wrapping_add_signed(psn_delta) & 0xff_ffff;
+            packet[8] |= 0x80;
+            packet[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
+        }
+        if plan & 4 == 0 && packet.len() >= 28 {
+            // An address and a key that hold, so that the checks behind them are reached.
+            let (va, rkey) = host.target();
+            packet[12..20].copy_from_slice(&(va + u64::from(input.u8())).to_be_bytes());
+            packet[20..24].copy_from_slice(&rkey.to_be_bytes());
+            packet[24..28].copy_from_slice(&u32::from(input.u16() & 0x7ff).to_be_bytes());
+        }
+        packet.extend_from_slice(&[0; ICRC_LEN]);
+        if plan & 8 == 0 {
+            flow.append_icrc(0, &mut packet);
+        }
+        host.receive(now, &peer, &packet);
+        now += u64::from(input.u8()) * 100_000;
+        host.round(now);
+        host.check();
+    }
+    host.finish(now)
+}
+
+/// Two engines fed by one byte string. Returns what both counted.
+pub fn pair(data: &[u8]) -> Counters {
+    let mut input = Bytes(data);
+    let kind = [qp_type::RC, qp_type::UC, qp_type::UD][usize::from(input.u8() % 3)];
+    let (mut a, mut b) = (Host::new(1), Host::new(2));
+    let (qa, qb) = (a.qp(kind, qp_state::INIT), b.qp(kind, qp_state::INIT));
+    a.connect(qa, &b, qb.1);
+    b.connect(qb, &a, qa.1);
+    let mut now = 1_000_000u64;
+    let mut wire: Vec<(bool, Vec<u8>)> = Vec::new();
+    for _ in 0..256 {
+        if input.is_empty() {
+            break;
+        }
+        let step = input.u8();
+        let arg = input.u8();
+        let to_b = step & 0x80 == 0;
+        match step & 0x0f {
+            0..=3 => {
+                let ops =
+                    [wr_opcode::SEND, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ, wr_opcode::ATOMIC_FETCH_AND_ADD];
+                let op = ops[usize::from(step & 3)];
+                let len = u32::from(arg) * 37;
+                if to_b {
+                    a.post_send(qa.0, op, len, &b, qb.1)
+                } else {
+                    b.post_send(qb.0, op, len, &a, qa.1)
+                }
+            }
+            4 | 5 => {
+                if to_b {
+                    b.post_recv(qb.0, u32::from(arg) * 41)
+                } else {
+                    a.post_recv(qa.0, u32::from(arg) * 41)
+                }
+            }
+            6 => now += u64::from(arg) * 1_000_000,
+            7 if !wire.is_empty() => {
+                let i = usize::from(arg) % wire.len();
+                let copy = wire[i].clone();
+                wire.push(copy);
+            }
+            8 if !wire.is_empty() => {
+                let i = usize::from(arg) % wire.len();
+                wire.swap_remove(i);
+            }
+            9 if !wire.is_empty() => {
+                let i = usize::from(arg) % wire.len();
+                let at = usize::from(input.u16()) % wire[i].1.len();
+                wire[i].1[at] ^= input.u8();
+            }
+            10 if to_b => a.modify_any(qa.0, arg),
+            10 => b.modify_any(qb.0, arg),
+            _ => {
+                for _ in 0..=arg & 7 {
+                    let Some((to_b, packet)) = (!wire.is_empty()).then(|| wire.remove(0)) else { break };
+                    if to_b {
+                        b.receive(now, &a.addr, &packet)
+                    } else {
+                        a.receive(now, &b.addr, &packet)
+                    }
+                }
+            }
+        }
+        now += 10_000;
+        wire.extend(a.round(now).into_iter().map(|p| (true, p)));
+        wire.extend(b.round(now).into_iter().map(|p| (false, p)));
+        wire.truncate(512);
+        a.check();
+        b.check();
+    }
+    let mut counts = a.finish(now);
+    counts.add(&b.finish(now));
+    counts
+}
+
+/// The parsers: any bytes; and what a value gives out, it takes back.
+pub fn wire(data: &[u8]) {
+    let _ = Run::parse_packet(data);
+    let _ = Run::parse_record(data);
+    if let Ok(view) = View::parse(data) {
+        let _ = (view.bth(), view.reth(), view.aeth(), view.deth(), view.atomic_eth(), view.payload());
+        if let Ok(packet) = Packet::try_from(view) {
+            let mut out = vec![0u8; packet.emitted_len()];
+            let n = packet.emit(&mut out).expect("a legal packet can be written");
+            assert_eq!(&out[..n], data, "emit(parse(x)) == x");
+        }
+    }
+    let flow = Flow::v4([127, 0, 0, 1], [127, 0, 0, 2], 4791, 4791);
+    let _ = flow.check(0, data);
+    let _ = gdrcore_core::wire::icrc::check_exact(data);
+}

@@ -1,0 +1,3 @@
+//! libFuzzer entry of `gdrcore_fuzz::wire`.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gdrcore_fuzz::wire(data));

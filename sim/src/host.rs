@@ -1,0 +1,207 @@
+//! One engine of the world, with its completion queues, its slow memory and its shared receive queue.
+
+use gdrcore_core::config::Config;
+use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
+use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::types::{access, Handle, RecvWr, SendWr, Sge};
+
+use crate::buf::Buf;
+use crate::rng::Rng;
+use crate::slow::Slow;
+use crate::trap::armed;
+
+/// Everything a peer may do to memory.
+pub const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+
+/// A registered buffer.
+pub struct Area {
+    /// Its memory.
+    pub buf: Buf,
+    /// The MR over all of it.
+    pub mr: MrAttr,
+    /// For deregistration.
+    pub handle: Handle,
+}
+
+/// Receive requests that several QPs share.
+pub struct SharedRecv {
+    /// The SRQ.
+    pub srq: Handle,
+    /// The memory of its slots.
+    pub area: Area,
+    /// Bytes of a slot.
+    pub stride: usize,
+    /// Slots that are not posted.
+    pub free: Vec<usize>,
+    /// Posted: request id, slot.
+    pub posted: Vec<(u64, usize)>,
+}
+
+/// A host.
+pub struct Host {
+    /// The engine. Declared before what it uses: dropped first.
+    pub engine: Engine,
+    _memory: Buf,
+    /// Its address.
+    pub addr: PeerAddr,
+    /// Its slow memory, provider 1.
+    pub slow: Box<Slow>,
+    /// Its protection domain.
+    pub pd: Handle,
+    /// Its CQs.
+    pub cqs: Vec<Handle>,
+    /// Its SRQ.
+    pub shared: Option<SharedRecv>,
+    /// A packet has come since it was last asked to run its timers.
+    pub heard: bool,
+    /// Bytes of the heap that were free before anything was created.
+    pub free_at_first: usize,
+}
+
+impl Host {
+    /// Host number `n`.
+    pub fn new(rng: &mut Rng, n: usize, v6: bool) -> Host {
+        let mut gid = [0; 16];
+        if v6 {
+            gid[..2].copy_from_slice(&[0xfd, 0]);
+        } else {
+            gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 0]);
+        }
+        gid[15] = n as u8 + 1;
+        let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
+        let config = Config {
+            max_pd: 2,
+            max_mr: 256,
+            max_cq: 8,
+            max_qp: 32,
+            max_srq: 2,
+            max_ah: 32,
+            max_peer: 8,
+            seed: rng.next(),
+            ..Config::default()
+        };
+        let memory = Buf::new(Engine::memsize(&config).expect("a legal configuration"));
+        // SAFETY: fresh memory, kept beside the engine and dropped after it.
+        let engine = unsafe { Engine::init(memory.ptr(), memory.len(), &config, addr) }.expect("room");
+        let busy = if rng.coin() { 0 } else { 20_000 };
+        let delay = rng.pick(&[1, 5_000, 100_000, 1_000_000]);
+        let slow = Box::new(Slow::new(rng.next(), delay, busy));
+        let provider: *const Slow = &*slow;
+        let (pd, free_at_first) = {
+            let mut g = engine.try_lock().expect("one thread");
+            let free = g.free_bytes();
+            // SAFETY: the box lives as long as the host, and the engine, declared first, is dropped first.
+            g.register_memory(1, unsafe { &*provider }).expect("a free number");
+            (g.pd_alloc().expect("room"), free)
+        };
+        let mut host = Host {
+            engine,
+            _memory: memory,
+            addr,
+            slow,
+            pd,
+            cqs: Vec::new(),
+            shared: None,
+            heard: false,
+            free_at_first,
+        };
+        for _ in 0..rng.range(1, 3) {
+            let cqe = rng.pick(&[1, 2, 4, 16, 256]);
+            let cq = host.lock().cq_create(cqe).expect("room").0;
+            host.cqs.push(cq);
+        }
+        if rng.coin() {
+            let slots = rng.range(2, 24) as usize;
+            let stride = 20_000 + 128;
+            let attr = SrqAttr { max_wr: slots as u32, max_sge: 4, srq_limit: 0 };
+            let srq = host.lock().srq_create(pd, &attr).expect("room").0;
+            let area = host.area(slots * stride, rng.coin());
+            host.shared = Some(SharedRecv { srq, area, stride, free: (0..slots).collect(), posted: Vec::new() });
+        }
+        host
+    }
+
+    /// The engine's lock.
+    pub fn lock(&self) -> Guard<'_> {
+        self.engine.try_lock().expect("one thread")
+    }
+
+    /// Registers fresh memory.
+    pub fn area(&self, len: usize, slow: bool) -> Area {
+        let buf = Buf::new(len);
+        let reg = MrReg {
+            pd: self.pd,
+            addr: buf.addr(),
+            length: len as u64,
+            iova: buf.addr(),
+            access: ALL | access::MW_BIND,
+            provider: slow.into(),
+            cookie: 0,
+        };
+        let (handle, mr) = self.lock().mr_reg(&reg).expect("room");
+        Area { buf, mr, handle }
+    }
+
+    /// Posts one send request.
+    pub fn post_send(&self, qp: Handle, wr: &mut SendWr, sges: &[Sge]) -> Result<(), String> {
+        wr.sg_list = sges.as_ptr();
+        wr.num_sge = sges.len() as i32;
+        let mut bad = std::ptr::null();
+        // SAFETY: the request and its list live through the call.
+        let posted = armed(|| unsafe { self.engine.post_send(qp, wr, &mut bad) });
+        posted.map(|_| ()).map_err(|e| format!("post_send: {e:?}"))
+    }
+
+    /// Posts one receive request, to the QP or to the host's SRQ.
+    pub fn post_recv(&self, qp: Option<Handle>, wr_id: u64, sges: &[Sge]) -> Result<(), String> {
+        let wr = RecvWr { wr_id, next: std::ptr::null(), sg_list: sges.as_ptr(), num_sge: sges.len() as i32 };
+        let mut bad = std::ptr::null();
+        // SAFETY: the request and its list live through the call.
+        let posted = armed(|| unsafe {
+            match (qp, &self.shared) {
+                (None, Some(shared)) => self.engine.post_srq_recv(shared.srq, &wr, &mut bad),
+                (qp, _) => self.engine.post_recv(qp.unwrap_or(0), &wr, &mut bad),
+            }
+        });
+        posted.map_err(|e| format!("post_recv: {e:?}"))
+    }
+
+    /// Keeps the SRQ filled, sometimes.
+    pub fn refill(&mut self, rng: &mut Rng, next_id: &mut u64) -> Result<bool, String> {
+        let Some(mut shared) = self.shared.take() else { return Ok(false) };
+        let mut n = 0;
+        if rng.below(3) == 0 {
+            let most = rng.range(1, 8) as usize;
+            while n < most {
+                let Some(slot) = shared.free.pop() else { break };
+                let sges = split(rng, &shared.area, slot * shared.stride, shared.stride - 128, 4);
+                *next_id += 1;
+                let id = *next_id;
+                shared.posted.push((id, slot));
+                self.shared = Some(shared);
+                self.post_recv(None, id, &sges)?;
+                shared = self.shared.take().ok_or("no SRQ")?;
+                n += 1;
+            }
+        }
+        self.shared = Some(shared);
+        Ok(n > 0)
+    }
+}
+
+/// A piece of an area as a scatter/gather list of up to `max` pieces, some of them empty.
+pub fn split(rng: &mut Rng, area: &Area, at: usize, len: usize, max: usize) -> Vec<Sge> {
+    let mut out = Vec::new();
+    let (mut at, mut left) = (at, len);
+    for _ in 1..rng.range(1, max as u64) {
+        let n = rng.below(left as u64 + 1) as usize;
+        out.push(Sge { addr: area.mr.iova + at as u64, length: n as u32, lkey: area.mr.lkey });
+        at += n;
+        left -= n;
+    }
+    if left > 0 || rng.coin() {
+        out.push(Sge { addr: area.mr.iova + at as u64, length: left as u32, lkey: area.mr.lkey });
+    }
+    out
+}

@@ -1,0 +1,547 @@
+//! Two QPs that talk: what they post, and what must be true of everything that comes of it.
+//!
+//! Every request has a number; source bytes are the pattern of that number. An RC link is checked in full:
+//! completions in the order of posting, receives in the order of sending, each once, every byte in its place and
+//! no other byte touched, atomics executed once in order. UC and UD may lose messages, never mix them.
+
+use std::collections::{HashMap, VecDeque};
+
+use gdrcore_core::verbs::types::*;
+
+use crate::host::{split, Area, Host};
+use crate::rng::Rng;
+
+/// Untouched bytes after every slot.
+pub const GAP: usize = 128;
+/// What UD puts before a datagram.
+pub const GRH: usize = 40;
+
+/// How a link is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Its two hosts; the same one for loopback.
+    pub hosts: [usize; 2],
+    /// RC, UC or UD.
+    pub kind: u32,
+    /// MTU code.
+    pub mtu: u32,
+    /// Largest message.
+    pub most: usize,
+    /// Send requests outstanding.
+    pub depth: usize,
+    /// Receive requests posted.
+    pub recvs: usize,
+    /// ACK timeout code.
+    pub timeout: u8,
+    /// Retries.
+    pub retry: u8,
+    /// Retries after RNR.
+    pub rnr: u8,
+    /// READs and atomics outstanding.
+    pub rd_atomic: u8,
+    /// Pieces of a request.
+    pub sge: u32,
+    /// Requests that each end is to post.
+    pub todo: u32,
+    /// Which ends receive from their host's SRQ.
+    pub srq: [bool; 2],
+    /// One request in how many is signalled.
+    pub signal_every: u64,
+}
+
+/// A send request that has not ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// Its number.
+    pub id: u64,
+    /// Its opcode.
+    pub opcode: u32,
+    /// Bytes.
+    pub len: usize,
+    /// Its slot, here and at the peer.
+    pub slot: usize,
+    /// A completion is due.
+    pub signaled: bool,
+    /// CMP_SWAP: compare; FETCH_ADD: add.
+    pub a: u64,
+    /// CMP_SWAP: swap.
+    pub b: u64,
+    /// Number among the messages that end a receive of the peer.
+    pub message: u64,
+}
+
+/// A message that ends a receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// Number of its request.
+    pub id: u64,
+    /// SEND (else WRITE with immediate data).
+    pub send: bool,
+    /// Bytes.
+    pub len: usize,
+    /// With immediate data.
+    pub imm: bool,
+}
+
+/// One end of a link.
+pub struct End {
+    /// Its host.
+    pub host: usize,
+    /// Its QP.
+    pub qp: Handle,
+    /// The number of it.
+    pub qpn: u32,
+    /// Indexes of its CQs.
+    pub cqs: [usize; 2],
+    /// Source and target of its own requests.
+    pub src: Area,
+    /// What its peer may reach.
+    pub win: Area,
+    /// Its receives, unless it uses the SRQ.
+    pub rcv: Area,
+    /// UD: the way to the peer.
+    pub ah: Handle,
+    /// Its window of type 2, the key of it, and whether the last request bound it.
+    pub mw: (Handle, u32, bool),
+    /// Requests that have not ended.
+    pub ops: VecDeque<Op>,
+    /// Receives: request id, slot.
+    pub posted: VecDeque<(u64, usize)>,
+    /// Slots that are not posted.
+    pub free: Vec<usize>,
+    /// What the peer has sent and this end has not received, in order.
+    pub expected: VecDeque<Message>,
+    /// Messages received since the QPs were made.
+    pub got: u64,
+    /// Messages sent since then.
+    pub sent: u64,
+    /// The peer's word, as this end's atomics have left it.
+    pub word: u64,
+    /// UC, UD: length of every message by number.
+    pub lens: HashMap<u64, usize>,
+    /// Its queues flush.
+    pub failed: bool,
+    /// A request has ended badly.
+    pub broken: bool,
+    /// It told that no more receives of the SRQ will end.
+    pub last_wqe: bool,
+    /// Requests still to post.
+    pub todo: u32,
+    /// Requests that ended well, and that did not.
+    pub ended: [u64; 2],
+}
+
+/// A link.
+pub struct Link {
+    /// How it was made.
+    pub plan: Plan,
+    /// Its ends.
+    pub ends: [End; 2],
+    /// Both QPs go through ERR and are made anew.
+    pub ending: bool,
+    /// How often they were.
+    pub remade: u64,
+    slots: usize,
+    stride: usize,
+}
+
+impl Link {
+    /// A connected link.
+    pub fn new(plan: Plan, hosts: &[Host], rng: &mut Rng, now: u64) -> Link {
+        let stride = (plan.most + GRH + GAP).next_multiple_of(8);
+        let mut end = |i: usize| {
+            let h = &hosts[plan.hosts[i]];
+            let slow = |rng: &mut Rng| rng.below(3) == 0;
+            let n = h.cqs.len() as u64;
+            let slots = plan.recvs;
+            End {
+                host: plan.hosts[i],
+                qp: 0,
+                qpn: 0,
+                cqs: [rng.below(n) as usize, rng.below(n) as usize],
+                src: h.area(plan.depth * stride, slow(rng)),
+                win: h.area(plan.depth * stride + 8, slow(rng)),
+                rcv: h.area(slots * stride, slow(rng)),
+                ah: 0,
+                mw: (0, 0, false),
+                ops: VecDeque::new(),
+                posted: VecDeque::new(),
+                free: (0..slots).collect(),
+                expected: VecDeque::new(),
+                got: 0,
+                sent: 0,
+                word: 0,
+                lens: HashMap::new(),
+                failed: false,
+                broken: false,
+                last_wqe: false,
+                todo: plan.todo,
+                ended: [0; 2],
+            }
+        };
+        let ends = [end(0), end(1)];
+        let mut link = Link { plan, ends, ending: false, remade: 0, slots: plan.depth, stride };
+        link.connect(hosts, rng, now);
+        link
+    }
+
+    /// Makes both QPs and takes them to RTS.
+    pub fn connect(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) {
+        for i in 0..2 {
+            let e = &mut self.ends[i];
+            let h = &hosts[e.host];
+            let mut g = h.lock();
+            let cap = QpCap {
+                max_send_wr: self.plan.depth as u32,
+                max_recv_wr: self.plan.recvs as u32,
+                max_send_sge: self.plan.sge,
+                max_recv_sge: self.plan.sge,
+                max_inline_data: 128,
+            };
+            let srq = match &h.shared {
+                Some(shared) if self.plan.srq[i] => shared.srq,
+                _ => 0,
+            };
+            let (send_cq, recv_cq) = (h.cqs[e.cqs[0]], h.cqs[e.cqs[1]]);
+            let init = QpInit { pd: h.pd, send_cq, recv_cq, srq, qp_type: self.plan.kind, sq_sig_all: 0, cap };
+            let (qp, qpn, _) = g.qp_create(now, &init).expect("room for a QP");
+            (e.qp, e.qpn) = (qp, qpn);
+            let (mw, key) = g.mw_alloc(h.pd, 2).expect("room for a window");
+            e.mw = (mw, key, false);
+        }
+        let psn = [rng.next() as u32 & 0xff_ffff, rng.next() as u32 & 0xff_ffff];
+        for i in 0..2 {
+            self.rise(hosts, i, psn, now);
+        }
+        for e in &mut self.ends {
+            e.word = 0;
+        }
+        for i in 0..2 {
+            let at = self.word_at();
+            self.ends[i].win.buf.put(at, &0u64.to_ne_bytes());
+        }
+    }
+
+    fn rise(&mut self, hosts: &[Host], i: usize, psn: [u32; 2], now: u64) {
+        use qp_attr_mask as m;
+        let (kind, plan) = (self.plan.kind, self.plan);
+        let (rc, ud) = (kind == qp_type::RC, kind == qp_type::UD);
+        let to = &hosts[self.ends[1 - i].host];
+        let mut attr = QpAttr {
+            qp_state: qp_state::INIT,
+            port_num: 1,
+            qkey: 0x2222,
+            qp_access_flags: crate::host::ALL,
+            path_mtu: plan.mtu,
+            dest_qp_num: self.ends[1 - i].qpn,
+            rq_psn: psn[1 - i],
+            sq_psn: psn[i],
+            max_dest_rd_atomic: plan.rd_atomic,
+            max_rd_atomic: plan.rd_atomic,
+            min_rnr_timer: 1,
+            timeout: plan.timeout,
+            retry_cnt: plan.retry,
+            rnr_retry: plan.rnr,
+            ah: AhAttr { dgid: to.addr.gid, ..AhAttr::default() },
+            ..QpAttr::default()
+        };
+        let e = &mut self.ends[i];
+        let h = &hosts[e.host];
+        let mut g = h.lock();
+        let own = if ud { m::QKEY } else { m::ACCESS_FLAGS };
+        let mut step = |g: &mut gdrcore_core::engine::Guard<'_>, state, mask| {
+            attr.qp_state = state;
+            g.qp_modify(now, e.qp, &attr, m::STATE | mask).expect("a legal transition");
+        };
+        step(&mut g, qp_state::INIT, m::PKEY_INDEX | m::PORT | own);
+        let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
+        let reliable = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+        step(&mut g, qp_state::RTR, if ud { 0 } else { connected } | if rc { reliable } else { 0 });
+        let reliable = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
+        step(&mut g, qp_state::RTS, m::SQ_PSN | if rc { reliable } else { 0 });
+        if ud && e.ah == 0 {
+            e.ah = g.ah_create(h.pd, &attr.ah).expect("room for an AH");
+        }
+    }
+
+    /// Where the peer's atomics go.
+    pub fn word_at(&self) -> usize {
+        self.slots * self.stride
+    }
+
+    /// First byte of a slot.
+    pub fn at(&self, slot: usize) -> usize {
+        slot * self.stride
+    }
+
+    /// Whether nothing is left to do or to wait for.
+    pub fn is_done(&self) -> bool {
+        let rc = self.plan.kind == qp_type::RC;
+        !self.ending && self.ends.iter().all(|e| e.todo == 0 && e.ops.is_empty() && (!rc || e.expected.is_empty()))
+    }
+
+    /// Posts receives and requests, as chance has it. True: it did something.
+    pub fn step(&mut self, hosts: &[Host], rng: &mut Rng, next_id: &mut u64) -> Result<bool, String> {
+        let mut moved = false;
+        for i in 0..2 {
+            if self.ending {
+                break;
+            }
+            if !self.plan.srq[i] && rng.below(3) == 0 {
+                for _ in 0..rng.range(1, 4) {
+                    let Some(slot) = self.ends[i].free.pop() else { break };
+                    moved = true;
+                    *next_id += 1;
+                    let e = &mut self.ends[i];
+                    let sges = split(rng, &e.rcv, slot * self.stride, self.stride - GAP, self.plan.sge as usize);
+                    e.posted.push_back((*next_id, slot));
+                    hosts[e.host].post_recv(Some(e.qp), *next_id, &sges)?;
+                }
+            }
+            for _ in 0..rng.below(4) {
+                let e = &self.ends[i];
+                if e.todo == 0 || e.ops.len() == self.slots {
+                    break;
+                }
+                moved = true;
+                self.post(hosts, rng, i, next_id)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn choose(&self, rng: &mut Rng) -> u32 {
+        let (all, plenty) = match self.plan.kind {
+            qp_type::RC => (10, 8),
+            qp_type::UC => (4, 4),
+            _ => (2, 2),
+        };
+        let of = if rng.below(8) == 0 { all } else { plenty };
+        match rng.below(of) {
+            0 => wr_opcode::SEND,
+            1 => wr_opcode::SEND_WITH_IMM,
+            2 => wr_opcode::RDMA_WRITE,
+            3 => wr_opcode::RDMA_WRITE_WITH_IMM,
+            4 | 5 => wr_opcode::RDMA_READ,
+            6 => wr_opcode::ATOMIC_CMP_AND_SWP,
+            7 => wr_opcode::ATOMIC_FETCH_AND_ADD,
+            // Bound and closed in turns.
+            _ => wr_opcode::BIND_MW,
+        }
+    }
+
+    fn length(&self, rng: &mut Rng) -> usize {
+        let most = self.plan.most;
+        let mtu = 128usize << self.plan.mtu;
+        let len = match rng.below(10) {
+            0 => 0,
+            1..=3 => rng.below(300) as usize,
+            4 => mtu * rng.below(4) as usize,
+            5 => mtu * rng.below(4) as usize + 1,
+            6 => most,
+            _ => rng.below(most as u64 + 1) as usize,
+        };
+        // UC and UD messages tell their number themselves, or are empty.
+        let least = if self.plan.kind == qp_type::RC { 1 } else { 8 };
+        if len < least {
+            0
+        } else {
+            len.min(most)
+        }
+    }
+
+    fn post(&mut self, hosts: &[Host], rng: &mut Rng, i: usize, next_id: &mut u64) -> Result<(), String> {
+        *next_id += 1;
+        let id = *next_id;
+        let mut opcode = self.choose(rng);
+        let busy: Vec<usize> = self.ends[i].ops.iter().map(|op| op.slot).collect();
+        let slot = (0..self.slots).find(|s| !busy.contains(s)).ok_or("no slot")?;
+        let at = self.at(slot);
+        let atomic = matches!(opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
+        let len = if atomic { 8 } else { self.length(rng) };
+        let mut wr = SendWr {
+            wr_id: id,
+            next: std::ptr::null(),
+            sg_list: std::ptr::null(),
+            num_sge: 0,
+            opcode,
+            send_flags: 0,
+            imm_data: id as u32,
+            wr: WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } },
+            remote_srqn: 0,
+            bind_mw: BindMwWr::default(),
+        };
+        let (sges, a, b) = {
+            let word_at = self.word_at();
+            let (left, right) = self.ends.split_at_mut(1);
+            let (e, peer) = if i == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
+            let mut sges = split(rng, &e.src, at, len, self.plan.sge as usize);
+            let (mut a, mut b) = (0, 0);
+            let rkey = peer.win.mr.rkey;
+            match opcode {
+                wr_opcode::RDMA_READ => peer.win.buf.put_pattern(at, len, id),
+                wr_opcode::BIND_MW => {
+                    e.mw.2 = !e.mw.2;
+                    if e.mw.2 {
+                        e.mw.1 = (e.mw.1 & !0xff) | (e.mw.1.wrapping_add(1) & 0xff);
+                        let bind_info =
+                            MwBindInfo { mr: e.win.handle, addr: e.win.mr.iova, length: 64, mw_access_flags: 2 };
+                        wr.bind_mw = BindMwWr { mw: e.mw.0, rkey: e.mw.1, bind_info };
+                    } else {
+                        opcode = wr_opcode::LOCAL_INV;
+                        wr.opcode = opcode;
+                        wr.imm_data = e.mw.1;
+                    }
+                    sges.clear();
+                }
+                _ if atomic => {
+                    a = if opcode == wr_opcode::ATOMIC_FETCH_AND_ADD { id << 8 | 1 } else { rng.next() };
+                    b = id << 8;
+                    // Half of the swaps compare with what will be there, if all goes well.
+                    if opcode == wr_opcode::ATOMIC_CMP_AND_SWP && rng.coin() {
+                        a = e.ops.iter().fold(e.word, |word, op| op.apply(word));
+                    }
+                }
+                _ => e.src.buf.put_pattern(at, len, id),
+            }
+            let remote_addr = peer.win.mr.iova + if atomic { word_at } else { at } as u64;
+            wr.wr = match self.plan.kind {
+                qp_type::UD => WrOp { ud: UdWr { ah: e.ah, remote_qpn: peer.qpn, remote_qkey: 0x2222 } },
+                _ if atomic => {
+                    sges = vec![Sge { addr: e.src.mr.iova + at as u64, length: 8, lkey: e.src.mr.lkey }];
+                    WrOp { atomic: AtomicWr { remote_addr, compare_add: a, swap: b, rkey } }
+                }
+                _ => WrOp { rdma: RdmaWr { remote_addr, rkey } },
+            };
+            (sges, a, b)
+        };
+        let reads = opcode == wr_opcode::RDMA_READ || atomic;
+        let host_memory = self.ends[i].src.mr.provider == 0;
+        if !reads && len <= 100 && host_memory && rng.below(3) == 0 {
+            wr.send_flags |= send_flags::INLINE;
+        }
+        if rng.below(10) == 0 {
+            wr.send_flags |= send_flags::FENCE;
+        }
+        if rng.coin() {
+            wr.send_flags |= send_flags::SOLICITED;
+        }
+        let send = matches!(opcode, wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
+        let with_imm = matches!(opcode, wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM);
+        let e = &mut self.ends[i];
+        e.todo -= 1;
+        let silent = e.ops.iter().rev().take_while(|op| !op.signaled).count();
+        let signaled = rng.below(self.plan.signal_every) == 0 || e.todo == 0 || silent + 1 >= self.slots;
+        if signaled {
+            wr.send_flags |= send_flags::SIGNALED;
+        }
+        let mut op = Op { id, opcode, len, slot, signaled, a, b, message: 0 };
+        if send || with_imm {
+            e.sent += 1;
+            op.message = e.sent;
+            e.lens.insert(id, len);
+            let m = Message { id, send, len, imm: with_imm };
+            self.ends[1 - i].expected.push_back(m);
+        }
+        let e = &mut self.ends[i];
+        e.ops.push_back(op);
+        hosts[e.host].post_send(e.qp, &mut wr, &sges)?;
+        if wr.send_flags & send_flags::INLINE != 0 {
+            // It has been copied.
+            e.src.buf.fill(at, len, 0x55);
+        }
+        Ok(())
+    }
+
+    /// Moves both QPs to ERR: what is under way flushes.
+    pub fn begin_end(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
+        self.ending = true;
+        for e in &mut self.ends {
+            e.failed = true;
+            let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+            let done = hosts[e.host].lock().qp_modify(now, e.qp, &attr, qp_attr_mask::STATE);
+            done.map_err(|err| format!("to ERR: {err:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Once everything has flushed: checks what is left, and makes both QPs anew. True: it did.
+    pub fn finish_end(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) -> Result<bool, String> {
+        for i in 0..2 {
+            let e = &self.ends[i];
+            let h = &hosts[e.host];
+            let shared = h.engine.shared();
+            let drained = |c: usize| shared.cqs[index(h.cqs[c])].ring.is_empty();
+            let received = if self.plan.srq[i] { e.last_wqe } else { e.posted.is_empty() };
+            if !received || !e.cqs.iter().all(|&c| drained(c)) || !shared.qps[index(e.qp)].sq.is_empty() {
+                return Ok(false);
+            }
+            // What is left ended well and silently before the failure.
+            if e.ops.iter().any(|op| op.signaled || e.broken) {
+                return Err(format!("end {i}: {:?} was never completed", e.ops));
+            }
+            while let Some(op) = self.ends[i].ops.pop_front() {
+                self.ends[i].ended[0] += 1;
+                self.check_op(i, &op)?;
+            }
+        }
+        self.destroy(hosts, now)?;
+        let slots = self.slots;
+        for i in 0..2 {
+            let stride = self.stride;
+            let e = &mut self.ends[i];
+            hosts[e.host].slow.flush();
+            for s in 0..slots {
+                let at = s * stride;
+                let most = stride - GAP - GRH;
+                if let Some(x) = e.win.buf.touched(at + most, GAP + GRH) {
+                    return Err(format!("slot {s}: byte {x} behind it was touched"));
+                }
+            }
+            for area in [&e.src, &e.win, &e.rcv] {
+                area.buf.fill(0, area.buf.len(), crate::buf::BACKGROUND);
+                if area.mr.provider != 0 {
+                    hosts[e.host].slow.forget(area.buf.addr(), area.buf.len());
+                }
+            }
+            e.expected.clear();
+            (e.got, e.sent) = (0, 0);
+            (e.failed, e.broken, e.last_wqe) = (false, false, false);
+        }
+        self.ending = false;
+        self.remade += 1;
+        self.connect(hosts, rng, now);
+        Ok(true)
+    }
+
+    /// Destroys both QPs and what goes with them.
+    pub fn destroy(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
+        for e in &mut self.ends {
+            let mut g = hosts[e.host].lock();
+            g.qp_destroy(now, e.qp).map_err(|err| format!("qp_destroy: {err:?}"))?;
+            g.mw_dealloc(e.mw.0).map_err(|err| format!("mw_dealloc: {err:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The index in a handle.
+pub fn index(h: Handle) -> usize {
+    (h & 0xff_ffff) as usize
+}
+
+impl Op {
+    /// CMP_SWAP or FETCH_ADD.
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD)
+    }
+
+    /// The word after this operation.
+    pub fn apply(&self, word: u64) -> u64 {
+        match self.opcode {
+            wr_opcode::ATOMIC_FETCH_AND_ADD => word.wrapping_add(self.a),
+            wr_opcode::ATOMIC_CMP_AND_SWP if word == self.a => self.b,
+            _ => word,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! One process with ends that serve, and stream if asked: what tests kill, stop and continue. See `gdrcore_tests::far`.
+//!
+//! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes of each receive request
+//! (0: none are posted), `stream` write, read or send, `piece` bytes of each streamed request, `helper` 1: sleep and let the
+//! helper thread run the engine. Lines in: `peer ADDRESS` makes an end, `go` lets it stream; the end of input ends the
+//! process. Lines out: `open`, `at ADDRESS`, `moved N` for every 64 requests, `failed STATUS CAUSE RETRIES`.
+
+use gdrcore_core::verbs::types::{wc_opcode, wc_status};
+use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
+use gdrcore_tests::ends::{End, Op, Shape};
+use gdrcore_tests::far::{parse_address, print_address};
+use gdrcore_tests::soft::Soft;
+use std::collections::HashMap;
+use std::io::BufRead;
+use std::sync::mpsc::{channel, TryRecvError};
+use std::time::Duration;
+
+const DEPTH: u64 = 8;
+
+struct Served<'d> {
+    end: End<'d>,
+    posted: u64,
+    moved: u64,
+    go: bool,
+    failed: bool,
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let device = arguments.next().expect("DEVICE is missing");
+    let options: HashMap<String, String> =
+        arguments.map(|a| a.split_once('=').map(|(k, v)| (k.to_string(), v.to_string())).expect("key=value")).collect();
+    let number = |key: &str, default: u64| options.get(key).map_or(default, |v| v.parse().expect("a number"));
+    let shape = Shape {
+        buffer: number("buffer", 1 << 20) as usize,
+        timeout: number("timeout", 14) as u8,
+        retry_cnt: number("retry", 7) as u8,
+        ..Shape::default()
+    };
+    let (recv, piece) = (number("recv", 0) as u32, number("piece", 1 << 20) as u32);
+    let op = match options.get("stream").map(String::as_str) {
+        None => None,
+        Some("write") => Some(Op::Write(0, None)),
+        Some("read") => Some(Op::Read(0)),
+        Some("send") => Some(Op::Send(None)),
+        Some(other) => panic!("{other} is no stream"),
+    };
+    let helper = number("helper", 0) == 1;
+    let config = SoftConfig { flags: if helper { flags::HELPER } else { 0 }, ..SoftConfig::default() };
+    let soft = Soft::open(&device, &config).unwrap_or_else(|e| panic!("{device}: {e}"));
+    println!("open");
+    let (send, lines) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut ends: Vec<Served> = Vec::new();
+    loop {
+        match lines.try_recv() {
+            Ok(line) => command(&line, &soft, shape, recv, &mut ends),
+            Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => {}
+        }
+        let found: usize = ends.iter_mut().map(|e| serve(e, op, recv, piece)).sum();
+        if helper {
+            std::thread::sleep(Duration::from_millis(1));
+        } else if found == 0 {
+            soft.dev().progress().expect("progress");
+            std::thread::yield_now();
+        }
+    }
+    ends.into_iter().for_each(|e| e.end.destroy().expect("destroy"));
+    assert_eq!(soft.dev().leaks().expect("leaks"), Default::default());
+}
+
+fn command<'d>(line: &str, soft: &'d Soft, shape: Shape, recv: u32, ends: &mut Vec<Served<'d>>) {
+    if let Some(address) = line.strip_prefix("peer ") {
+        let mut end = End::new(soft.dev(), shape).expect("an end");
+        end.connect(parse_address(address).expect("an address")).expect("connect");
+        if recv > 0 {
+            (0..u64::from(shape.depth)).for_each(|n| end.post_recv(n, 0, recv).expect("post_recv"));
+        }
+        println!("at {}", print_address(&end.own));
+        ends.push(Served { end, posted: 0, moved: 0, go: false, failed: false });
+    } else if line == "go" {
+        ends.iter_mut().for_each(|e| e.go = true);
+    } else if line == "tell" {
+        let c = soft.dev().counters().expect("counters");
+        println!("counters {} {}", c.retry_timeouts, c.retry_exceeded_err);
+    }
+}
+
+/// One look at an end; returns what it found.
+fn serve(e: &mut Served, op: Option<Op>, recv: u32, piece: u32) -> usize {
+    if let (Some(op), true, false) = (op, e.go, e.failed) {
+        while e.posted < e.moved + DEPTH && e.end.post(e.posted, op, 0, piece).is_ok() {
+            e.posted += 1;
+        }
+    }
+    let found = e.end.poll();
+    for wc in std::mem::take(&mut e.end.done) {
+        if wc.status != wc_status::SUCCESS {
+            if !e.failed {
+                let c = e.end.dev.qp_counters(e.end.qp).expect("counters");
+                println!("failed {} {} {}", wc.status, wc.vendor_err, c.retry_timeouts);
+            }
+            e.failed = true;
+        } else if wc.opcode & wc_opcode::RECV != 0 {
+            e.end.post_recv(wc.wr_id, 0, recv).expect("post_recv");
+        } else {
+            e.moved += 1;
+            if e.moved % 64 == 0 {
+                println!("moved {}", e.moved);
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,128 @@
+//! The other end of a connection in a process of its own, which a test may kill, stop and continue.
+//!
+//! The process is the binary `far_end` of this package. It is told a peer's address in a line, makes an end, connects it
+//! and answers with its own address; then it serves, and streams if it was asked to.
+
+use crate::ends::{Address, End};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver};
+use std::time::{Duration, Instant};
+
+/// A running far end; killed when dropped.
+pub struct Far {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Far {
+    /// Starts `program` (the path of `far_end`) on a device. `options` are `key=value`, see the binary.
+    pub fn start(program: &str, device: &str, options: &[&str]) -> Far {
+        let mut child = Command::new(program)
+            .arg(device)
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{program}: {e}"));
+        let input = child.stdin.take();
+        let output = child.stdout.take().expect("stdout is piped");
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let far = Far { child, input, lines };
+        assert_eq!(far.line(Duration::from_secs(20)).as_deref(), Some("open"), "the far end did not open its device");
+        far
+    }
+
+    /// The next line that it says, `None` after `limit`.
+    pub fn line(&self, limit: Duration) -> Option<String> {
+        self.lines.recv_timeout(limit).ok()
+    }
+
+    /// A line that it has said already.
+    pub fn said(&self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
+    /// Connects `end` with a new end over there.
+    pub fn connect(&mut self, end: &mut End) {
+        self.say(&format!("peer {}", print_address(&end.own)));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let theirs = loop {
+            let line = self.line(Duration::from_secs(20)).expect("the far end did not answer");
+            if let Some(address) = line.strip_prefix("at ") {
+                break parse_address(address).expect("an address");
+            }
+            assert!(Instant::now() < deadline, "{line}");
+        };
+        end.connect(theirs).expect("connect");
+        self.say("go");
+    }
+
+    /// Says a line.
+    pub fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("not closed");
+        writeln!(input, "{line}").expect("the far end is gone");
+    }
+
+    /// Kills it at once (SIGKILL) and waits for its end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: our own child, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Lets it end by itself; true if it closed its device with everything given back.
+    pub fn finish(mut self) -> bool {
+        drop(self.input.take());
+        let end = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < end {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// An address as words.
+pub fn print_address(a: &Address) -> String {
+    let gid: String = a.ah.dgid.iter().map(|b| format!("{b:02x}")).collect();
+    format!("{gid} {} {} {} {} {} {}", a.ah.scope_id, a.ah.udp_port, a.qpn, a.psn, a.addr, a.rkey)
+}
+
+/// What [`print_address`] wrote.
+pub fn parse_address(text: &str) -> Option<Address> {
+    let mut words = text.split_whitespace();
+    let mut a = Address::default();
+    let gid = words.next()?;
+    for (i, byte) in a.ah.dgid.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(gid.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    a.ah.scope_id = words.next()?.parse().ok()?;
+    a.ah.udp_port = words.next()?.parse().ok()?;
+    a.qpn = words.next()?.parse().ok()?;
+    a.psn = words.next()?.parse().ok()?;
+    a.addr = words.next()?.parse().ok()?;
+    a.rkey = words.next()?.parse().ok()?;
+    Some(a)
+}

@@ -1,0 +1,49 @@
+//! Packets that no engine made, sent from plain sockets.
+
+use crate::ends::{pattern, succeed, End, Op};
+use gdrcore_core::wire::Flow;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+/// The address and port in a device's name.
+pub fn plain(name: &str) -> SocketAddr {
+    name.trim_start_matches("soft:").parse().expect("address:port")
+}
+
+/// The bytes of an IPv4 address.
+pub fn octets(a: SocketAddr) -> [u8; 4] {
+    match a.ip() {
+        IpAddr::V4(ip) => ip.octets(),
+        IpAddr::V6(_) => unreachable!("the tests' addresses are IPv4"),
+    }
+}
+
+/// Sends `packet` from `socket` to `target` with the ICRC that belongs to it.
+///
+/// The kernel gives such a socket's packets an identification of its own, which the receiver has to solve for; so any does.
+pub fn send_valid(socket: &UdpSocket, target: SocketAddr, packet: &mut Vec<u8>) {
+    packet.extend_from_slice(&[0; 4]);
+    let from = socket.local_addr().expect("bound");
+    Flow::v4(octets(from), octets(target), from.port(), target.port()).append_icrc(0, packet);
+    socket.send_to(packet, target).expect("send_to");
+}
+
+/// A BTH with the default P_Key. `flags`: solicited, migration, pad count and version.
+pub fn bth(opcode: u8, flags: u8, qpn: u32, ack: bool, psn: u32) -> Vec<u8> {
+    let mut h = vec![opcode, flags, 0xFF, 0xFF, 0];
+    h.extend_from_slice(&qpn.to_be_bytes()[1..]);
+    h.push(if ack { 0x80 } else { 0 });
+    h.extend_from_slice(&psn.to_be_bytes()[1..]);
+    h
+}
+
+/// A connection that was lied about still carries data, both ways.
+pub fn still_works(a: &mut End, b: &mut End) {
+    let bytes = pattern(3, 50_000);
+    b.buffer.write(0, &bytes);
+    b.post(77, Op::Write(100_000, None), 0, 50_000).expect("post_send");
+    succeed(b, a, 77);
+    assert!(a.buffer.read(100_000, 50_000) == bytes);
+    a.post(78, Op::Read(0), 200_000, 50_000).expect("post_send");
+    succeed(a, b, 78);
+    assert!(a.buffer.read(200_000, 50_000) == bytes);
+}

@@ -1,0 +1,18 @@
+//! Interoperation with Linux's rxe: our soft device at one end, a kernel's at the other, driven from here.
+//!
+//! The far end runs `tests/vm/peer.c`, which turns lines of text into verbs ([`Guest`]). A [`Pair`] is a connection of
+//! one QP at either end; everything that can be done with it names the [`Side`] that does it, so that a case is written
+//! once and run in both directions. [`report::Report`] collects what came of it.
+
+pub mod cases;
+pub mod faults;
+pub mod guest;
+pub mod many;
+pub mod pair;
+pub mod report;
+
+pub use guest::{Guest, Link};
+pub use pair::{Pair, Side};
+
+/// What a case did, or the first thing that was wrong.
+pub type Outcome<T> = Result<T, String>;

@@ -1,0 +1,148 @@
+//! What came of the cases, and the table of it.
+
+use super::pair::Side;
+use super::Outcome;
+use std::fmt::Write;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// One feature in one direction, over everything that it was tried with.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    cases: usize,
+    messages: usize,
+    failures: Vec<String>,
+    /// Why it is no failure of ours, or why it was not tried.
+    remark: Option<String>,
+}
+
+/// The table of features, directions and results.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    rows: Vec<(String, [Cell; 2])>,
+    only: Vec<String>,
+    loud: bool,
+}
+
+impl Report {
+    /// A report of the features that have one of the words in `only`, or of all; `loud` prints each case as it ends.
+    pub fn new(only: Vec<String>, loud: bool) -> Report {
+        Report { rows: Vec::new(), only, loud }
+    }
+
+    fn cell(&mut self, feature: &str, side: Side) -> &mut Cell {
+        let at = self.rows.iter().position(|r| r.0 == feature).unwrap_or_else(|| {
+            self.rows.push((feature.to_string(), Default::default()));
+            self.rows.len() - 1
+        });
+        &mut self.rows[at].1[usize::from(side == Side::Rxe)]
+    }
+
+    /// Whether a feature is to be run.
+    pub fn wants(&self, feature: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|o| feature.contains(o.as_str()))
+    }
+
+    /// Runs one case of a feature with `side` as requester. It returns how many messages it was.
+    pub fn case(&mut self, feature: &str, side: Side, what: &str, case: impl FnOnce() -> Outcome<usize>) {
+        if !self.wants(feature) {
+            return;
+        }
+        let began = std::time::Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(case)).unwrap_or_else(|e| {
+            let text = e.downcast_ref::<String>().map(String::as_str).or(e.downcast_ref::<&str>().copied());
+            Err(format!("panic: {}", text.unwrap_or("?")))
+        });
+        if self.loud {
+            let ms = began.elapsed().as_millis();
+            let said = match &result {
+                Ok(n) => format!("{n} messages"),
+                Err(e) => format!("FAILED {e}"),
+            };
+            println!("{feature} | {side:?} requests | {what} | {said} | {ms} ms");
+        }
+        let cell = self.cell(feature, side);
+        cell.cases += 1;
+        match result {
+            Ok(n) => cell.messages += n,
+            Err(e) => cell.failures.push(format!("{what}: {e}")),
+        }
+    }
+
+    /// Runs a case in both directions.
+    pub fn both(&mut self, feature: &str, what: &str, mut case: impl FnMut(Side) -> Outcome<usize>) {
+        for side in [Side::Ours, Side::Rxe] {
+            self.case(feature, side, what, || case(side));
+        }
+    }
+
+    /// Says why a cell has no result of its own.
+    pub fn remark(&mut self, feature: &str, side: Side, remark: &str) {
+        if self.wants(feature) {
+            self.cell(feature, side).remark = Some(remark.to_string());
+        }
+    }
+
+    /// Cases run, failed, and cells that could not be tried.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let cells = || self.rows.iter().flat_map(|r| &r.1);
+        let failed = cells().map(|c| c.failures.len()).sum();
+        (cells().map(|c| c.cases).sum(), failed, cells().filter(|c| c.cases == 0).count())
+    }
+
+    /// Everything that failed.
+    pub fn failures(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (feature, cells) in &self.rows {
+            for (side, cell) in [Side::Ours, Side::Rxe].iter().zip(cells) {
+                all.extend(cell.failures.iter().map(|f| format!("{feature}, {side:?} requests, {f}")));
+            }
+        }
+        all
+    }
+
+    /// Takes in another report's rows.
+    pub fn add(&mut self, other: Report) {
+        for (feature, cells) in other.rows {
+            for (side, cell) in [Side::Ours, Side::Rxe].into_iter().zip(cells) {
+                let mine = self.cell(&feature, side);
+                mine.cases += cell.cases;
+                mine.messages += cell.messages;
+                mine.failures.extend(cell.failures);
+                mine.remark = cell.remark.or(mine.remark.take());
+            }
+        }
+    }
+
+    /// The table in Markdown.
+    pub fn table(&self) -> String {
+        let mut out = String::from("| feature | ours → rxe | rxe → ours |\n|---|---|---|\n");
+        for (feature, cells) in &self.rows {
+            let _ = write!(out, "| {feature} |");
+            for cell in cells {
+                let _ = match (&cell.remark, cell.cases, cell.failures.len()) {
+                    (Some(remark), 0, _) => write!(out, " {remark} |"),
+                    (None, 0, _) => write!(out, " not tried |"),
+                    (remark, n, 0) => {
+                        let tail = remark.as_ref().map(|r| format!("; {r}")).unwrap_or_default();
+                        write!(out, " passed: {} in {n} case{}{tail} |", messages(cell.messages), plural(n))
+                    }
+                    (_, n, failed) => write!(out, " **{failed} of {n} failed** |"),
+                };
+            }
+            out.push('\n');
+        }
+        out
+    }
+}
+
+fn plural(n: usize) -> &'static str {
+    if n == 1 {
+        ""
+    } else {
+        "s"
+    }
+}
+
+fn messages(n: usize) -> String {
+    format!("{n} message{}", plural(n))
+}

@@ -1,0 +1,259 @@
+//! Whoever can send a packet to the port: floods, packets for QPs that are gone, forgeries by the peer itself.
+
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, QpAttr};
+use gdrcore_tests::ends::{connected, pattern, succeed, Address, End, Op, Shape};
+use gdrcore_tests::forge::{bth, octets, plain, send_valid, still_works};
+use gdrcore_tests::soft::{address, Soft};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Small numbers from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below.max(1)
+    }
+}
+
+fn counters(dev: &dyn Device) -> Counters {
+    dev.counters().expect("counters")
+}
+
+#[test]
+fn a_flood_costs_time_and_nothing_else() {
+    let (x, y) = (address(1), address(2));
+    let (dx, dy) = (Soft::new(&x), Soft::new(&y));
+    let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let stop = AtomicBool::new(false);
+    let target = plain(&x);
+    let qpn = a.own.qpn;
+    let sent = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
+            let forger = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
+            let mut n = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                // Garbage, packets with a QPN that exists, and some whose ICRC is right.
+                let mut packet = match n % 3 {
+                    0 => pattern(n, (n * 131 % 1500) as usize),
+                    1 => [bth(0x0A, 0x40, qpn, true, n as u32), pattern(n, 700)].concat(),
+                    _ => [bth(0x11, 0x40, qpn ^ 0x40_0000, false, n as u32), vec![0x1F, 0, 0, 1]].concat(),
+                };
+                let _ = match n % 3 {
+                    2 => {
+                        send_valid(&forger, target, &mut packet);
+                        Ok(0)
+                    }
+                    _ => stranger.send_to(&packet, target),
+                };
+                n += 1;
+                if n % 64 == 0 {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+            n
+        });
+        for round in 0..20u64 {
+            let bytes = pattern(round, 200_000);
+            b.buffer.write(0, &bytes);
+            b.post(round, Op::Write(300_000, None), 0, 200_000).expect("post_send");
+            succeed(&mut b, &mut a, round);
+            assert!(a.buffer.read(300_000, 200_000) == bytes, "round {round}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        flood.join().expect("the flood")
+    });
+    let c = counters(dx.dev());
+    assert!(sent > 100, "{sent}");
+    assert!(c.rcvd_icrc_err > 0 && c.rcvd_malformed > 0 && c.rcvd_no_qp > 0, "{c:?}");
+    still_works(&mut a, &mut b);
+}
+
+#[test]
+fn packets_for_qps_that_are_gone_or_not_ready_find_nobody() {
+    let (x, y) = (address(1), address(2));
+    let (dx, dy) = (Soft::new(&x), Soft::new(&y));
+    let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let forger = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
+    let fresh = End::new(dx.dev(), Shape::default()).expect("an end");
+    let mut init = End::new(dx.dev(), Shape::default()).expect("an end");
+    init.to_init().expect("to INIT");
+    init.post_recv(1, 0, 64).expect("post_recv");
+    let (broken, _other) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let to_err = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+    broken.dev.qp_modify(broken.qp, &to_err, qp_attr_mask::STATE).expect("to ERR");
+    let gone = End::new(dx.dev(), Shape::default()).expect("an end");
+    let gone_qpn = gone.own.qpn;
+    gone.destroy().expect("destroy");
+    for qpn in [fresh.own.qpn, init.own.qpn, broken.own.qpn, gone_qpn, 0, 1, 0xFF_FFFF] {
+        let before = counters(dx.dev());
+        for opcode in [0x04u8, 0x0A, 0x0C, 0x11, 0x13, 0x24, 0x64, 0x81] {
+            send_valid(&forger, plain(&x), &mut [bth(opcode, 0x40, qpn, true, 5), pattern(9, 64)].concat());
+        }
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            dx.dev().progress().expect("progress");
+            let c = counters(dx.dev());
+            let dropped = c.rcvd_no_qp + c.rcvd_refused + c.rcvd_malformed + c.rcvd_icrc_err;
+            let was = before.rcvd_no_qp + before.rcvd_refused + before.rcvd_malformed + before.rcvd_icrc_err;
+            if dropped >= was + 8 {
+                break;
+            }
+            assert!(Instant::now() < end, "QPN {qpn:#x}: {c:?}");
+        }
+    }
+    init.poll();
+    assert!(init.done.is_empty(), "{:?}", init.done);
+    still_works(&mut a, &mut b);
+}
+
+/// A packet that a hostile peer may send: a known or unknown opcode, headers near what is expected, lengths that fit or not.
+fn forged(dice: &mut Dice, to: &End, psn: u32) -> Vec<u8> {
+    let class = match to.shape.qp_type {
+        qp_type::RC => 0x00,
+        qp_type::UC => 0x20,
+        _ => 0x60,
+    };
+    let opcode = if dice.roll(8) == 0 { dice.roll(256) as u8 } else { class | dice.roll(0x18) as u8 };
+    let near = psn.wrapping_add(dice.roll(7) as u32).wrapping_sub(3) & 0xFF_FFFF;
+    let flags = [0x40, 0xC0, 0x00, 0x50, 0x70, 0x41][dice.roll(6) as usize];
+    let mut p = bth(opcode, flags, to.own.qpn, dice.roll(2) == 0, near);
+    let (guard, key) = (to.own.addr + 4096, to.own.rkey);
+    // RETH or AtomicETH, AETH, DETH, immediate: whichever the opcode brings, the words are plausible somewhere.
+    for _ in 0..dice.roll(4) {
+        match dice.roll(5) {
+            0 => {
+                p.extend_from_slice(&(guard + dice.roll(64)).to_be_bytes());
+                p.extend_from_slice(&[key, key ^ 1, 0, u32::MAX][dice.roll(4) as usize].to_be_bytes());
+                p.extend_from_slice(&[0, 1, 64, 1024, 4096, u32::MAX][dice.roll(6) as usize].to_be_bytes());
+            }
+            1 => p.extend_from_slice(&(dice.roll(1 << 32) as u32).to_be_bytes()),
+            2 => p.extend_from_slice(&[0; 16]),
+            3 => p.extend_from_slice(&pattern(dice.0, dice.roll(70) as usize)),
+            _ => p.extend_from_slice(&pattern(dice.0, 1024)),
+        }
+    }
+    p
+}
+
+#[test]
+fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
+    let (x, y) = (address(1), address(2));
+    let (dx, dy) = (Soft::new(&x), Soft::new(&y));
+    let (mut c, mut d) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let forger = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
+    let target = plain(&x);
+    let mut dice = Dice(0x1BAD_5EED_0BAD_CAFE);
+    for round in 0..240u64 {
+        let qp_type = [qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD][(round % 4) as usize];
+        let shape = Shape { qp_type, buffer: 64 << 10, depth: 8, retry_cnt: 1, timeout: 10, ..Shape::default() };
+        let mut a = End::new(dx.dev(), shape).expect("an end");
+        let peer = Address { ah: d.own.ah, qpn: 0x777, psn: 0xFF_FFFE, addr: 0x1000, rkey: 1 };
+        a.connect(peer).expect("connect");
+        // Writable by the peer: one page. The rest of the buffer is behind no key that it knows.
+        let secret = pattern(round, 64 << 10);
+        a.buffer.write(0, &secret);
+        a.dev.mr_dereg(a.mr).expect("mr_dereg");
+        let page = gdrcore_core::device::MrReg {
+            pd: a.pd,
+            addr: a.buffer.addr() + 4096,
+            length: 4096,
+            iova: a.buffer.addr() + 4096,
+            access: a.shape.access,
+            provider: 0,
+            cookie: 0,
+        };
+        (a.mr, a.attr) = a.dev.mr_reg(&page).expect("mr_reg");
+        a.own.rkey = a.attr.rkey;
+        for n in 0..4 {
+            a.post_recv(n, 0, 2048).expect("post_recv");
+        }
+        // Requests of our own that it may answer as it likes.
+        if qp_type != qp_type::UD {
+            for (n, op) in [Op::Write(0, None), Op::Read(0), Op::FetchAdd(0, 1), Op::Send(None)].into_iter().enumerate()
+            {
+                let len = if matches!(op, Op::FetchAdd(..)) { 8 } else { 1500 };
+                let _ = a.post(100 + n as u64, op, 0, len);
+            }
+        }
+        let sent_psn = a.own.psn;
+        for k in 0..60 {
+            // Half of it speaks to the responder, half answers the requester.
+            let psn = if k % 2 == 0 { peer.psn } else { sent_psn };
+            send_valid(&forger, target, &mut forged(&mut dice, &a, psn));
+            if k % 8 == 7 {
+                a.poll();
+            }
+        }
+        for _ in 0..20 {
+            a.poll();
+        }
+        let now = a.buffer.read(0, 64 << 10);
+        assert!(now[..4096] == secret[..4096] && now[8192..] == secret[8192..], "round {round} reached other memory");
+        a.destroy().expect("destroy");
+        if round % 40 == 0 {
+            still_works(&mut c, &mut d);
+        }
+    }
+    still_works(&mut c, &mut d);
+}
+
+#[test]
+fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
+    let x = address(1);
+    let dx = Soft::new(&x);
+    let at = plain(&address(2));
+    let liar = UdpSocket::bind(at).expect("a socket");
+    liar.set_nonblocking(true).expect("nonblocking");
+    let mut dice = Dice(42);
+    for round in 0..60u64 {
+        let shape = Shape { buffer: 64 << 10, retry_cnt: 2, timeout: 8, rnr_retry: 2, ..Shape::default() };
+        let mut a = End::new(dx.dev(), shape).expect("an end");
+        let mut peer = Address { qpn: 0x99, psn: 0, addr: 0x1000, rkey: 1, ..Address::default() };
+        peer.ah = a.own.ah;
+        peer.ah.dgid[12..].copy_from_slice(&octets(at));
+        peer.ah.udp_port = at.port();
+        a.connect(peer).expect("connect");
+        let secret = pattern(round, 64 << 10);
+        a.buffer.write(0, &secret);
+        let op = [Op::Read(0), Op::Write(0, None), Op::CmpSwap(0, 1, 2)][(round % 3) as usize];
+        let len = if round % 3 == 2 { 8 } else { 10_000 };
+        for n in 0..3 {
+            a.post(n, op, 8192, len).expect("post_send");
+        }
+        let end = Instant::now() + Duration::from_secs(10);
+        let mut heard = [0u8; 2048];
+        while a.done.len() < 3 {
+            a.poll();
+            while let Ok((n, _)) = liar.recv_from(&mut heard) {
+                if n < 12 {
+                    continue;
+                }
+                // Parts of an answer, each now and then wrong.
+                let psn = u32::from_be_bytes([0, heard[9], heard[10], heard[11]]) + dice.roll(4) as u32;
+                let opcode = [0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12][dice.roll(6) as usize];
+                let mut p = bth(opcode, 0x40, a.own.qpn, false, psn & 0xFF_FFFF);
+                let syndrome =
+                    [0x00, 0x1F, 0x20, 0x2C, 0x60, 0x61, 0x62, 0x63, 0x64, 0x80, 0xFF][dice.roll(11) as usize];
+                if opcode != 0x0E {
+                    p.extend_from_slice(&[if dice.roll(3) > 0 { 0x1F } else { syndrome }, 0, 0, 1]);
+                }
+                let body = [0, 8, 1024, 1024, 784, 512, 1200][dice.roll(7) as usize];
+                p.extend_from_slice(&vec![0xEE; body]);
+                send_valid(&liar, plain(&x), &mut p);
+            }
+            assert!(Instant::now() < end, "round {round}, {op:?}: {:?}", a.done);
+        }
+        let now = a.buffer.read(0, 64 << 10);
+        assert!(now[..8192] == secret[..8192] && now[8192 + 10_000..] == secret[8192 + 10_000..], "round {round}");
+        a.destroy().expect("destroy");
+    }
+    assert_eq!(dx.dev().leaks().expect("leaks"), Default::default());
+}

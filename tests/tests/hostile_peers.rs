@@ -1,0 +1,322 @@
+//! Peers that are killed, stopped or silent: every operation ends with its cause, and the survivor goes on.
+
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr, Wc};
+use gdrcore_net::soft::SoftConfig;
+use gdrcore_tests::ends::{complete, pattern, succeed, Address, End, Op, Shape};
+use gdrcore_tests::far::Far;
+use gdrcore_tests::soft::{address, Soft};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+const FAR: &str = env!("CARGO_BIN_EXE_far_end");
+const MIB: u32 = 1 << 20;
+/// Requests of 1 MiB in a stream.
+const STREAM: u64 = 1024;
+
+fn cause(end: &End) -> CauseCode {
+    CauseCode::from_u32(end.dev.qp_cause(end.qp).expect("qp_cause").code).expect("a known cause")
+}
+
+/// Runs one end alone (its peer is elsewhere) until `wr_id` has completed.
+fn alone(a: &mut End, wr_id: u64, limit: Duration) -> Wc {
+    let end = Instant::now() + limit;
+    loop {
+        if a.poll() == 0 {
+            std::thread::yield_now();
+        }
+        if let Some(wc) = a.take(wr_id) {
+            return wc;
+        }
+        assert!(Instant::now() < end, "no completion of {wr_id} within {limit:?}; cause {:?}", cause(a));
+    }
+}
+
+fn alone_succeeds(a: &mut End, wr_id: u64) {
+    let wc = alone(a, wr_id, Duration::from_secs(20));
+    assert_eq!(wc.status, wc_status::SUCCESS, "{wc:?}, cause {:?}", cause(a));
+}
+
+#[test]
+fn a_peer_killed_in_a_stream_ends_it_with_its_cause_and_the_survivor_goes_on() {
+    let here = Soft::new(&address(1));
+    let there = address(2);
+    for op in [Op::Write(0, None), Op::Read(0), Op::Send(None)] {
+        let mut far = Far::start(FAR, &there, &["recv=1048576"]);
+        let mut a = End::new(here.dev(), Shape::default()).expect("an end");
+        far.connect(&mut a);
+        let (mut posted, mut moved) = (0u64, 0u64);
+        let mut killed: Option<Instant> = None;
+        let failed = 'stream: loop {
+            while posted < STREAM && posted < moved + 8 {
+                a.post(posted, op, 0, MIB).expect("post_send");
+                posted += 1;
+            }
+            if a.poll() == 0 {
+                std::thread::yield_now();
+            }
+            for wc in std::mem::take(&mut a.done) {
+                if wc.status != wc_status::SUCCESS {
+                    a.done.push(wc);
+                } else {
+                    assert_eq!(wc.wr_id, moved, "{op:?}");
+                    moved += 1;
+                }
+            }
+            if let Some(wc) = a.done.first() {
+                break 'stream *wc;
+            }
+            if moved == 24 && killed.is_none() {
+                far.kill();
+                killed = Some(Instant::now());
+            }
+            assert!(moved < STREAM, "{op:?}: the stream outlived its peer");
+            // Eight timeouts of 67 ms.
+            assert!(killed.is_none_or(|at| at.elapsed() < Duration::from_secs(8)), "{op:?} did not end");
+        };
+        assert!(killed.is_some(), "{op:?} failed before the kill: {failed:?}, cause {:?}", cause(&a));
+        assert_eq!((failed.status, failed.wr_id), (wc_status::RETRY_EXC_ERR, moved), "{op:?}");
+        // The kernel of a peer that is gone says so.
+        assert_eq!(cause(&a), CauseCode::PeerUnreachable, "{op:?}");
+        assert_eq!(a.dev.qp_cause(a.qp).expect("qp_cause").peer, a.peer.ah.dgid);
+        for n in moved + 1..posted {
+            assert_eq!(alone(&mut a, n, Duration::from_secs(5)).status, wc_status::WR_FLUSH_ERR, "{op:?}");
+        }
+        a.destroy().expect("destroy");
+        // The same device, and a new peer at the same address.
+        let mut far = Far::start(FAR, &there, &[]);
+        let mut a = End::new(here.dev(), Shape::default()).expect("an end");
+        far.connect(&mut a);
+        let bytes = pattern(5, 300_000);
+        a.buffer.write(0, &bytes);
+        a.post(1, Op::Write(0, None), 0, 300_000).expect("post_send");
+        alone_succeeds(&mut a, 1);
+        a.post(2, Op::Read(0), 500_000, 300_000).expect("post_send");
+        alone_succeeds(&mut a, 2);
+        assert!(a.buffer.read(500_000, 300_000) == bytes);
+        a.destroy().expect("destroy");
+        assert!(far.finish(), "the far end did not close cleanly");
+    }
+    assert_eq!(here.dev().leaks().expect("leaks"), Default::default());
+}
+
+#[test]
+fn a_requester_killed_in_its_stream_costs_its_target_nothing() {
+    let here = Soft::new(&address(1));
+    let there = address(2);
+    for stream in ["stream=write", "stream=read", "stream=send"] {
+        let mut far = Far::start(FAR, &there, &[stream]);
+        let mut a = End::new(here.dev(), Shape::default()).expect("an end");
+        far.connect(&mut a);
+        for n in 0..4 {
+            a.post_recv(n, 0, MIB).expect("post_recv");
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut received = 0;
+        let before = a.dev.counters().expect("counters").rcvd_pkts;
+        loop {
+            if a.poll() == 0 {
+                std::thread::yield_now();
+            }
+            for wc in std::mem::take(&mut a.done) {
+                assert_eq!(wc.status, wc_status::SUCCESS, "{stream}: {wc:?}");
+                a.post_recv(wc.wr_id, 0, MIB).expect("post_recv");
+                received += 1;
+            }
+            let packets = a.dev.counters().expect("counters").rcvd_pkts - before;
+            if packets > 3000 || stream == "stream=read" && packets > 60 {
+                break;
+            }
+            assert!(Instant::now() < end, "{stream}: {packets} packets");
+        }
+        assert!(stream != "stream=send" || received > 0);
+        far.kill();
+        // A responder owes nobody an answer any more: nothing completes, nothing fails.
+        let until = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < until {
+            a.poll();
+        }
+        assert!(a.done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{stream}: {:?}", a.done);
+        let to_err = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+        let left = 4 - a.done.len();
+        a.done.clear();
+        a.dev.qp_modify(a.qp, &to_err, qp_attr_mask::STATE).expect("to ERR");
+        for _ in 0..100 {
+            a.poll();
+        }
+        let flushed = a.done.iter().filter(|wc| wc.status == wc_status::WR_FLUSH_ERR).count();
+        assert_eq!(flushed, left, "{stream}: {:?}", a.done);
+        a.destroy().expect("destroy");
+    }
+    assert_eq!(here.dev().leaks().expect("leaks"), Default::default());
+}
+
+#[test]
+fn processes_stopped_for_five_seconds() {
+    let here = Soft::new(&address(1));
+    // A target that does not answer for longer than its peer asks, one whose peer is patient, one that streams itself.
+    let mut gone = Far::start(FAR, &address(2), &[]);
+    let mut patient = Far::start(FAR, &address(3), &[]);
+    let mut busy = Far::start(FAR, &address(4), &["stream=write", "piece=65536", "timeout=14", "retry=7"]);
+    let mut a = End::new(here.dev(), Shape::default()).expect("an end");
+    // 2.1 s for each of eight tries.
+    let mut b = End::new(here.dev(), Shape { timeout: 19, ..Shape::default() }).expect("an end");
+    let mut c = End::new(here.dev(), Shape::default()).expect("an end");
+    gone.connect(&mut a);
+    patient.connect(&mut b);
+    busy.connect(&mut c);
+    let moved = |far: &Far| far.line(Duration::from_secs(20)).expect("the stream stands still");
+    let drive = |ends: &mut [&mut End], until: Instant| {
+        while Instant::now() < until {
+            if ends.iter_mut().map(|e| e.poll()).sum::<usize>() == 0 {
+                std::thread::yield_now();
+            }
+        }
+    };
+    let soon = || Instant::now() + Duration::from_millis(300);
+    drive(&mut [&mut a, &mut b, &mut c], soon());
+    assert!(moved(&busy).starts_with("moved"));
+    for far in [&gone, &patient, &busy] {
+        far.signal(libc::SIGSTOP);
+    }
+    let stopped = Instant::now();
+    let bytes = pattern(6, 400_000);
+    a.post(1, Op::Write(0, None), 0, 400_000).expect("post_send");
+    b.buffer.write(0, &bytes);
+    b.post(1, Op::Write(0, None), 0, 400_000).expect("post_send");
+    b.post(2, Op::Read(0), 500_000, 400_000).expect("post_send");
+    drive(&mut [&mut a, &mut b, &mut c], stopped + Duration::from_secs(5));
+    // Eight tries of 67 ms were over long ago.
+    let wc = a.take(1).expect("an operation towards a stopped process ends by its deadline");
+    assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded));
+    assert!(b.done.is_empty() && c.done.is_empty(), "{:?} {:?}", b.done, c.done);
+    for far in [&gone, &patient, &busy] {
+        while far.said().is_some() {}
+        far.signal(libc::SIGCONT);
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while b.done.len() < 2 {
+        drive(&mut [&mut b, &mut c], Instant::now() + Duration::from_millis(5));
+        assert!(Instant::now() < end, "{:?}, cause {:?}", b.done, cause(&b));
+    }
+    assert!(b.done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{:?}, cause {:?}", b.done, cause(&b));
+    assert!(b.buffer.read(500_000, 400_000) == bytes);
+    // The one that streams hears what was said to it before it counts the time: it goes on without a retry too many.
+    drive(&mut [&mut b, &mut c], Instant::now() + Duration::from_millis(500));
+    let line = busy.said().expect("the stream stands still");
+    assert!(line.starts_with("moved"), "{line}");
+    busy.say("tell");
+    let counters = loop {
+        drive(&mut [&mut c], Instant::now() + Duration::from_millis(5));
+        match busy.said() {
+            Some(line) if line.starts_with("counters") => break line,
+            Some(line) => assert!(line.starts_with("moved"), "{line}"),
+            None => assert!(Instant::now() < end, "no answer"),
+        }
+    };
+    let timeouts: u64 = counters.split_whitespace().nth(1).expect("a number").parse().expect("a number");
+    assert!(timeouts <= 1, "a process that was stopped charged {timeouts} timeouts to its peer");
+    // The process whose peer gave up is as good as new for another connection.
+    let mut d = End::new(here.dev(), Shape::default()).expect("an end");
+    gone.connect(&mut d);
+    d.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
+    alone_succeeds(&mut d, 1);
+}
+
+/// An address where somebody listens and says nothing.
+fn mute(last: u8) -> (UdpSocket, Address) {
+    let at: SocketAddr = address(last).trim_start_matches("soft:").parse().expect("address:port");
+    let socket = UdpSocket::bind(at).expect("a socket");
+    (socket, stranger(at))
+}
+
+fn stranger(at: SocketAddr) -> Address {
+    let mut a = Address { qpn: 0x1234, psn: 7, addr: 0x10_0000, rkey: 0x55, ..Address::default() };
+    let std::net::IpAddr::V4(ip) = at.ip() else { unreachable!("the tests' addresses are IPv4") };
+    a.ah.dgid[10..12].fill(0xff);
+    a.ah.dgid[12..].copy_from_slice(&ip.octets());
+    a.ah.udp_port = at.port();
+    a
+}
+
+#[test]
+fn a_peer_that_never_answers_ends_every_operation_by_the_deadline() {
+    let mut config = SoftConfig::default();
+    config.core.deadline_ns = 400_000_000;
+    let here = Soft::open(&address(1), &config).expect("a device");
+    let (_socket, nobody) = mute(2);
+    // Code 10 is 4.2 ms, three tries; code 0 leaves it to the device.
+    for (timeout, retry_cnt, expected) in [(10, 2, CauseCode::RetryExceeded), (0, 7, CauseCode::Deadline)] {
+        let shape = Shape { timeout, retry_cnt, ..Shape::default() };
+        let began = Instant::now();
+        let mut ends: Vec<End> = (0..8).map(|_| End::new(here.dev(), shape).expect("an end")).collect();
+        for (n, a) in ends.iter_mut().enumerate() {
+            a.connect(nobody).expect("connect");
+            let op = [Op::Write(0, None), Op::Read(0), Op::Send(None), Op::FetchAdd(0, 1)][n % 4];
+            a.post(1, op, 0, if n % 4 == 3 { 8 } else { 200_000 }).expect("post_send");
+            a.post(2, Op::Write(0, None), 0, 8).expect("post_send");
+        }
+        for a in &mut ends {
+            assert_eq!(alone(a, 1, Duration::from_secs(10)).status, wc_status::RETRY_EXC_ERR);
+            assert_eq!(alone(a, 2, Duration::from_secs(10)).status, wc_status::WR_FLUSH_ERR);
+            assert_eq!(cause(a), expected);
+        }
+        // All eight share one window: what one holds is free when it ends, and the next has its own deadline then.
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+        ends.into_iter().for_each(|e| e.destroy().expect("destroy"));
+    }
+}
+
+#[test]
+fn an_address_where_nobody_listens_is_named_as_the_cause() {
+    for (from, host) in [(address(1), 2u8), (address(3), 4)] {
+        let here = Soft::new(&from);
+        let (socket, nobody) = mute(host);
+        drop(socket);
+        let mut a = End::new(here.dev(), Shape { timeout: 10, retry_cnt: 3, ..Shape::default() }).expect("an end");
+        a.connect(nobody).expect("connect");
+        a.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
+        let wc = alone(&mut a, 1, Duration::from_secs(10));
+        assert_eq!((wc.status, wc.vendor_err), (wc_status::RETRY_EXC_ERR, CauseCode::PeerUnreachable as u32));
+        let c = a.dev.qp_cause(a.qp).expect("qp_cause");
+        assert_eq!((c.peer, c.arg0), (nobody.ah.dgid, libc::ECONNREFUSED as u64));
+        assert!(here.dev().counters().expect("counters").port_icmp_err >= 1);
+    }
+}
+
+#[test]
+fn a_refusal_of_long_ago_is_not_the_cause_of_a_later_silence() {
+    let here = Soft::new(&address(1));
+    // Two devices that are made alike give their first QP the same number.
+    let mut config = SoftConfig::default();
+    config.core.seed = 0x5EED;
+    let shape = Shape { timeout: 14, retry_cnt: 2, ..Shape::default() };
+    let mut a = End::new(here.dev(), shape).expect("an end");
+    let was = {
+        let first = Soft::open(&address(2), &config).expect("a device");
+        End::new(first.dev(), shape).expect("an end").own
+    };
+    a.connect(was).expect("connect");
+    a.post(1, Op::Send(None), 0, 1000).expect("post_send");
+    let end = Instant::now() + Duration::from_secs(5);
+    while cause(&a) != CauseCode::PeerUnreachable {
+        a.poll();
+        assert!(Instant::now() < end, "the refusal was not noticed");
+    }
+    let second = Soft::open(&address(2), &config).expect("a device");
+    let mut b = End::new(second.dev(), shape).expect("an end");
+    assert_eq!((b.own.qpn, b.own.psn), (was.qpn, was.psn));
+    b.connect(a.own).expect("connect");
+    for n in 0..2 {
+        b.post_recv(n, 0, 1000).expect("post_recv");
+    }
+    succeed(&mut a, &mut b, 1);
+    let until = Instant::now() + Duration::from_millis(600);
+    while Instant::now() < until {
+        a.poll();
+    }
+    b.dev.qp_destroy(b.qp).expect("qp_destroy");
+    a.post(2, Op::Write(0, None), 0, 1000).expect("post_send");
+    let wc = complete(&mut a, &mut b, 2, Duration::from_secs(10));
+    assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded));
+}
