@@ -257,3 +257,51 @@ fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
     }
     assert_eq!(dx.dev().leaks().expect("leaks"), Default::default());
 }
+
+#[test]
+fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
+    let x = address(1);
+    let dx = Soft::new(&x);
+    let at = plain(&address(2));
+    let peer_socket = UdpSocket::bind(at).expect("a socket");
+    peer_socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+    let mut a = End::new(dx.dev(), Shape::default()).expect("an end");
+    let mut peer = Address { qpn: 0x99, psn: 70, ..Address::default() };
+    peer.ah = a.own.ah;
+    peer.ah.dgid[12..].copy_from_slice(&octets(at));
+    peer.ah.udp_port = at.port();
+    a.connect(peer).expect("connect");
+    // A WRITE ONLY with a key that is not there, over and over, as one does who hears nothing.
+    let request = || {
+        let mut p = bth(0x0A, 0x40, a.own.qpn, true, 70);
+        p.extend_from_slice(&a.own.addr.to_be_bytes());
+        p.extend_from_slice(&(a.own.rkey ^ 1).to_be_bytes());
+        p.extend_from_slice(&4u32.to_be_bytes());
+        p.extend_from_slice(&[1, 2, 3, 4]);
+        p
+    };
+    for try_ in 0..5 {
+        send_valid(&peer_socket, plain(&x), &mut request());
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut heard = [0u8; 64];
+        let answer = loop {
+            dx.dev().progress().expect("progress");
+            if let Ok((n, _)) = peer_socket.recv_from(&mut heard) {
+                break &heard[..n];
+            }
+            assert!(Instant::now() < end, "try {try_}: no answer");
+        };
+        // ACKNOWLEDGE, PSN 70, NAK remote access error.
+        assert_eq!((answer[0], &answer[9..12], answer[12]), (0x11, &[0, 0, 70][..], 0x62), "try {try_}");
+    }
+    // Nobody else is answered.
+    let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
+    let before = counters(dx.dev()).rcvd_no_qp;
+    send_valid(&stranger, plain(&x), &mut request());
+    let end = Instant::now() + Duration::from_secs(5);
+    while counters(dx.dev()).rcvd_no_qp == before {
+        dx.dev().progress().expect("progress");
+        assert!(Instant::now() < end, "the stranger's packet was not dropped");
+    }
+    assert!(peer_socket.recv_from(&mut [0u8; 64]).is_err(), "an answer to a stranger's packet");
+}

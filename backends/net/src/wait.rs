@@ -142,9 +142,17 @@ impl Waiter {
     /// Sleeps until the user descriptor is readable, at most `timeout_ms` (negative: no limit).
     /// True when there is something to do; false after the timeout or a signal.
     pub fn sleep(&self, timeout_ms: i32) -> bool {
+        self.sleep_or_signal(timeout_ms) == Ok(true)
+    }
+
+    /// As [`Waiter::sleep`], but tells a signal from the timeout.
+    ///
+    /// # Errors
+    /// `Os(EINTR)`: a signal came.
+    pub fn sleep_or_signal(&self, timeout_ms: i32) -> Result<bool> {
         let mut ev = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: room for one event.
-        unsafe { libc::epoll_wait(self.user.raw(), &mut ev, 1, timeout_ms) > 0 }
+        check(unsafe { libc::epoll_wait(self.user.raw(), &mut ev, 1, timeout_ms) }).map(|n| n > 0)
     }
 }
 

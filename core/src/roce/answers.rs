@@ -91,7 +91,7 @@ impl Transport {
                     let psn = job.psn.add(job.sent + packets);
                     let resp = &mut self.qps[qi].resp;
                     resp.epsn = psn;
-                    resp.nak_owed = Some(Syndrome::Nak(NakCode::RemoteAccess).byte());
+                    self.owe_fatal_nak(qi, NakCode::RemoteAccess);
                     self.enter_error(s, qi, now);
                     return Sent::Idle;
                 }

@@ -172,6 +172,7 @@ impl Transport {
         qp.req.rnr_left = qp.attr.rnr_retry;
         qp.req.naks = 0;
         qp.req.rewound = None;
+        qp.req.silent_since = now;
         let idle = qp.req.una_psn == qp.req.max_psn;
         qp.req.ack_deadline = if idle { 0 } else { now + qp.timeout_ns };
         qp.req.probe_at = if idle { 0 } else { now + PROBE_NS };

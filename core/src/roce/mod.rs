@@ -133,7 +133,9 @@ impl Transport {
         };
         let qp = &mut self.qps[qi];
         if !qp.can_receive() {
-            self.counters.rcvd_no_qp += 1;
+            if !self.repeat_nak(qi, from, run) {
+                self.counters.rcvd_no_qp += 1;
+            }
             return;
         }
         let class = match qp.kind {
@@ -177,6 +179,30 @@ impl Transport {
             Class::Uc => self.handle_uc(s, qi, now, run, payload),
             _ => self.handle_ud(s, qi, now, from, run, payload),
         }
+    }
+
+    /// A QP that has failed its peer says so again when the peer asks again: the NAK may have been lost. False: it is no
+    /// such QP, or nobody that it answers.
+    fn repeat_nak(&mut self, qi: usize, from: &Origin, run: &Run) -> bool {
+        let qp = &mut self.qps[qi];
+        let Some(syndrome) = qp.resp.fatal_nak else { return false };
+        let Some(peer) = self.peers.get(qp.peer as usize) else { return false };
+        let ours = peer.addr.gid == from.gid && peer.loopback == from.loopback && run.pkey & 0x7fff == 0x7fff;
+        if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
+            return false;
+        }
+        qp.resp.nak_owed = Some(syndrome);
+        self.ready.set(qi);
+        true
+    }
+
+    /// Owes the peer a NAK that ends the connection.
+    pub(crate) fn owe_fatal_nak(&mut self, qi: usize, code: crate::wire::NakCode) {
+        let syndrome = crate::wire::Syndrome::Nak(code).byte();
+        let resp = &mut self.qps[qi].resp;
+        resp.nak_owed = Some(syndrome);
+        resp.fatal_nak = Some(syndrome);
+        self.ready.set(qi);
     }
 
     fn refuse(&mut self, qi: usize) {

@@ -555,9 +555,7 @@ impl Transport {
                         wc.vendor_err = CauseCode::LocalMemoryGone as u32;
                         self.push_reserved(s, qi, wc, false);
                     }
-                    self.qps[qi].resp.nak_owed =
-                        Some(crate::wire::Syndrome::Nak(crate::wire::NakCode::RemoteOperation).byte());
-                    self.ready.set(qi);
+                    self.owe_fatal_nak(qi, crate::wire::NakCode::RemoteOperation);
                     self.enter_error(s, qi, now);
                     return false;
                 }

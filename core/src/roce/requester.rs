@@ -331,6 +331,7 @@ impl Transport {
                 }
             }
             if rc && qp.req.ack_deadline == 0 {
+                qp.req.silent_since = now;
                 qp.req.ack_deadline = now + qp.timeout_ns;
                 qp.req.probe_at = now + PROBE_NS;
                 qp.req.probe_wait = PROBE_NS;
@@ -511,8 +512,7 @@ impl Transport {
             let status = wc_status::RETRY_EXC_ERR;
             // What the network said of this peer during the silence explains more than the silence does.
             let known = CauseCode::from_u32(qp.cause.code).unwrap_or_default();
-            let silence = timeout.saturating_mul(if no_timer { 2 } else { retries + 2 });
-            let explained = now.saturating_sub(qp.cause.time_ns) <= silence
+            let explained = qp.cause.time_ns >= qp.req.silent_since
                 && matches!(known, CauseCode::PeerUnreachable | CauseCode::MtuExceeded | CauseCode::Socket);
             if explained {
                 let (a, b) = (qp.cause.arg0, qp.cause.arg1);

@@ -123,8 +123,7 @@ impl Transport {
         let qp = &mut self.qps[qi];
         qp.counters.send_nak_err += 1;
         self.counters.send_nak_err += 1;
-        qp.resp.nak_owed = Some(Syndrome::Nak(code).byte());
-        self.ready.set(qi);
+        self.owe_fatal_nak(qi, code);
         let event = if code == NakCode::RemoteAccess { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
         self.enter_error(s, qi, now);
         self.raise_qp(s, qi, event);

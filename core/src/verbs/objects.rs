@@ -90,6 +90,8 @@ pub struct Req {
     pub broken: bool,
     /// When the peer counts as silent; 0 = nothing outstanding.
     pub ack_deadline: u64,
+    /// When the peer was last heard of, or asked anew.
+    pub silent_since: u64,
     /// When to send the newest packet once more; 0 = nothing outstanding.
     pub probe_at: u64,
     /// How long the next such wait is.
@@ -220,6 +222,8 @@ pub struct Resp {
     pub pkts_since_ack: u32,
     /// A NAK (AETH syndrome) is owed.
     pub nak_owed: Option<u8>,
+    /// The NAK that ended the connection, to be said again when the peer did not hear it.
+    pub fatal_nak: Option<u8>,
     /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
     pub nak_sent: bool,
     /// A request was dropped for want of a place; a sequence NAK is owed once there is one.

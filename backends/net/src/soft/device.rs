@@ -320,7 +320,7 @@ impl Device for SoftDevice {
             if !work {
                 let left = (end - now).div_ceil(1_000_000);
                 let ms = if end == u64::MAX { -1 } else { i32::try_from(left).unwrap_or(i32::MAX) };
-                self.waiter.sleep(ms);
+                self.waiter.sleep_or_signal(ms)?;
             }
         }
     }

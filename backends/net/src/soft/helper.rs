@@ -47,6 +47,35 @@ impl Slot {
     }
 }
 
+/// While it lives, threads that this one makes begin with the signal mask of a helper: the program's signals are for
+/// the program's threads, but faults must get through whatever the program blocks, as vanished memory is one.
+struct OwnSignals {
+    before: libc::sigset_t,
+}
+
+impl OwnSignals {
+    fn new() -> Self {
+        // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not fail for them.
+        unsafe {
+            let mut mask: libc::sigset_t = core::mem::zeroed();
+            let mut before: libc::sigset_t = core::mem::zeroed();
+            libc::sigfillset(&mut mask);
+            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS] {
+                libc::sigdelset(&mut mask, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &mask, &mut before);
+            OwnSignals { before }
+        }
+    }
+}
+
+impl Drop for OwnSignals {
+    fn drop(&mut self) {
+        // SAFETY: a whole set that this thread had before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut()) };
+    }
+}
+
 impl SoftDevice {
     /// Starts the helper. Starting it twice is no error.
     ///
@@ -61,11 +90,13 @@ impl SoftDevice {
         let device: *const SoftDevice = self;
         // SAFETY: the device stays where it is until `close`, which joins the thread first.
         let device: &'static SoftDevice = unsafe { &*device };
+        let masked = OwnSignals::new();
         let thread = std::thread::Builder::new()
             .name("gdrc-helper".into())
             .stack_size(256 << 10)
             .spawn(move || device.helper_main())
             .map_err(|e| Error::Os(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        drop(masked);
         *slot = Some(thread);
         self.helper_on.store(true, Ordering::SeqCst);
         // From here on only events make the program's descriptor readable.

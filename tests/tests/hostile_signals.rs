@@ -1,0 +1,148 @@
+//! Signals, their masks and descriptors that run out. Each runs in a process of its own, as it changes the whole process.
+
+use gdrcore_core::device::MrReg;
+use gdrcore_core::verbs::types::{access, wc_status};
+use gdrcore_core::Error;
+use gdrcore_net::soft::{soft_flags as flags, SoftConfig, SoftDevice};
+use gdrcore_tests::ends::{complete, connected, Buffer, End, Op, Shape};
+use gdrcore_tests::map::Map;
+use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::tools::run;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// True in the process where `test` runs alone; elsewhere starts that process, and fails as it does.
+fn alone(test: &str) -> bool {
+    if std::env::var_os("GDRC_TEST_ALONE").is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let done = run(command.args(["--exact", test, "--nocapture"]).env("GDRC_TEST_ALONE", "1"), 60);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    false
+}
+
+#[test]
+fn a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_helper() {
+    if !alone("a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_helper") {
+        return;
+    }
+    // SAFETY: a local set; changes the mask of this thread, and so of those that it makes.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
+    let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
+    let a = Soft::open(&address(1), &config).expect("a device with helper");
+    let b = Soft::open(&address(2), &config).expect("a device with helper");
+    let (mut x, y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let map = Map::new(1 << 20);
+    let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
+    let (addr, length) = (map.addr(), 1 << 20);
+    let reg = MrReg { pd: y.pd, addr, length, iova: addr, access: all, provider: 0, cookie: 0 };
+    let (_, attr) = b.dev().mr_reg(&reg).expect("mr_reg");
+    (x.peer.addr, x.peer.rkey) = (addr, attr.rkey);
+    map.vanish();
+    x.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
+    // Only the helper of `b` touches the memory: this thread never runs that device.
+    let end = Instant::now() + Duration::from_secs(10);
+    let wc = loop {
+        x.poll();
+        if let Some(wc) = x.take(1) {
+            break wc;
+        }
+        assert!(Instant::now() < end, "no completion");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(wc.status, wc_status::REM_OP_ERR);
+    // And the helpers leave the program's signals to the program.
+    let term = 1u64 << (libc::SIGTERM - 1);
+    let segv = 1u64 << (libc::SIGSEGV - 1);
+    let mut helpers = 0;
+    for task in std::fs::read_dir("/proc/self/task").expect("/proc").filter_map(Result::ok) {
+        let status = std::fs::read_to_string(task.path().join("status")).expect("status");
+        if status.contains("gdrc-helper") {
+            let mask = status.lines().find_map(|l| l.strip_prefix("SigBlk:")).expect("SigBlk").trim();
+            let mask = u64::from_str_radix(mask, 16).expect("a mask");
+            assert_eq!((mask & term, mask & segv), (term, 0), "{mask:#x}");
+            helpers += 1;
+        }
+    }
+    assert_eq!(helpers, 2);
+}
+
+#[test]
+fn a_signal_ends_a_wait() {
+    if !alone("a_signal_ends_a_wait") {
+        return;
+    }
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: a handler that does nothing, and a whole action.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    for helper in [0, flags::HELPER] {
+        let config = SoftConfig { flags: helper, ..SoftConfig::default() };
+        let a = Soft::open(&address(1), &config).expect("a device");
+        // SAFETY: no arguments.
+        let me = unsafe { libc::pthread_self() };
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                // SAFETY: the thread lives as long as the scope.
+                assert_eq!(unsafe { libc::pthread_kill(me, libc::SIGUSR1) }, 0);
+            });
+            let began = Instant::now();
+            assert_eq!(a.dev().wait(-1), Err(Error::Os(libc::EINTR)));
+            assert!(began.elapsed() < Duration::from_secs(10));
+        });
+        assert_eq!(a.dev().wait(1), Ok(false));
+    }
+}
+
+#[test]
+fn a_process_without_descriptors_cannot_open_and_loses_none_in_trying() {
+    if !alone("a_process_without_descriptors_cannot_open_and_loses_none_in_trying") {
+        return;
+    }
+    let limit = |n: u64| {
+        let l = libc::rlimit { rlim_cur: n, rlim_max: 4096 };
+        // SAFETY: a live struct.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &l) }, 0);
+    };
+    limit(4096);
+    let count = || std::fs::read_dir("/proc/self/fd").expect("/proc").count() as u64;
+    let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
+    let name = address(1);
+    let bytes = SoftDevice::memsize(&name, &config).expect("memsize");
+    let memory = Buffer::new(bytes);
+    let before = count();
+    let mut refused = 0;
+    for more in 0..30 {
+        // `count` includes the descriptor that it counts with.
+        limit(before - 1 + more);
+        // SAFETY: page-aligned memory that only this device uses until `close`.
+        let made = unsafe { SoftDevice::init(memory.as_ptr(), bytes, &name, &config) };
+        limit(4096);
+        match made {
+            Ok(dev) => {
+                // SAFETY: nothing uses the device.
+                unsafe { dev.close() };
+            }
+            Err(e) => {
+                assert!(matches!(e, Error::Os(libc::EMFILE)), "{e}");
+                refused += 1;
+            }
+        }
+        assert_eq!(count(), before, "with {more} descriptors left");
+    }
+    assert!((5..30).contains(&refused), "{refused} refusals");
+    // The address is free again, and everything works.
+    let (a, b) = (Soft::new(&name), Soft::new(&address(2)));
+    let (mut x, mut y): (End, End) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    x.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
+    assert_eq!(complete(&mut x, &mut y, 1, Duration::from_secs(10)).status, wc_status::SUCCESS);
+}
