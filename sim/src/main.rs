@@ -2,6 +2,7 @@
 
 mod buf;
 mod host;
+mod life;
 mod link;
 mod net;
 mod oracle;

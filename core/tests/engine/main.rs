@@ -3,5 +3,6 @@
 mod basic;
 mod hostile;
 mod lossy;
+mod parts;
 mod states;
 mod util;
