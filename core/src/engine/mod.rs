@@ -12,7 +12,9 @@
 
 mod control;
 mod layout;
+mod qp;
 mod qpn;
+mod report;
 mod rx;
 mod tx;
 

@@ -1,0 +1,404 @@
+//! Queue pairs: create, modify, query, destroy.
+
+use core::sync::atomic::Ordering;
+
+use super::control::MAX_DEPTH;
+use super::{Guard, Inner};
+use crate::arena::{RawSlice, Region};
+use crate::config::config_flags;
+use crate::device::async_event;
+use crate::error::{Error, Result};
+use crate::verbs::objects::{Qp, Req, Resource, Resp, WqeState, NONE};
+use crate::verbs::shared::{QpShared, Shared};
+use crate::verbs::transition;
+use crate::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpCap, QpInit};
+use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
+use crate::wire::{ack_timeout_ns, mtu_bytes, Psn};
+
+/// What a token bucket may send at once.
+const RATE_BURST: u32 = 64 << 10;
+
+impl Inner {
+    /// Puts the queues and PSNs of a QP back to where RESET has them.
+    fn reset_qp(&mut self, s: &Shared, qi: usize) {
+        let t = &mut self.transport;
+        t.stop(qi);
+        t.ready.clear(qi);
+        t.mem_wait.clear(qi);
+        t.cq_wait.clear(qi);
+        let rcq = t.qps[qi].rcq as usize;
+        // CQEs that were promised to receives which now end without one.
+        let qp = &mut t.qps[qi];
+        let fences = qp.resp.fences;
+        let promised = u32::from(qp.resp.recv.reserved)
+            + (0..qp.resp.fence_len)
+                .filter(|k| fences[(qp.resp.fence_head + k) as usize % fences.len()].wc.is_some())
+                .count() as u32;
+        t.unreserve(s, rcq as u32, promised);
+        let qp = &mut t.qps[qi];
+        let mut sq = s.sq(qi, &t.key);
+        let n = sq.len();
+        sq.release(n);
+        let at = s.sq(qi, &t.key).head();
+        if qp.srq == NONE {
+            let mut rq = s.rq(qi, &t.key);
+            let n = rq.len();
+            rq.release(n);
+        }
+        qp.wqes.fill(WqeState::default());
+        qp.req = Req { una: at, acked: at, next: at, ..Req::default() };
+        let resources = core::mem::take(&mut qp.resp.resources);
+        let jobs = core::mem::take(&mut qp.resp.jobs);
+        qp.resp = Resp { resources, jobs, ..Resp::default() };
+        qp.resp.resources.fill(Resource::default());
+        let (peer, qpn) = (qp.peer, qp.qpn);
+        qp.peer = NONE;
+        qp.events = 0;
+        t.event_qps.clear(qi);
+        if peer != NONE {
+            self.peer_put(peer);
+        }
+        self.transport.regions.unbind_qp(qpn);
+    }
+}
+
+impl Guard<'_> {
+    /// A queue pair in RESET. Returns its handle, its QPN and the sizes given.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]: PD, CQ or SRQ; [`Error::Invalid`]: type or sizes; [`Error::NoMemory`]: pool, heap, or
+    /// every QPN in its time-wait.
+    pub fn qp_create(&mut self, now: u64, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
+        let (inner, s) = self.split();
+        let config = inner.transport.config;
+        let pd = inner.transport.pd_pool.check(init.pd)?;
+        let scq = s.cq_pool.check(init.send_cq)?;
+        let rcq = s.cq_pool.check(init.recv_cq)?;
+        let srq = if init.srq == 0 { NONE } else { s.srq_pool.check(init.srq)? as u32 };
+        let known = matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD);
+        let cap = init.cap;
+        let sizes_fit = cap.max_send_wr <= MAX_DEPTH
+            && cap.max_recv_wr <= MAX_DEPTH
+            && cap.max_send_sge <= config.max_sge
+            && cap.max_recv_sge <= config.max_sge
+            && cap.max_inline_data <= config.max_inline;
+        if !known || !sizes_fit || init.qp_type == qp_type::UC && srq != NONE {
+            return Err(Error::Invalid);
+        }
+        if srq != NONE && inner.transport.srqs[srq as usize].pd != pd as u32 {
+            return Err(Error::Invalid);
+        }
+        let mut given = QpCap {
+            max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
+            max_recv_wr: if srq == NONE { cap.max_recv_wr.max(1).next_power_of_two() } else { 0 },
+            max_send_sge: cap.max_send_sge.max(1),
+            max_recv_sge: if srq == NONE { cap.max_recv_sge.max(1) } else { 0 },
+            max_inline_data: 0,
+        };
+        let stride = send_stride(given.max_send_sge, cap.max_inline_data);
+        given.max_inline_data = (stride - 64).min(config.max_inline.max(cap.max_inline_data));
+        if config.flags & config_flags::STRICT_CQ != 0 {
+            let room = |i: usize, extra: u32| {
+                inner.transport.cqs[i].depth_sum.saturating_add(extra) <= s.cqs[i].ring.capacity()
+            };
+            let both = if scq == rcq { given.max_recv_wr } else { 0 };
+            if !room(scq, given.max_send_wr + both) || !room(rcq, given.max_recv_wr) {
+                return Err(Error::Invalid);
+            }
+        }
+        if s.qp_pool.live() == s.qp_pool.capacity() {
+            let t = &mut inner.transport;
+            s.qps.grow(&mut inner.heap, |_| QpShared::default())?;
+            t.qps.grow(&mut inner.heap, |_| Qp::default())?;
+            t.wheel.grow(&mut inner.heap)?;
+            s.qp_pool.grow(&mut inner.heap)?;
+        }
+        let depth = config.max_rd_atomic as usize;
+        let rc = init.qp_type == qp_type::RC;
+        let sq_mem = inner.ring::<SendWqe>(given.max_send_wr, stride)?;
+        let mut undo = Undo { sq: Some(sq_mem), ..Undo::default() };
+        let made = (|| {
+            if srq == NONE {
+                undo.rq = Some(inner.ring::<RecvWqe>(given.max_recv_wr, recv_stride(given.max_recv_sge))?);
+            }
+            undo.wqes = Some(inner.heap.slice(given.max_send_wr as usize, WqeState::default())?);
+            if rc {
+                undo.resources = Some(inner.heap.slice(depth, Resource::default())?);
+                undo.jobs = Some(inner.heap.slice(depth * 2, Resource::default())?);
+            }
+            let qpn = inner.qpns.alloc(now)?;
+            match s.qp_pool.alloc() {
+                Ok((h, qi)) => Ok((h, qi, qpn)),
+                Err(e) => {
+                    inner.qpns.free(qpn, now, 0);
+                    Err(e)
+                }
+            }
+        })();
+        let (h, qi, qpn) = match made {
+            Ok(x) => x,
+            Err(e) => {
+                undo.give_back(inner);
+                return Err(e);
+            }
+        };
+        let q = &s.qps[qi];
+        s.install_qp(qi, sq_mem, given.max_send_wr, stride, &inner.transport.key);
+        match undo.rq {
+            Some(mem) => {
+                s.install_rq(qi, mem, given.max_recv_wr, recv_stride(given.max_recv_sge), &inner.transport.key)
+            }
+            None => s.remove_rq(qi, &inner.transport.key),
+        }
+        q.kind.store(init.qp_type, Ordering::Relaxed);
+        q.sig_all.store(init.sq_sig_all, Ordering::Relaxed);
+        q.max_send_sge.store(given.max_send_sge, Ordering::Relaxed);
+        q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
+        q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
+        let t = &mut inner.transport;
+        let mut qp = Qp {
+            live: true,
+            kind: init.qp_type,
+            qpn,
+            pd: pd as u32,
+            scq: scq as u32,
+            rcq: rcq as u32,
+            srq,
+            init: QpInit { cap: given, ..*init },
+            attr: QpAttr { cap: given, port_num: 1, ..QpAttr::default() },
+            mtu: config.max_mtu,
+            peer: NONE,
+            timeout_ns: config.deadline_ns,
+            wqes: undo.wqes.take().unwrap_or_default(),
+            sq_mem: Some(sq_mem),
+            rq_mem: undo.rq,
+            ..Qp::default()
+        };
+        qp.resp.resources = undo.resources.take().unwrap_or_default();
+        qp.resp.jobs = undo.jobs.take().unwrap_or_default();
+        t.qps[qi] = qp;
+        t.set_state(s, qi, qp_state::RESET);
+        t.by_qpn[(qpn - t.qpn_base) as usize] = qi as u32 + 1;
+        for (cq, n) in [(scq, given.max_send_wr), (rcq, given.max_recv_wr)] {
+            t.cqs[cq].users += 1;
+            t.cqs[cq].depth_sum += n;
+        }
+        t.cqs[scq].senders += 1;
+        t.pds[pd].users += 1;
+        if srq != NONE {
+            t.srqs[srq as usize].users += 1;
+        }
+        Ok((h, qpn, given))
+    }
+
+    /// Changes attributes and state of a QP.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: the transition does not exist, an attribute is missing, not allowed
+    /// or out of range; [`Error::NoMemory`]: no room for the peer. Nothing has changed then.
+    pub fn qp_modify(&mut self, now: u64, qp: Handle, attr: &QpAttr, m: u32) -> Result<()> {
+        let limits = self.limits();
+        let (inner, s) = self.split();
+        let qi = s.qp_pool.check(qp)?;
+        let q = &inner.transport.qps[qi];
+        let (from, kind) = (q.state, q.kind);
+        let to = transition::modify(kind, from, attr, m, limits)?;
+        if m & mask::AV != 0 && kind != qp_type::UD {
+            let addr = inner.address(&attr.ah)?;
+            if from == qp_state::SQD && inner.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
+                return Err(Error::Invalid);
+            }
+            let peer = inner.peer_get(addr)?;
+            let t = &mut inner.transport;
+            t.forget_inflight(qi);
+            let old = core::mem::replace(&mut t.qps[qi].peer, peer);
+            if old != NONE {
+                inner.peer_put(old);
+            }
+        }
+        let deadline = inner.transport.config.deadline_ns;
+        let t = &mut inner.transport;
+        let q = &mut t.qps[qi];
+        macro_rules! take {
+            ($($bit:ident => $field:ident),*) => { $(if m & mask::$bit != 0 { q.attr.$field = attr.$field; })* };
+        }
+        take!(ACCESS_FLAGS => qp_access_flags, PKEY_INDEX => pkey_index, PORT => port_num, QKEY => qkey, AV => ah,
+              PATH_MTU => path_mtu, TIMEOUT => timeout, RETRY_CNT => retry_cnt, RNR_RETRY => rnr_retry,
+              RQ_PSN => rq_psn, SQ_PSN => sq_psn, MAX_QP_RD_ATOMIC => max_rd_atomic, MIN_RNR_TIMER => min_rnr_timer,
+              MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, DEST_QPN => dest_qp_num, RATE_LIMIT => rate_limit_bps,
+              EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify);
+        if m & mask::PATH_MTU != 0 {
+            q.mtu = mtu_bytes(attr.path_mtu).unwrap_or(256);
+        }
+        if m & mask::TIMEOUT != 0 {
+            q.timeout_ns = ack_timeout_ns(attr.timeout).unwrap_or(deadline);
+        }
+        if m & mask::RQ_PSN != 0 {
+            q.resp.epsn = Psn::new(attr.rq_psn);
+            q.resp.ack_psn = q.resp.epsn.prev();
+        }
+        if m & mask::SQ_PSN != 0 {
+            q.req.next_psn = Psn::new(attr.sq_psn);
+            q.req.una_psn = q.req.next_psn;
+            q.req.max_psn = q.req.next_psn;
+        }
+        if m & mask::RETRY_CNT != 0 {
+            q.req.retry_left = attr.retry_cnt;
+        }
+        if m & mask::RNR_RETRY != 0 {
+            q.req.rnr_left = attr.rnr_retry;
+        }
+        if m & mask::RATE_LIMIT != 0 {
+            q.bucket.set_rate(now, attr.rate_limit_bps, RATE_BURST);
+        }
+        if to == from {
+            return Ok(());
+        }
+        match to {
+            qp_state::RESET => {
+                inner.reset_qp(s, qi);
+                let cap = inner.transport.qps[qi].init.cap;
+                inner.transport.qps[qi].attr = QpAttr { cap, port_num: 1, ..QpAttr::default() };
+                inner.transport.set_state(s, qi, to);
+            }
+            qp_state::ERR => {
+                let t = &mut inner.transport;
+                if from == qp_state::RESET {
+                    t.set_state(s, qi, to);
+                } else {
+                    if from != qp_state::ERR && !t.qps[qi].req.failed {
+                        // The program's own wish; it does not hide why the QP had failed.
+                        t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
+                    }
+                    t.enter_error(s, qi, now);
+                }
+                // A fatal event is for failures, not for what the program asked.
+                t.qps[qi].events &= !(1 << async_event::QP_FATAL);
+            }
+            qp_state::SQD => {
+                t.set_state(s, qi, to);
+                let q = &mut t.qps[qi];
+                q.req.draining = true;
+                q.attr.sq_draining = 1;
+                q.req.drain_event = attr.en_sqd_async_notify != 0 && m & mask::EN_SQD_ASYNC_NOTIFY != 0;
+                let silent = !q.req.drain_event;
+                q.req.drain_event = true;
+                t.check_drained(s, qi);
+                if silent {
+                    t.qps[qi].events &= !(1 << async_event::SQ_DRAINED);
+                    t.qps[qi].req.drain_event = false;
+                    if t.qps[qi].req.acked != t.qps[qi].req.next {
+                        t.qps[qi].attr.sq_draining = 1;
+                    }
+                }
+            }
+            _ => {
+                t.set_state(s, qi, to);
+                let q = &mut t.qps[qi];
+                q.req.draining = false;
+                q.attr.sq_draining = 0;
+                if from == qp_state::SQE {
+                    q.req.hold = Default::default();
+                    q.req.failed = false;
+                    q.req.broken = false;
+                }
+                t.ready.set(qi);
+            }
+        }
+        Ok(())
+    }
+
+    /// Attributes and creation parameters of a QP.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
+        let qi = self.shared().qp_pool.check(qp)?;
+        let q = &self.transport.qps[qi];
+        let mut attr = q.attr;
+        attr.qp_state = q.state;
+        attr.cur_qp_state = q.state;
+        attr.cap = q.init.cap;
+        // The PSNs of now, so that a connection can be moved.
+        if q.state >= qp_state::RTR {
+            attr.rq_psn = q.resp.epsn.get();
+        }
+        if q.state >= qp_state::RTS {
+            attr.sq_psn = q.req.next_psn.get();
+        }
+        if q.state == qp_state::SQD {
+            attr.sq_draining = u8::from(q.req.acked != q.req.next);
+        }
+        Ok((attr, q.init))
+    }
+
+    /// The QPN of a QP.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn qp_number(&self, qp: Handle) -> Result<u32> {
+        let qi = self.shared().qp_pool.check(qp)?;
+        Ok(self.transport.qps[qi].qpn)
+    }
+
+    /// Ends a QP. Its outstanding requests get no completions; those in CQs stay.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now.
+    pub fn qp_destroy(&mut self, now: u64, qp: Handle) -> Result<()> {
+        let (inner, s) = self.split();
+        let qi = s.qp_pool.check(qp)?;
+        s.close_qp(qi, || inner.reset_qp(s, qi))?;
+        s.qp_pool.free(qi);
+        let t = &mut inner.transport;
+        t.set_state(s, qi, qp_state::RESET);
+        let mut q = core::mem::take(&mut t.qps[qi]);
+        t.by_qpn[(q.qpn - t.qpn_base) as usize] = 0;
+        for (cq, n) in [(q.scq, q.init.cap.max_send_wr), (q.rcq, q.init.cap.max_recv_wr)] {
+            let c = &mut t.cqs[cq as usize];
+            c.users = c.users.saturating_sub(1);
+            c.depth_sum = c.depth_sum.saturating_sub(n);
+        }
+        let c = &mut t.cqs[q.scq as usize];
+        c.senders = c.senders.saturating_sub(1);
+        let pd = &mut t.pds[q.pd as usize];
+        pd.users = pd.users.saturating_sub(1);
+        if q.srq != NONE {
+            let srq = &mut t.srqs[q.srq as usize];
+            srq.users = srq.users.saturating_sub(1);
+        }
+        for mem in [q.sq_mem, q.rq_mem].into_iter().flatten() {
+            inner.heap.free(mem);
+        }
+        inner.heap.free_slice(core::mem::take(&mut q.wqes));
+        inner.heap.free_slice(core::mem::take(&mut q.resp.resources));
+        inner.heap.free_slice(core::mem::take(&mut q.resp.jobs));
+        let longest = q.timeout_ns.saturating_mul(u64::from(q.attr.retry_cnt) + 1);
+        inner.qpns.free(q.qpn, now, longest.min(4 * q.timeout_ns));
+        Ok(())
+    }
+}
+
+/// What a failed `qp_create` has to give back.
+#[derive(Default)]
+struct Undo {
+    sq: Option<Region>,
+    rq: Option<Region>,
+    wqes: Option<RawSlice<WqeState>>,
+    resources: Option<RawSlice<Resource>>,
+    jobs: Option<RawSlice<Resource>>,
+}
+
+impl Undo {
+    fn give_back(self, inner: &mut Inner) {
+        for mem in [self.sq, self.rq].into_iter().flatten() {
+            inner.heap.free(mem);
+        }
+        if let Some(x) = self.wqes {
+            inner.heap.free_slice(x);
+        }
+        for x in [self.resources, self.jobs].into_iter().flatten() {
+            inner.heap.free_slice(x);
+        }
+    }
+}
