@@ -64,6 +64,8 @@ pub struct World {
     /// Until when a host's process is stopped.
     stopped: Vec<u64>,
     stops: u32,
+    /// How often a CQ gets another size, in a million rounds.
+    resizes: u32,
     /// Completions polled but not judged, by host and CQ.
     backlog: Vec<Vec<VecDeque<Wc>>>,
     next_id: u64,
@@ -153,6 +155,7 @@ impl World {
             backlog: hosts.iter().map(|h| vec![VecDeque::new(); h.cqs.len()]).collect(),
             stopped: vec![0; n],
             stops,
+            resizes: if rng.below(4) == 0 { 20_000 } else { 0 },
             rng,
             now,
             links,
@@ -215,6 +218,14 @@ impl World {
             moved |= self.hosts[i].refill(&mut self.rng, &mut self.next_id)?;
             self.events(i)?;
             for c in 0..self.hosts[i].cqs.len() {
+                if self.rng.chance(self.resizes) {
+                    // Refused where more is in it, or promised, than would fit.
+                    let cqe = self.rng.pick(&[1, 2, 4, 16, 256]);
+                    let done = self.hosts[i].lock().cq_resize(self.hosts[i].cqs[c], cqe);
+                    if done.is_err_and(|e| e != gdrcore_core::Error::Invalid) {
+                        return Err(format!("cq_resize: {done:?}"));
+                    }
+                }
                 if self.rng.coin() {
                     let most = self.rng.range(1, 16) as usize;
                     moved |= self.poll(i, c, most)?;

@@ -4,5 +4,6 @@ mod basic;
 mod hostile;
 mod lossy;
 mod parts;
+mod slow;
 mod states;
 mod util;

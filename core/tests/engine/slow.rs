@@ -1,0 +1,142 @@
+//! Memory that answers Pending: nothing is acknowledged, completed or served before it has landed.
+
+use std::sync::Mutex;
+
+use gdrcore_core::device::MrReg;
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Token};
+use gdrcore_core::verbs::types::*;
+
+use crate::util::*;
+
+/// Memory whose placements land when the test says so.
+#[derive(Default)]
+struct Manual {
+    state: Mutex<(u64, u64, Vec<(u64, u64, Vec<u8>)>)>,
+}
+
+impl Manual {
+    /// Lets `n` placements land.
+    fn land(&self, n: usize) {
+        let mut s = self.state.lock().unwrap();
+        for _ in 0..n.min(s.2.len()) {
+            let (token, addr, bytes) = s.2.remove(0);
+            // SAFETY: the engine checked the range; the test's buffer outlives the engine.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+            s.1 = token;
+        }
+    }
+    fn waiting(&self) -> usize {
+        self.state.lock().unwrap().2.len()
+    }
+}
+
+impl Memory for Manual {
+    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8]) -> Access {
+        // SAFETY: as in `land`.
+        unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr(), dst.len()) };
+        Access::Ready
+    }
+    fn place(&self, _: u64, addr: u64, src: &[u8]) -> Access {
+        let mut s = self.state.lock().unwrap();
+        s.0 += 1;
+        let token = s.0;
+        s.2.push((token, addr, src.to_vec()));
+        Access::Pending(Token(token))
+    }
+    fn poll(&self, token: Token) -> Access {
+        if token.0 <= self.state.lock().unwrap().1 {
+            Access::Ready
+        } else {
+            Access::Pending(token)
+        }
+    }
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp) -> Result<u64, Access> {
+        Err(Access::Fault)
+    }
+}
+
+/// A pair whose second end has a slow region over its buffer.
+fn pair() -> (Net, End, End, MrReg, &'static Manual, (u64, u32)) {
+    let (net, a, b) = Net::pair(Opts { timeout: 14, ..Opts::default() });
+    let memory: &'static Manual = Box::leak(Box::default());
+    let (addr, length) = (b.buf.addr(), b.buf.len() as u64);
+    let reg = MrReg { pd: b.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
+    let key = {
+        let mut g = net.lock(&b);
+        g.register_memory(1, memory).unwrap();
+        g.mr_reg(&reg).unwrap().1.rkey
+    };
+    (net, a, b, reg, memory, (addr, key))
+}
+
+#[test]
+fn a_write_is_acknowledged_only_when_it_has_landed() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair();
+    a.buf.put(0, &pattern(1, 3000));
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 3000).key(addr, key));
+    net.run(1_000_000);
+    assert!(net.poll(0, a.scq).is_empty() && memory.waiting() == 3);
+    memory.land(2);
+    net.run(1_000_000);
+    assert!(net.poll(0, a.scq).is_empty());
+    memory.land(1);
+    net.run(1_000_000);
+    assert_eq!(net.poll(0, a.scq).len(), 1);
+    assert!(b.buf.get(0, 3000) == pattern(1, 3000));
+}
+
+#[test]
+fn receives_and_reads_behind_it_keep_their_order() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair();
+    b.buf.put(0, &[0; 5000]);
+    a.buf.put(0, &pattern(2, 1000));
+    net.recv(&b, 7, &[(100_000, 100)]);
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 1000).key(addr, key));
+    // Ordinary memory, but behind the WRITE.
+    net.post(&a, Wr::new(wr_opcode::SEND).id(2).local(&a, 0, 100));
+    net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(3).local(&a, 10_000, 1000).remote(&b, 0));
+    net.run(5_000_000);
+    assert!(net.poll(0, a.scq).is_empty() && net.poll(1, b.rcq).is_empty());
+    memory.land(9);
+    net.run(5_000_000);
+    let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
+    assert_eq!(ids, [1, 2, 3]);
+    assert_eq!(net.poll(1, b.rcq)[0].wr_id, 7);
+    assert!(a.buf.get(10_000, 1000) == pattern(2, 1000), "a READ sees the WRITE before it");
+}
+
+#[test]
+fn a_message_larger_than_the_window_goes_on_while_memory_lands() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair();
+    a.buf.put(0, &pattern(3, 2 << 20));
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 2 << 20).key(addr, key));
+    let mut wc = Vec::new();
+    for _ in 0..2000 {
+        net.run(50_000);
+        memory.land(16);
+        wc.extend(net.poll(0, a.scq));
+    }
+    assert_eq!((wc.len(), wc[0].status), (1, 0));
+    assert!(b.buf.get(0, 2 << 20) == pattern(3, 2 << 20));
+    let c = net.lock(&a).counters();
+    assert_eq!(c.retry_timeouts, 0, "{c:?}");
+}
+
+#[test]
+fn many_small_messages_wait_in_line_without_rnr() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair();
+    for i in 0..40u64 {
+        a.buf.put(i as usize * 64, &pattern(i, 64));
+        let w = Wr::new(wr_opcode::RDMA_WRITE).id(i).local(&a, i as usize * 64, 64);
+        net.post(&a, w.key(addr + i * 64, key));
+    }
+    let mut wc = Vec::new();
+    for _ in 0..400 {
+        net.run(30_000);
+        memory.land(1);
+        wc.extend(net.poll(0, a.scq));
+    }
+    assert!(wc.len() == 40 && wc.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)), "{wc:?}");
+    assert!((0..40).all(|i| b.buf.get(i * 64, 64) == pattern(i as u64, 64)));
+    assert_eq!(net.lock(&b).counters().send_rnr_err, 0);
+}
