@@ -2,6 +2,7 @@
 
 mod buf;
 mod host;
+mod life;
 mod link;
 mod net;
 mod oracle;
@@ -27,7 +28,7 @@ every completion. All that happens follows from the seed.
 
   --seed N      the world of seed N
   --seeds A..B  the worlds of seeds A to B-1
-  --count N     the worlds of seeds 0 to N-1 (default 200)
+  --count N     the worlds of seeds 0 to N-1 (default 1000)
   --verbose     print the links and every completion
 ";
 
@@ -38,7 +39,7 @@ struct Args {
 }
 
 fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
-    let mut out = Args { from: 0, to: 200, verbose: false };
+    let mut out = Args { from: 0, to: 1000, verbose: false };
     let mut args = args;
     let number = |s: &str| s.parse::<u64>().map_err(|_| format!("'{s}' is not a number"));
     while let Some(arg) = args.next() {

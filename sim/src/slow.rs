@@ -78,6 +78,11 @@ impl Slow {
         Slow { state: Mutex::new(state), now: AtomicU64::new(0) }
     }
 
+    /// The longest that an access takes.
+    pub fn delay_ns(&self) -> u64 {
+        self.with(|s, _| s.delay_ns)
+    }
+
     /// Tells the time.
     pub fn set_now(&self, now: u64) {
         self.now.store(now, Ordering::Relaxed);

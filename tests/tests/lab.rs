@@ -229,3 +229,38 @@ fn a_learner_is_told_which_exercise_is_next() {
         }
     }
 }
+
+#[test]
+fn the_application_says_what_is_wrong() {
+    let lab = match Lab::new(1) {
+        Ok(lab) => lab,
+        Err(why) => skip!("no namespaces: {why}"),
+    };
+    let program = library::examples().join("lab/solution");
+    let try_with = |arguments: &[&str]| run(lab.command(0, &program).args(arguments), 60);
+    for (arguments, code, said) in [
+        (&[][..], 2, "-a"),
+        (&["-a", "127.0.0.1", "-s", "0"], 2, "--size"),
+        (&["-a", "127.0.0.1", "-i", "4294967296"], 2, "--immediate"),
+        (&["-a", "127.0.0.1", "127.0.0.2", "127.0.0.3"], 2, "at most one address"),
+        (&["-a", "nobody.invalid"], 1, "'nobody.invalid'"),
+        (&["-a", "192.0.2.77"], 1, "no interface of this machine has 192.0.2.77"),
+        (&["-a", "127.0.0.1", "-w", "/nowhere/at.all"], 1, "cannot open device"),
+    ] {
+        let done = try_with(arguments);
+        assert!(done.code() == Some(code) && done.output.contains(said), "{arguments:?}: {done:?}");
+    }
+    // Blocks of different sizes, of one packet, and of one byte more.
+    for (server, client, good) in
+        [("8192", "8191", false), ("4096", "4096", true), ("4097", "4097", true), ("1", "1", true)]
+    {
+        let waiting = Running::start(lab.command(0, &program).args(["-a", "127.0.0.1", "-s", server]));
+        let done = try_with(&["-a", "127.0.0.2", "-s", client, "127.0.0.1"]);
+        let waited = waiting.finish(Duration::from_secs(30));
+        assert!(done.ok() == good && waited.ok() == good, "{server} {client}: {done:?} {waited:?}");
+        assert!(
+            good || done.output.contains("another size") || waited.output.contains("another size"),
+            "{done:?} {waited:?}"
+        );
+    }
+}

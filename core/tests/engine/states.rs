@@ -1,0 +1,220 @@
+//! Deadlines, retries, states of QPs, events.
+
+use gdrcore_core::device::async_event;
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::*;
+use gdrcore_core::Error;
+
+use crate::util::*;
+
+fn write(a: &End, b: &End) -> Wr {
+    Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 100).remote(b, 0)
+}
+
+#[test]
+fn a_silent_peer_ends_every_operation_in_time() {
+    for (timeout, retry) in [(8u8, 0u8), (8, 7), (14, 3)] {
+        for opcode in [wr_opcode::SEND, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ] {
+            let (mut net, a, b) = Net::pair(Opts { timeout, retry, ..Opts::default() });
+            net.tap = Some(Box::new(|_, _| Fate::Drop));
+            let start = net.now;
+            net.post(&a, Wr::new(opcode).id(1).local(&a, 0, 100_000).remote(&b, 0));
+            net.post(&a, write(&a, &b).id(2));
+            let wc = net.wait(a.host, a.scq, 2);
+            assert_eq!((wc[0].wr_id, wc[0].status), (1, wc_status::RETRY_EXC_ERR));
+            assert_eq!((wc[1].wr_id, wc[1].status), (2, wc_status::WR_FLUSH_ERR));
+            let spent = net.now - start;
+            let least = (4096u64 << timeout) * (u64::from(retry) + 1);
+            assert!(spent >= least && spent < least + least / 10 + 1_000_000, "{spent} of {least}");
+            let cause = net.lock(&a).qp_cause(a.qp).unwrap();
+            assert_eq!((cause.code, cause.arg1), (CauseCode::RetryExceeded as u32, retry.into()));
+        }
+    }
+}
+
+#[test]
+fn without_a_timeout_the_configured_deadline_ends_it() {
+    let (mut net, a, b) = Net::pair(Opts { timeout: 0, ..Opts::default() });
+    net.tap = Some(Box::new(|_, _| Fate::Drop));
+    let start = net.now;
+    let wc = net.run_one(&a, write(&a, &b));
+    assert_eq!((wc.status, wc.vendor_err), (wc_status::RETRY_EXC_ERR, CauseCode::Deadline as u32));
+    let spent = net.now - start;
+    assert!((30_000_000_000..31_000_000_000).contains(&spent), "{spent}");
+}
+
+#[test]
+fn no_receive_ends_by_the_rnr_counter_or_waits_for_ever() {
+    let (mut net, a, b) = Net::pair(Opts { rnr: 2, ..Opts::default() });
+    let wc = net.run_one(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 10));
+    assert_eq!(wc.status, wc_status::RNR_RETRY_EXC_ERR);
+    assert_eq!(net.lock(&b).counters().send_rnr_err, 3);
+    assert_eq!(net.state(&b), qp_state::RTS);
+
+    let (mut net, a, b) = Net::pair(Opts { rnr: 7, rnr_timer: 20, ..Opts::default() });
+    a.buf.put(0, b"at last");
+    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 7));
+    net.run(60_000_000_000);
+    assert!(net.poll(0, a.scq).is_empty() && net.state(&a) == qp_state::RTS);
+    net.recv(&b, 1, &[(0, 10)]);
+    assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
+    assert!(b.buf.get(0, 7) == b"at last");
+    net.wait(b.host, b.rcq, 1);
+}
+
+#[test]
+fn to_err_flushes_both_queues_in_order_and_later_posts_too() {
+    for loopback in [false, true] {
+        let (mut net, a, b) = Net::pair(Opts { loopback, ..Opts::default() });
+        net.tap = Some(Box::new(|_, _| Fate::Drop));
+        for i in 0..10 {
+            net.post(&a, write(&a, &b).id(i).flags(0));
+            net.recv(&a, 100 + i, &[(0, 10)]);
+        }
+        if !loopback {
+            net.exchange();
+        }
+        net.to_state(&a, qp_state::ERR).unwrap();
+        net.post(&a, write(&a, &b).id(10));
+        net.recv(&a, 110, &[(0, 10)]);
+        net.settle();
+        for (cq, first) in [(a.scq, 0), (a.rcq, 100)] {
+            let wc = net.poll(a.host, cq);
+            let ids: Vec<u64> = wc.iter().map(|w| w.wr_id).collect();
+            assert_eq!(ids, (first..=first + 10).collect::<Vec<u64>>());
+            assert!(wc.iter().all(|w| w.status == wc_status::WR_FLUSH_ERR && w.qp_num == a.qpn));
+        }
+        // No fatal event for what the program asked for.
+        assert!(net.lock(&a).take_async_event().is_none());
+        net.to_state(&a, qp_state::RESET).unwrap();
+        assert_eq!(err(net.try_post(&a, write(&a, &b))), Error::Invalid);
+    }
+}
+
+#[test]
+fn a_qp_works_again_after_reset() {
+    let o = Opts { timeout: 8, retry: 1, ..Opts::default() };
+    let (mut net, a, b) = Net::pair(o);
+    for round in 0..5 {
+        net.tap = Some(Box::new(|_, _| Fate::Drop));
+        assert_eq!(net.run_one(&a, write(&a, &b)).status, wc_status::RETRY_EXC_ERR);
+        net.tap = None;
+        net.to_state(&a, qp_state::RESET).unwrap();
+        net.to_state(&b, qp_state::RESET).unwrap();
+        net.connect(&a, &b, &o);
+        net.connect(&b, &a, &o);
+        a.buf.put(0, &pattern(round, 100));
+        net.ok(&a, write(&a, &b));
+        assert!(b.buf.get(0, 100) == pattern(round, 100));
+    }
+}
+
+#[test]
+fn sqd_drains_tells_and_goes_on() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    net.tap = Some(Box::new(|_, _| Fate::Drop));
+    net.post(&a, write(&a, &b).id(1));
+    net.exchange();
+    net.tap = None;
+    let attr = QpAttr { qp_state: qp_state::SQD, en_sqd_async_notify: 1, ..QpAttr::default() };
+    net.modify(&a, &attr, qp_attr_mask::STATE | qp_attr_mask::EN_SQD_ASYNC_NOTIFY).unwrap();
+    net.post(&a, write(&a, &b).id(2));
+    assert_eq!(net.lock(&a).qp_query(a.qp).unwrap().0.sq_draining, 1);
+    assert!(net.lock(&a).take_async_event().is_none());
+    net.run(100_000_000);
+    let wc = net.poll(0, a.scq);
+    assert_eq!((wc.len(), wc[0].wr_id, wc[0].status), (1, 1, 0), "what had begun ends, nothing new begins");
+    let event = net.lock(&a).take_async_event().unwrap();
+    assert_eq!((event.event, event.handle), (async_event::SQ_DRAINED, a.qp));
+    assert_eq!(net.lock(&a).qp_query(a.qp).unwrap().0.sq_draining, 0);
+    net.to_state(&a, qp_state::RTS).unwrap();
+    assert_eq!(net.wait(0, a.scq, 1)[0].wr_id, 2);
+}
+
+#[test]
+fn a_failed_datagram_leaves_the_receive_side_alive() {
+    let o = Opts { kind: qp_type::UD, ..Opts::default() };
+    let (mut net, a, b) = Net::pair(o);
+    let ah = net.ah(&a, &b);
+    let send = |ah, len| Wr::new(wr_opcode::SEND).local(&a, 0, len).ud(ah, b.qpn, 0x1111);
+    net.post(&a, send(ah, 10).id(1));
+    net.post(&a, send(ah ^ (1 << 40), 10).id(2));
+    net.post(&a, send(ah, 10).id(3));
+    let wc = net.wait(0, a.scq, 3);
+    let got: Vec<_> = wc.iter().map(|w| (w.wr_id, w.status)).collect();
+    assert_eq!(got, [(1, 0), (2, wc_status::LOC_QP_OP_ERR), (3, wc_status::WR_FLUSH_ERR)]);
+    assert_eq!(net.state(&a), qp_state::SQE);
+    // It still receives.
+    let back = net.ah(&b, &a);
+    net.recv(&a, 9, &[(0, 100)]);
+    net.ok(&b, Wr::new(wr_opcode::SEND).local(&b, 0, 10).ud(back, a.qpn, 0x1111));
+    assert_eq!(net.wait(0, a.rcq, 1)[0].wr_id, 9);
+    // And it sends again after SQE to RTS.
+    net.to_state(&a, qp_state::RTS).unwrap();
+    net.recv(&b, 1, &[(0, 100)]);
+    net.ok(&a, send(ah, 10));
+    let long = net.run_one(&a, send(ah, 4097));
+    assert_eq!(long.status, wc_status::LOC_LEN_ERR);
+}
+
+#[test]
+fn armed_queues_raise_once_and_solicited_only_for_solicited() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let send = |net: &mut Net, flags| {
+        net.recv(&b, 1, &[(0, 10)]);
+        net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 1).add_flags(flags));
+        let event = net.lock(&b).take_cq_event();
+        (event, net.poll(1, b.rcq).len())
+    };
+    assert_eq!(send(&mut net, 0), (None, 1));
+    assert!(!net.hosts[1].engine.arm_cq(b.rcq, false).unwrap());
+    assert_eq!(send(&mut net, 0), (Some(b.rcq), 1));
+    assert_eq!(send(&mut net, 0), (None, 1));
+    net.hosts[1].engine.arm_cq(b.rcq, true).unwrap();
+    assert_eq!(send(&mut net, 0), (None, 1));
+    assert_eq!(send(&mut net, send_flags::SOLICITED), (Some(b.rcq), 1));
+    // An error counts as solicited. Arming with completions there says so.
+    net.hosts[1].engine.arm_cq(b.rcq, true).unwrap();
+    net.recv(&b, 2, &[(0, 10)]);
+    net.to_state(&b, qp_state::ERR).unwrap();
+    assert_eq!(net.lock(&b).take_cq_event(), Some(b.rcq));
+    assert!(net.hosts[1].engine.arm_cq(b.rcq, false).unwrap());
+}
+
+#[test]
+fn small_queues_wait_and_lose_nothing() {
+    for loopback in [false, true] {
+        let (mut net, a, b) = Net::pair(Opts { cqe: 1, loopback, rnr_timer: 1, ..Opts::default() });
+        for i in 0..40 {
+            net.recv(&b, i, &[(0, 2000)]);
+            net.post(&a, Wr::new(wr_opcode::SEND).id(i).local(&a, 0, 2000));
+        }
+        let (mut sent, mut got) = (0, 0);
+        for _ in 0..10_000 {
+            net.run(20_000);
+            for w in net.poll(a.host, a.scq) {
+                assert_eq!((w.wr_id, w.status), (sent, 0));
+                sent += 1;
+            }
+            for w in net.poll(b.host, b.rcq) {
+                assert_eq!((w.wr_id, w.status), (got, 0));
+                got += 1;
+            }
+        }
+        assert_eq!((sent, got), (40, 40));
+    }
+}
+
+#[test]
+fn a_cq_can_be_resized_while_it_holds_completions() {
+    let (mut net, a, b) = Net::pair(Opts { cqe: 4, ..Opts::default() });
+    for i in 0..20 {
+        net.post(&a, write(&a, &b).id(i));
+    }
+    net.run(1_000_000);
+    assert_eq!(err(net.lock(&a).cq_resize(a.scq, 2)), Error::Invalid);
+    assert_eq!(net.lock(&a).cq_resize(a.scq, 32).unwrap(), 32);
+    net.run(1_000_000);
+    let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
+    assert_eq!(ids, (0..20).collect::<Vec<u64>>());
+}

@@ -1,0 +1,159 @@
+//! The life of a link: made, failed, drained, checked, made anew.
+
+use gdrcore_core::verbs::types::*;
+
+use crate::host::Host;
+use crate::link::{index, Link, GAP, GRH};
+use crate::rng::Rng;
+
+impl Link {
+    /// Makes both QPs and takes them to RTS.
+    pub fn connect(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) {
+        for i in 0..2 {
+            let e = &mut self.ends[i];
+            let h = &hosts[e.host];
+            let mut g = h.lock();
+            let cap = QpCap {
+                max_send_wr: self.plan.depth as u32,
+                max_recv_wr: self.plan.recvs as u32,
+                max_send_sge: self.plan.sge,
+                max_recv_sge: self.plan.sge,
+                max_inline_data: 128,
+            };
+            let srq = match &h.shared {
+                Some(shared) if self.plan.srq[i] => shared.srq,
+                _ => 0,
+            };
+            let (send_cq, recv_cq) = (h.cqs[e.cqs[0]], h.cqs[e.cqs[1]]);
+            let init = QpInit { pd: h.pd, send_cq, recv_cq, srq, qp_type: self.plan.kind, sq_sig_all: 0, cap };
+            let (qp, qpn, _) = g.qp_create(now, &init).expect("room for a QP");
+            (e.qp, e.qpn) = (qp, qpn);
+            let (mw, key) = g.mw_alloc(h.pd, 2).expect("room for a window");
+            e.mw = (mw, key, false);
+        }
+        let psn = [rng.next() as u32 & 0xff_ffff, rng.next() as u32 & 0xff_ffff];
+        for i in 0..2 {
+            self.rise(hosts, i, psn, now);
+        }
+        for e in &mut self.ends {
+            e.word = 0;
+        }
+        for i in 0..2 {
+            let at = self.word_at();
+            self.ends[i].win.buf.put(at, &0u64.to_ne_bytes());
+        }
+    }
+
+    fn rise(&mut self, hosts: &[Host], i: usize, psn: [u32; 2], now: u64) {
+        use qp_attr_mask as m;
+        let (kind, plan) = (self.plan.kind, self.plan);
+        let (rc, ud) = (kind == qp_type::RC, kind == qp_type::UD);
+        let to = &hosts[self.ends[1 - i].host];
+        let mut attr = QpAttr {
+            qp_state: qp_state::INIT,
+            port_num: 1,
+            qkey: 0x2222,
+            qp_access_flags: crate::host::ALL,
+            path_mtu: plan.mtu,
+            dest_qp_num: self.ends[1 - i].qpn,
+            rq_psn: psn[1 - i],
+            sq_psn: psn[i],
+            max_dest_rd_atomic: plan.rd_atomic,
+            max_rd_atomic: plan.rd_atomic,
+            min_rnr_timer: 1,
+            timeout: plan.timeout,
+            retry_cnt: plan.retry,
+            rnr_retry: plan.rnr,
+            ah: AhAttr { dgid: to.addr.gid, ..AhAttr::default() },
+            ..QpAttr::default()
+        };
+        let e = &mut self.ends[i];
+        let h = &hosts[e.host];
+        let mut g = h.lock();
+        let own = if ud { m::QKEY } else { m::ACCESS_FLAGS };
+        let mut step = |g: &mut gdrcore_core::engine::Guard<'_>, state, mask| {
+            attr.qp_state = state;
+            g.qp_modify(now, e.qp, &attr, m::STATE | mask).expect("a legal transition");
+        };
+        step(&mut g, qp_state::INIT, m::PKEY_INDEX | m::PORT | own);
+        let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
+        let reliable = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+        step(&mut g, qp_state::RTR, if ud { 0 } else { connected } | if rc { reliable } else { 0 });
+        let reliable = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
+        step(&mut g, qp_state::RTS, m::SQ_PSN | if rc { reliable } else { 0 });
+        if ud && e.ah == 0 {
+            e.ah = g.ah_create(h.pd, &attr.ah).expect("room for an AH");
+        }
+    }
+
+    /// Moves both QPs to ERR: what is under way flushes.
+    pub fn begin_end(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
+        self.ending = true;
+        for e in &mut self.ends {
+            e.failed = true;
+            let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+            let done = hosts[e.host].lock().qp_modify(now, e.qp, &attr, qp_attr_mask::STATE);
+            done.map_err(|err| format!("to ERR: {err:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Once everything has flushed: checks what is left, and makes both QPs anew. True: it did.
+    pub fn finish_end(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) -> Result<bool, String> {
+        for i in 0..2 {
+            let e = &self.ends[i];
+            let h = &hosts[e.host];
+            let shared = h.engine.shared();
+            let drained = |c: usize| shared.cqs[index(h.cqs[c])].ring.is_empty();
+            let received = if self.plan.srq[i] { e.last_wqe } else { e.posted.is_empty() };
+            if !received || !e.cqs.iter().all(|&c| drained(c)) || !shared.qps[index(e.qp)].sq.is_empty() {
+                return Ok(false);
+            }
+            // What is left ended well and silently before the failure.
+            if e.ops.iter().any(|op| op.signaled || e.broken) {
+                return Err(format!("end {i}: {:?} was never completed", e.ops));
+            }
+            while let Some(op) = self.ends[i].ops.pop_front() {
+                self.ends[i].ended[0] += 1;
+                self.check_op(i, &op)?;
+            }
+        }
+        self.destroy(hosts, now)?;
+        let slots = self.slots;
+        for i in 0..2 {
+            let stride = self.stride;
+            let e = &mut self.ends[i];
+            hosts[e.host].slow.flush();
+            for s in 0..slots {
+                let at = s * stride;
+                let most = stride - GAP - GRH;
+                if let Some(x) = e.win.buf.touched(at + most, GAP + GRH) {
+                    return Err(format!("slot {s}: byte {x} behind it was touched"));
+                }
+            }
+            for area in [&e.src, &e.win, &e.rcv] {
+                area.buf.fill(0, area.buf.len(), crate::buf::BACKGROUND);
+                if area.mr.provider != 0 {
+                    hosts[e.host].slow.forget(area.buf.addr(), area.buf.len());
+                }
+            }
+            e.expected.clear();
+            (e.got, e.sent) = (0, 0);
+            (e.failed, e.broken, e.last_wqe) = (false, false, false);
+        }
+        self.ending = false;
+        self.remade += 1;
+        self.connect(hosts, rng, now);
+        Ok(true)
+    }
+
+    /// Destroys both QPs and what goes with them.
+    pub fn destroy(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
+        for e in &mut self.ends {
+            let mut g = hosts[e.host].lock();
+            g.qp_destroy(now, e.qp).map_err(|err| format!("qp_destroy: {err:?}"))?;
+            g.mw_dealloc(e.mw.0).map_err(|err| format!("mw_dealloc: {err:?}"))?;
+        }
+        Ok(())
+    }
+}
