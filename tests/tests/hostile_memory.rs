@@ -79,6 +79,11 @@ fn stream_until_gone(x: &dyn Device, y: &dyn Device, op: Op, whose: Whose, how: 
         assert!(Instant::now() < end, "{op:?} {whose:?} {how:?}: {posted} posted, no error");
     }
     assert!(gone, "{op:?} {whose:?}: failed too early with {here:?}");
+    if here == Some(wc_status::RETRY_EXC_ERR) {
+        // Not what any caller expects: said here, where both ends are at hand.
+        println!("{op:?} {whose:?} {how:?}: {:?} {:?}", a.dev.qp_counters(a.qp), a.dev.qp_query(a.qp));
+        println!("{:?} {:?} {:?}", b.dev.qp_cause(b.qp), b.dev.qp_counters(b.qp), b.dev.qp_query(b.qp));
+    }
     for _ in 0..50 {
         a.poll();
         b.poll();

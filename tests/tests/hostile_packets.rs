@@ -305,3 +305,42 @@ fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
     }
     assert!(peer_socket.recv_from(&mut [0u8; 64]).is_err(), "an answer to a stranger's packet");
 }
+
+#[test]
+fn a_nak_about_an_old_answer_follows_the_peer_to_what_it_asks_now() {
+    let x = address(1);
+    let dx = Soft::new(&x);
+    let at = plain(&address(2));
+    let peer_socket = UdpSocket::bind(at).expect("a socket");
+    peer_socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+    let mut a = End::new(dx.dev(), Shape::default()).expect("an end");
+    let mut peer = Address { qpn: 0x99, psn: 70, ..Address::default() };
+    peer.ah = a.own.ah;
+    peer.ah.dgid[12..].copy_from_slice(&octets(at));
+    peer.ah.udp_port = at.port();
+    a.connect(peer).expect("connect");
+    // READs of four bytes; the answer's opcode, PSN and syndrome.
+    let ask = |psn: u32| {
+        let mut p = bth(0x0C, 0x40, a.own.qpn, true, psn);
+        p.extend_from_slice(&a.own.addr.to_be_bytes());
+        p.extend_from_slice(&a.own.rkey.to_be_bytes());
+        p.extend_from_slice(&4u32.to_be_bytes());
+        send_valid(&peer_socket, plain(&x), &mut p);
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut heard = [0u8; 64];
+        loop {
+            dx.dev().progress().expect("progress");
+            if peer_socket.recv_from(&mut heard).is_ok() {
+                break (heard[0], heard[11], heard[12]);
+            }
+            assert!(Instant::now() < end, "PSN {psn}: no answer");
+        }
+    };
+    assert_eq!(ask(70), (0x10, 70, 0x1F));
+    assert_eq!(ask(71), (0x10, 71, 0x1F));
+    a.dev.mr_dereg(a.mr).expect("mr_dereg");
+    // A late copy of the first request meets a key that is gone; the peer itself is past it and does not mind that NAK.
+    assert_eq!(ask(70), (0x11, 70, 0x62));
+    assert_eq!(ask(72), (0x11, 72, 0x62));
+    assert_eq!(ask(75), (0x11, 72, 0x62), "never beyond what was expected");
+}

@@ -89,9 +89,7 @@ impl Transport {
                 Some(_) => {
                     self.note(qi, now, CauseCode::PeerUsedBadKey, 0, u64::from(job.rkey), job.va);
                     let psn = job.psn.add(job.sent + packets);
-                    let resp = &mut self.qps[qi].resp;
-                    resp.epsn = psn;
-                    self.owe_fatal_nak(qi, NakCode::RemoteAccess);
+                    self.owe_fatal_nak(qi, NakCode::RemoteAccess, psn);
                     self.enter_error(s, qi, now);
                     return Sent::Idle;
                 }
@@ -118,7 +116,7 @@ impl Transport {
             if resp.fence_len > 0 && qp.state != qp_state::ERR {
                 return true;
             }
-            let mut psn = resp.epsn;
+            let mut psn = if resp.fatal_nak.is_some() { resp.fatal_psn } else { resp.epsn };
             if qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
                 // What had not landed in slow memory when the QP failed is not acknowledged.
                 psn = resp.ack_psn.next();

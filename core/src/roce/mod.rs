@@ -191,17 +191,24 @@ impl Transport {
         if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
             return false;
         }
-        qp.resp.nak_owed = Some(syndrome);
+        let resp = &mut qp.resp;
+        resp.nak_owed = Some(syndrome);
+        // The answer that failed may have been one that the peer no longer waits for; a NAK behind what it asks for now
+        // would mean nothing to it. Everything before the expected PSN was executed.
+        if run.psn.diff(resp.fatal_psn) > 0 {
+            resp.fatal_psn = if run.psn.diff(resp.epsn) < 0 { run.psn } else { resp.epsn };
+        }
         self.ready.set(qi);
         true
     }
 
-    /// Owes the peer a NAK that ends the connection.
-    pub(crate) fn owe_fatal_nak(&mut self, qi: usize, code: crate::wire::NakCode) {
+    /// Owes the peer a NAK that ends the connection at a PSN.
+    pub(crate) fn owe_fatal_nak(&mut self, qi: usize, code: crate::wire::NakCode, psn: crate::wire::Psn) {
         let syndrome = crate::wire::Syndrome::Nak(code).byte();
         let resp = &mut self.qps[qi].resp;
         resp.nak_owed = Some(syndrome);
         resp.fatal_nak = Some(syndrome);
+        resp.fatal_psn = psn;
         self.ready.set(qi);
     }
 

@@ -555,7 +555,8 @@ impl Transport {
                         wc.vendor_err = CauseCode::LocalMemoryGone as u32;
                         self.push_reserved(s, qi, wc, false);
                     }
-                    self.owe_fatal_nak(qi, crate::wire::NakCode::RemoteOperation);
+                    let psn = self.qps[qi].resp.epsn;
+                    self.owe_fatal_nak(qi, NakCode::RemoteOperation, psn);
                     self.enter_error(s, qi, now);
                     return false;
                 }

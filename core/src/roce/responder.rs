@@ -123,7 +123,8 @@ impl Transport {
         let qp = &mut self.qps[qi];
         qp.counters.send_nak_err += 1;
         self.counters.send_nak_err += 1;
-        self.owe_fatal_nak(qi, code);
+        let psn = qp.resp.epsn;
+        self.owe_fatal_nak(qi, code, psn);
         let event = if code == NakCode::RemoteAccess { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
         self.enter_error(s, qi, now);
         self.raise_qp(s, qi, event);

@@ -224,6 +224,8 @@ pub struct Resp {
     pub nak_owed: Option<u8>,
     /// The NAK that ended the connection, to be said again when the peer did not hear it.
     pub fatal_nak: Option<u8>,
+    /// Its PSN.
+    pub fatal_psn: Psn,
     /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
     pub nak_sent: bool,
     /// A request was dropped for want of a place; a sequence NAK is owed once there is one.
