@@ -11,22 +11,31 @@ use crate::util::*;
 /// Memory whose placements land when the test says so.
 #[derive(Default)]
 struct Manual {
-    state: Mutex<(u64, u64, Vec<(u64, u64, Vec<u8>)>)>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The last token given, and the last that has landed.
+    given: u64,
+    landed: u64,
+    /// Token, address, bytes.
+    waiting: Vec<(u64, u64, Vec<u8>)>,
 }
 
 impl Manual {
     /// Lets `n` placements land.
     fn land(&self, n: usize) {
         let mut s = self.state.lock().unwrap();
-        for _ in 0..n.min(s.2.len()) {
-            let (token, addr, bytes) = s.2.remove(0);
+        for _ in 0..n.min(s.waiting.len()) {
+            let (token, addr, bytes) = s.waiting.remove(0);
             // SAFETY: the engine checked the range; the test's buffer outlives the engine.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
-            s.1 = token;
+            s.landed = token;
         }
     }
     fn waiting(&self) -> usize {
-        self.state.lock().unwrap().2.len()
+        self.state.lock().unwrap().waiting.len()
     }
 }
 
@@ -38,13 +47,13 @@ impl Memory for Manual {
     }
     fn place(&self, _: u64, addr: u64, src: &[u8]) -> Access {
         let mut s = self.state.lock().unwrap();
-        s.0 += 1;
-        let token = s.0;
-        s.2.push((token, addr, src.to_vec()));
+        s.given += 1;
+        let token = s.given;
+        s.waiting.push((token, addr, src.to_vec()));
         Access::Pending(Token(token))
     }
     fn poll(&self, token: Token) -> Access {
-        if token.0 <= self.state.lock().unwrap().1 {
+        if token.0 <= self.state.lock().unwrap().landed {
             Access::Ready
         } else {
             Access::Pending(token)
