@@ -181,7 +181,7 @@ def main():
     when = f"{began:%Y-%m-%d}, {dict(facts)['commit']}"
     os.makedirs(args.out, exist_ok=True)
     histograms = [(results.labels["lat", key], report.merged(results.rounds["lat", key]))
-                  for key in ("send", "echo_ack", "echo") if ("lat", key) in results.rounds]
+                  for key in ("send", "echo_ack", "ack_echo", "echo") if ("lat", key) in results.rounds]
     points = [(results.labels["lat", "ucx_tcp"], [(50, results.typical("ucx_tcp")), (99, results.get("lat", "ucx_tcp", "p99_us"))])
               ] if ("lat", "ucx_tcp") in results.rounds else []
     curves = [(label, results.curve(key)) for key, label in
