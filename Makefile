@@ -23,7 +23,7 @@ FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUD
 	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|g' -e 's|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|g' \
 	-e 's|@INCLUDE_FROM_CMAKE@|$(INCLUDE_FROM_CMAKE)|g'
 
-.PHONY: all lib header examples demo test install uninstall clean help
+.PHONY: all lib header examples demo test compare install uninstall clean help
 
 all: lib examples ## Build the library and the C examples.
 
@@ -44,6 +44,11 @@ demo: ## Build, then run the main job: router, client and peer, and a 1 GiB file
 test: ## Install (as root) or name what the tests need, then run all of them.
 	@scripts/deps.sh test
 	@scripts/test.sh
+
+compare: ## Measure against bare sockets, UCX, libfabric, iperf3, rsync and nc; write bench/RESULTS.md and figures.
+	@scripts/deps.sh compare
+	@$(MAKE) --no-print-directory all
+	python3 -B bench/compare --bin "$(BIN)" $(COMPARE_ARGS)
 
 install: lib ## Install library, header, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: deps.sh demo|test
+# Usage: deps.sh demo|test|compare
 # Sees to what the build and the tests need. As root on a system with apt it installs what is missing;
 # otherwise it names it. A missing tool of the tests is no error: its tests skip and say so.
 set -u
@@ -16,10 +16,11 @@ if [ ${#missing_hard[@]} -gt 0 ]; then
     printf '  %s\n' "${missing_hard[@]}" >&2
     exit 1
 fi
-[ "$what" = test ] || exit 0
+case $what in test | compare) ;; *) exit 0 ;; esac
 
 # Each line: how to see that it is there | Debian package | what it is for.
 needs() {
+    [ "$what" = test ] || { needs_compare; return; }
     cat <<'EOF'
 command -v tshark|tshark|tshark and dumpcap read and record captures
 command -v tcpdump|tcpdump|the lab's captures
@@ -36,6 +37,19 @@ test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverb
 EOF
 }
 
+# The peers of `make compare`; what is missing is left out of the table.
+needs_compare() {
+    cat <<'EOF'
+command -v python3|python3|runs the comparison
+command -v ucx_perftest|ucx-utils|UCX
+command -v fi_pingpong|libfabric-bin|libfabric
+command -v iperf3|iperf3|a TCP stream
+command -v rsync|rsync|file copy
+command -v nc|netcat-openbsd|file copy
+command -v strace|strace|system calls of the file copies
+EOF
+}
+
 packages=()
 while IFS='|' read -r check package why; do
     if ! sh -c "$check" >/dev/null 2>&1; then
@@ -49,9 +63,9 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
     { timeout 300 apt-get update -q && timeout 600 apt-get install -q -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1 ||
-        { tail -n 5 "$log"; printf 'apt could not install: %s; the tests that need them skip\n' "${packages[*]}"; }
+        { tail -n 5 "$log"; printf 'apt could not install: %s; what needs them is skipped\n' "${packages[*]}"; }
     rm -f "$log"
 else
-    printf 'the tests that need them skip; to run those too: sudo apt-get install --no-install-recommends %s\n' "${packages[*]}"
+    printf 'what needs them is skipped; to have it: sudo apt-get install --no-install-recommends %s\n' "${packages[*]}"
 fi
 exit 0

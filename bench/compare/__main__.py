@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""`make compare`: gdrcore against bare sockets and its peers, alternating, in one bounded run."""
+
+import argparse
+import datetime
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import contestants
+import draw
+import files
+import proc
+import report
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def shell(*command):
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def first_line(path, field):
+    try:
+        return next(line.split(":", 1)[1].strip() for line in open(path) if line.startswith(field))
+    except (OSError, StopIteration):
+        return "unknown"
+
+
+def busy(seconds=1.0):
+    """The share of the CPUs that other programs take, while we do nothing."""
+    def ticks():
+        values = [int(v) for v in open("/proc/stat").readline().split()[1:9]]
+        return sum(values), values[3] + values[4]
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    total_after, idle_after = ticks()
+    return 1 - (idle_after - idle) / max(1, total_after - total)
+
+
+def facts_of(args, load_before, busy_before, began):
+    commit = shell("git", "rev-parse", "--short=12", "HEAD") or "unknown"
+    changed = [line for line in shell("git", "status", "--porcelain", "--untracked-files=no").splitlines()
+               if not line[2:].strip().startswith(("bench/RESULTS.md", "bench/latency.svg", "bench/bandwidth.svg"))]
+    load = lambda values: " ".join(f"{v:.2f}" for v in values)
+    versions = [f"{name} {text}" for name, text in (
+        ("UCX", " ".join(next(iter(shell("ucx_info", "-v").splitlines()), "").split()[-1:])),
+        ("libfabric", next((l.split(":")[1].strip() for l in shell("fi_info", "--version").splitlines() if "libfabric:" in l), "")),
+        ("iperf3", " ".join(shell("iperf3", "--version").split()[1:2])),
+        ("rsync", " ".join(shell("rsync", "--version").split()[2:3]))) if text]
+    busy_after = busy()
+    quiet = "" if max(busy_before, busy_after) < 0.1 else ": take the figures with care"
+    return [
+        ("date", began.strftime("%Y-%m-%d %H:%M UTC")),
+        ("commit", commit + (" with local changes" if changed else "")),
+        ("machine", f"{first_line('/proc/cpuinfo', 'model name')}, {os.cpu_count()} CPUs, "
+                    f"{int(first_line('/proc/meminfo', 'MemTotal').split()[0]) // 1048576} GiB"),
+        ("kernel", f"{platform.system()} {platform.release()} {platform.machine()}"),
+        ("socket buffers", "default " + open("/proc/sys/net/core/rmem_default").read().strip() + " bytes"),
+        ("cores", "server %d, client %d" % proc.cores()),
+        ("load average before", load(load_before)),
+        ("load average after", load(os.getloadavg())),
+        ("CPUs busy with other programs", f"{busy_before:.0%} before, {busy_after:.0%} after{quiet}"),
+        ("rounds", f"{args.rounds}, counts x {args.scale:g}"),
+        ("peers", ", ".join(versions) or "none installed"),
+    ]
+
+
+class Run:
+    """The phases, within one budget of time."""
+
+    def __init__(self, args):
+        self.args, self.results = args, report.Results()
+        self.begun = self.end = time.monotonic()
+        self.failures = 0
+
+    def take(self, phase, entry, name=""):
+        key, label, program, measure = entry
+        if contestants.missing(program):
+            self.results.skip(f"{program} is not installed: {label}")
+            return
+        if time.monotonic() > self.end:
+            self.results.skip(f"no time left within {self.args.budget} s for every round of {label}{name}")
+            return
+        try:
+            self.results.add(phase, key, label, measure())
+        except (proc.Failed, ValueError, KeyError, IndexError, OSError) as error:
+            self.failures += program is None
+            self.results.skip(f"{label}{name} failed once: {error}")
+            print(f"  failed: {label}{name}: {error}", flush=True)
+
+    def until(self, share):
+        """A phase that is slow takes no time from those before and leaves some to those after it."""
+        self.end = self.begun + share * self.args.budget
+        return self
+
+    def alternate(self, phases, title):
+        """One round of everything after the other, every second one backwards."""
+        for turn in range(self.args.rounds):
+            print(f"{title}, round {turn + 1} of {self.args.rounds}", flush=True)
+            for phase, entries, name in phases:
+                # The first round goes forward, so that the tables are in order.
+                for entry in entries if turn % 2 == 0 else entries[::-1]:
+                    self.take(phase, entry, name)
+
+    def copies(self, bin_dir, bare):
+        work, mib = files.place(self.args.file_mib)
+        if not work:
+            self.results.skip("not enough memory in /dev/shm for the file copies")
+            return 0
+        try:
+            if mib < self.args.file_mib:
+                self.results.skip(f"memory for {mib} MiB only: the file is smaller")
+            source, small = os.path.join(work, "file"), os.path.join(work, "small")
+            files.make_file(source, mib)
+            copy = files.Copy(bin_dir, bare, work)
+            checked = set()
+
+            def entry(key, label, program):
+                def measure():
+                    result = copy.run(key, source, check=key not in checked)
+                    checked.add(key)
+                    return result
+                return key, label, program, measure
+
+            self.alternate([("file", [entry(*tool) for tool in copy.tools()], "")], f"file of {mib} MiB")
+            os.unlink(source)
+            if shutil.which("strace") is None:
+                self.results.skip("strace is not installed: system calls of the file copies")
+                return mib
+            print("system calls", flush=True)
+            few = min(mib, files.STRACE_MIB)
+            files.make_file(small, few)
+            for key, label, program in copy.tools():
+                calls = lambda key=key: {"per_gib": copy.run(key, small, traced=True)["calls"] * 1024 / few}
+                self.take("file calls", (key, label, program, calls), ", system calls")
+            return mib
+        finally:
+            proc.stop_all()
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="make compare COMPARE_ARGS=", description=__doc__)
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), help="where the C examples are")
+    parser.add_argument("--out", default=os.path.join(ROOT, "bench"), help="where RESULTS.md and the figures go")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on all message counts")
+    parser.add_argument("--file-mib", type=int, default=2048)
+    parser.add_argument("--budget", type=int, default=215, help="seconds after which no measurement begins")
+    args = parser.parse_args()
+    # A killed run leaves no busy server behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    load_before, began = os.getloadavg(), datetime.datetime.now(datetime.timezone.utc)
+    busy_before = busy()
+    print(f"load average {load_before[0]:.2f}, {busy_before:.0%} of the CPUs busy; cores {proc.cores()}", flush=True)
+    temporary = tempfile.mkdtemp(prefix="gdrcore-bare-")
+    bare = os.path.join(temporary, "bare")
+    try:
+        subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-o", bare,
+                        os.path.join(ROOT, "bench/compare/bare.c"), "-lm"], check=True)
+        bench, run = contestants.Bench(args.bin, bare, args.scale), Run(args)
+        run.until(0.28).alternate([("lat", contestants.latencies(bench), "")], "latency")
+        run.until(0.54).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
+        mib = run.until(0.8).copies(args.bin, bare)
+        run.until(1).alternate([(("curve", size), contestants.curve(bench, size), f", {size} bytes")
+                       for size in contestants.CURVE_SIZES], "bandwidth over size")
+    finally:
+        proc.stop_all()
+        shutil.rmtree(temporary, ignore_errors=True)
+    results, facts = run.results, facts_of(args, load_before, busy_before, began)
+    when = f"{began:%Y-%m-%d}, {dict(facts)['commit']}"
+    os.makedirs(args.out, exist_ok=True)
+    histograms = [(results.labels["lat", key], report.merged(results.rounds["lat", key]))
+                  for key in ("send", "echo_ack", "ack_echo", "echo") if ("lat", key) in results.rounds]
+    points = [(results.labels["lat", "ucx_tcp"], [(50, results.typical("ucx_tcp")), (99, results.get("lat", "ucx_tcp", "p99_us"))])
+              ] if ("lat", "ucx_tcp") in results.rounds else []
+    curves = [(label, results.curve(key)) for key, label in
+              (("write", "gdrcore WRITE"), ("bare_gso", "bare UDP, GSO and GRO"), ("ucx_tcp", "UCX tcp, put")) if results.curve(key)]
+    flat = [("iperf3, one TCP stream", results.get("bw", "iperf3", "MB_per_s"))] if ("bw", "iperf3") in results.rounds else []
+    page = results.page(facts, mib)
+    texts = [("RESULTS.md", page)]
+    if histograms:
+        texts.append(("latency.svg", draw.latency(histograms, points, when)))
+    if curves:
+        texts.append(("bandwidth.svg", draw.bandwidth(curves, flat, when)))
+    for name, text in texts:
+        with open(os.path.join(args.out, name), "w") as file:
+            file.write(text)
+    print(f"\n{page}\nwritten: {', '.join(os.path.join(args.out, name) for name, _ in texts)}")
+    if run.failures:
+        sys.exit(f"{run.failures} measurements of our own failed")
+
+
+main()

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * bare: what sockets alone do with the same messages on the same path, two processes and no library in between.
+ *
+ *   bare echo ADDRESS                 one end: echoes, and takes part in `bw`, until told to end
+ *   bare lat  ADDRESS PEER            half round trips of a busy echo; with a 20-byte ACK per message, -a: after the
+ *                                     answer, -b: before it
+ *   bare bw   ADDRESS PEER            messages in datagrams, a 20-byte ACK per group; -g: GSO and GRO
+ *   bare put  PEER FILE, bare get ADDRESS FILE    a file through a TCP socket, as cp would write it
+ *
+ * Every datagram has the 16 bytes more that a RoCEv2 header and ICRC take. JSON on stdout, as perf's.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <netinet/udp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HEAD 16u
+#define MTU 4096u
+#define SEGMENT (MTU + HEAD)
+/* What fits one GSO call of less than 64 KiB. */
+#define GROUP (15u * SEGMENT)
+#define ACK 20u
+#define BUFFER (1u << 20)
+#define WARM_UP 200u
+/* Under way: what the default receive buffer (208 KiB, by memory taken) holds without a loss. */
+#define ROOM (200u << 10)
+#define COST_SINGLE (9u << 10)
+#define COST_GROUP (4u << 10)
+/* Nothing for so long: a datagram was lost. */
+#define LOST_NS 300000000u
+#define SILENCE_NS 5000000000ull
+/* A server that nobody uses. */
+#define IDLE_NS 30000000000ull
+/* What `-A` moves at most of each size. */
+#define ALL_BYTES (128u << 20)
+#define COPY_CHUNK (128u << 10)
+
+enum { KIND_ECHO = 1, KIND_ECHO_ACK, KIND_ACK_ECHO, KIND_ACK, KIND_DATA, KIND_END };
+
+static uint8_t tx[BUFFER + GROUP], rx[BUFFER + GROUP];
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bare: %s: %s\n", what, errno ? strerror(errno) : "failed");
+    exit(1);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static struct sockaddr_in address_of(const char *text, uint16_t port)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port) };
+    errno = 0;
+    if (inet_pton(AF_INET, text, &a.sin_addr) != 1)
+        die(text);
+    return a;
+}
+
+static int open_udp(const char *address, uint16_t port, bool gro)
+{
+    struct sockaddr_in a = address_of(address, port);
+    int one = 1, fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a))
+        die("binding the socket");
+    if (gro && setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof one))
+        die("UDP_GRO");
+    return fd;
+}
+
+/* Not connected, as an RDMA port is not: it has many peers. */
+static void send_to(int fd, const void *data, size_t length, const struct sockaddr_in *to)
+{
+    while (sendto(fd, data, length, 0, (const struct sockaddr *)to, sizeof *to) < 0)
+        if (errno != EAGAIN && errno != ENOBUFS && errno != ECONNREFUSED)
+            die("sending");
+}
+
+static size_t receive(int fd, void *into, size_t room, struct sockaddr_in *from)
+{
+    socklen_t length = sizeof *from;
+    ssize_t n = recvfrom(fd, into, room, 0, (struct sockaddr *)from, &length);
+    if (n < 0 && errno != EAGAIN && errno != ECONNREFUSED)
+        die("receiving");
+    return n < 0 ? 0 : (size_t)n;
+}
+
+/* ---- the passive end ---------------------------------------------------------------------------- */
+
+static int echo(const char *address, uint16_t port)
+{
+    struct sockaddr_in from;
+    uint8_t ack[ACK] = { KIND_ACK };
+    uint64_t total = 0, last = now_ns(), acked = 0, step;
+    size_t place = 0;
+    int fd = open_udp(address, port, true);
+    for (uint64_t idle = 0;;) {
+        size_t n = receive(fd, rx + place, GROUP, &from);
+        if (!n) {
+            if (++idle % 4096 == 0 && now_ns() - last > IDLE_NS)
+                return errno = 0, die("nobody came"), 1;
+            continue;
+        }
+        if (idle >= 4096)
+            last = now_ns();
+        idle = 0;
+        switch (rx[place]) {
+        case KIND_ECHO:
+            send_to(fd, rx + place, n, &from);
+            break;
+        case KIND_ECHO_ACK:
+            /* The answer first, as an RDMA stack may: nobody waits for the ACK. */
+            send_to(fd, rx + place, n, &from);
+            send_to(fd, ack, sizeof ack, &from);
+            break;
+        case KIND_ACK_ECHO:
+            send_to(fd, ack, sizeof ack, &from);
+            send_to(fd, rx + place, n, &from);
+            break;
+        case KIND_DATA:
+            /* The second word tells how many bytes the sender wants acknowledged at once; 0 in its first message. */
+            memcpy(&step, rx + place + 8, sizeof step);
+            if (!(step >> 32))
+                total = acked = 0;
+            total += n;
+            if (total - acked >= (uint32_t)step) {
+                memcpy(ack + 8, &total, sizeof total);
+                acked = total;
+                send_to(fd, ack, sizeof ack, &from);
+            }
+            /* Into memory as a WRITE does it, not over and over into the same lines. */
+            place = place + n < BUFFER ? place + n : 0;
+            break;
+        case KIND_END:
+            return 0;
+        }
+    }
+}
+
+/* ---- latency --------------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Same ranks and the same buckets, eight per doubling, as c-examples/perf/report.c. */
+static void report_latency(uint64_t *v, uint64_t count, size_t size)
+{
+    qsort(v, count, sizeof *v, ascending);
+    printf("{\"results\":[{\"bytes\":%zu,\"iterations\":%llu,\"min_us\":%.4f,\"median_us\":%.4f,\"p99_us\":%.4f,\"p999_us\":%.4f,\"histogram\":[",
+           size, (unsigned long long)count, (double)v[0] / 2e3, (double)v[(count - 1) / 2] / 2e3,
+           (double)v[(uint64_t)ceil((double)count * 0.99) - 1] / 2e3, (double)v[(uint64_t)ceil((double)count * 0.999) - 1] / 2e3);
+    for (uint64_t at = 0; at < count;) {
+        unsigned log = v[at] > 7 ? 63u - (unsigned)__builtin_clzll(v[at]) : 3;
+        uint64_t end = ((v[at] >> (log - 3)) + 1) << (log - 3), from = at;
+        while (at < count && v[at] < end)
+            at++;
+        printf("%s[%.4f,%llu]", from ? "," : "", (double)end / 2e3, (unsigned long long)(at - from));
+    }
+    printf("]}]}\n");
+}
+
+static void latency(int fd, const struct sockaddr_in *to, size_t size, uint64_t count, uint8_t kind)
+{
+    struct sockaddr_in from;
+    uint8_t ack[ACK] = { KIND_ACK };
+    uint64_t *v = malloc(count * sizeof *v), last = now_ns();
+    size_t length = size + HEAD;
+    if (!v)
+        die("memory");
+    tx[0] = kind;
+    for (uint64_t i = 0; i < count + WARM_UP; i++) {
+        uint64_t idle = 0;
+        if (kind == KIND_ACK_ECHO && i)
+            send_to(fd, ack, sizeof ack, to);
+        send_to(fd, tx, length, to);
+        if (kind == KIND_ECHO_ACK && i)
+            send_to(fd, ack, sizeof ack, to);
+        /* Whatever is as long is the echo; the peer's ACK is shorter. */
+        while (receive(fd, rx, GROUP, &from) != length)
+            if (++idle % 65536 == 0 && now_ns() - last > SILENCE_NS)
+                errno = ETIMEDOUT, die("waiting for the echo");
+        uint64_t now = now_ns();
+        if (i >= WARM_UP)
+            v[i - WARM_UP] = now - last;
+        last = now;
+    }
+    report_latency(v, count, size);
+    free(v);
+}
+
+/* ---- bandwidth --------------------------------------------------------------------------------------- */
+
+struct flow {
+    int fd;
+    const struct sockaddr_in *to;
+    uint64_t sent, acked, lost, moved, idle;
+};
+
+static void take_acks(struct flow *f)
+{
+    struct sockaddr_in from;
+    uint8_t in[256];
+    uint64_t total;
+    size_t n = receive(f->fd, in, sizeof in, &from);
+    /* GRO may have joined several; the last one counts. */
+    if (n >= ACK && n % ACK == 0) {
+        memcpy(&total, in + n - ACK + 8, sizeof total);
+        total += f->lost;
+        f->acked = total > f->sent ? f->sent : total > f->acked ? total : f->acked;
+        f->moved = now_ns();
+    } else if (++f->idle % 1024 == 0 && now_ns() - f->moved > LOST_NS) {
+        f->lost += f->sent - f->acked;
+        f->acked = f->sent;
+        f->moved = now_ns();
+    }
+}
+
+/* As many bytes as fit the peer's receive buffer are under way; it acknowledges by the quarter, or each group. */
+static void bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_t count, bool gso, struct flow *f)
+{
+    size_t room = gso ? GROUP / SEGMENT * MTU : MTU, full = size < room ? size : room, place = 0;
+    size_t unit = full + (full + MTU - 1) / MTU * HEAD, cost = unit <= SEGMENT ? COST_SINGLE : unit + COST_GROUP;
+    uint64_t window = ROOM / cost * unit, quarter = window / 4 > unit ? window / 4 : unit;
+    *f = (struct flow){ .fd = fd, .to = to, .moved = now_ns() };
+    for (uint64_t i = 0; i < count; i++) {
+        for (size_t left = size; left;) {
+            /* Payload and a header per datagram, in one piece as one call takes it. */
+            size_t part = left < room ? left : room, length = part + (part + MTU - 1) / MTU * HEAD;
+            uint64_t step = (uint64_t)(f->sent != 0) << 32 | quarter;
+            while (f->sent - f->acked + length > window)
+                take_acks(f);
+            tx[place] = KIND_DATA;
+            memcpy(tx + place + 8, &step, sizeof step);
+            send_to(fd, tx + place, length, to);
+            f->sent += length;
+            left -= part;
+            place = place + length < BUFFER ? place + length : 0;
+        }
+    }
+    /* The last ones may be fewer than what is acknowledged at once. */
+    while (f->sent - f->acked >= quarter)
+        take_acks(f);
+}
+
+static void measure_bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_t count, bool gso, bool first)
+{
+    struct flow f;
+    uint64_t start = now_ns(), bytes = count * size;
+    bandwidth(fd, to, size, count, gso, &f);
+    double seconds = (double)(now_ns() - start) / 1e9;
+    bytes -= f.lost < bytes ? f.lost : bytes;
+    printf("%s{\"bytes\":%zu,\"messages\":%llu,\"lost\":%llu,\"seconds\":%.6f,\"MB_per_s\":%.2f}", first ? "" : ",", size,
+           (unsigned long long)count, (unsigned long long)f.lost, seconds, (double)bytes / seconds / 1e6);
+    /* ACKs still on their way must not count for the next run. */
+    for (uint64_t end = now_ns() + 3000000; now_ns() < end;)
+        take_acks(&f);
+}
+
+/* ---- a file through TCP --------------------------------------------------------------------------------- */
+
+static void move(int from, int to)
+{
+    static uint8_t chunk[COPY_CHUNK];
+    for (;;) {
+        ssize_t n = read(from, chunk, sizeof chunk);
+        if (n < 0)
+            die("reading");
+        if (n == 0)
+            return;
+        for (ssize_t at = 0; at < n;) {
+            ssize_t w = write(to, chunk + at, (size_t)(n - at));
+            if (w <= 0)
+                die("writing");
+            at += w;
+        }
+    }
+}
+
+static int put(const char *peer, uint16_t port, const char *path)
+{
+    struct sockaddr_in a = address_of(peer, port);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), file = open(path, O_RDONLY);
+    uint8_t end;
+    if (fd < 0 || file < 0 || connect(fd, (struct sockaddr *)&a, sizeof a))
+        die(path);
+    move(file, fd);
+    shutdown(fd, SHUT_WR);
+    /* Done when the other end has written it all: it closes then. */
+    return read(fd, &end, 1) != 0;
+}
+
+static int get(const char *address, uint16_t port, const char *path)
+{
+    struct sockaddr_in a = address_of(address, port);
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0), file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0 || file < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, (struct sockaddr *)&a, sizeof a) ||
+        listen(fd, 1))
+        die(path);
+    int conn = accept(fd, NULL, NULL);
+    if (conn < 0)
+        die("accepting");
+    move(conn, file);
+    return close(file) != 0;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t count = 1000;
+    size_t size = 64;
+    uint16_t port = 4793;
+    uint8_t kind = KIND_ECHO;
+    bool gso = false, all = false, keep = false;
+    for (int c; (c = getopt(argc, argv, "p:s:n:abgAk")) != -1;) {
+        switch (c) {
+        case 'p': port = (uint16_t)atoi(optarg); break;
+        case 's': size = (size_t)strtoull(optarg, NULL, 10); break;
+        case 'n': count = strtoull(optarg, NULL, 10); break;
+        case 'a': kind = KIND_ECHO_ACK; break;
+        case 'b': kind = KIND_ACK_ECHO; break;
+        case 'g': gso = true; break;
+        case 'A': all = true; break;
+        case 'k': keep = true; break;
+        default: return 2;
+        }
+    }
+    int left = argc - optind;
+    const char *what = left ? argv[optind] : "", *one = left > 1 ? argv[optind + 1] : "", *two = left > 2 ? argv[optind + 2] : "";
+    if (left == 2 && !strcmp(what, "echo"))
+        return echo(one, port);
+    if (left == 3 && !strcmp(what, "put"))
+        return put(one, port, two);
+    if (left == 3 && !strcmp(what, "get"))
+        return get(one, port, two);
+    if (left != 3 || (strcmp(what, "lat") && strcmp(what, "bw")) || !size || !count || count > 1u << 24 || (*what == 'l' && size > 32768)) {
+        fprintf(stderr, "usage: bare [-p PORT] echo ADDRESS | get ADDRESS FILE | put PEER FILE\n"
+                        "       bare [-p PORT] [-s BYTES] [-n COUNT] [-a | -b | -g] [-A] [-k] lat|bw ADDRESS PEER\n"
+                        "-a, -b: ACKs after or before the answer, -g: GSO, -A: all sizes from 64 up to -s, -k: the other end lives on\n");
+        return 2;
+    }
+    struct sockaddr_in to = address_of(two, port);
+    int fd = open_udp(one, port, true), segment = SEGMENT;
+    memset(tx, 5, sizeof tx);
+    if (gso && setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment))
+        die("UDP_SEGMENT");
+    if (*what == 'l') {
+        latency(fd, &to, size, count, kind);
+    } else {
+        struct flow warm;
+        bandwidth(fd, &to, size < MTU ? size : MTU, 256, gso, &warm);
+        for (uint64_t until = now_ns() + 3000000; now_ns() < until;)
+            take_acks(&warm);
+        printf("{\"results\":[");
+        size_t from = all && size > 64 ? 64 : size;
+        for (size_t s = from; s <= size; s *= 2) {
+            uint64_t n = all && count * s > ALL_BYTES ? ALL_BYTES / s : count;
+            measure_bandwidth(fd, &to, s, n ? n : 1, gso, s == from);
+        }
+        printf("]}\n");
+    }
+    uint8_t end[HEAD] = { KIND_END };
+    for (int i = 0; i < 3 && !keep; i++)
+        send_to(fd, end, sizeof end, &to);
+    return 0;
+}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Who is measured and how. Every measurement is one short run with a number of messages that is given."""
+
+import json
+import os
+import shutil
+
+from proc import Failed, Process, cores, pair
+
+SERVER, CLIENT = "127.0.0.1", "127.0.0.2"
+PERF_PORT, BARE_PORT, UCX_PORT, FI_PORT, IPERF_PORT = 18619, 4795, 18621, 18622, 18623
+MIB = 1 << 20
+UCX_TCP = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+UCX_SHM = {"UCX_TLS": "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+
+
+class Bench:
+    """Programs, and how much of everything is done."""
+
+    def __init__(self, bin_dir, bare, scale):
+        self.perf, self.bare, self.scale = os.path.join(bin_dir, "perf/perf"), bare, scale
+
+    def times(self, n, least=64):
+        return max(least, int(n * self.scale))
+
+    # ---- gdrcore ------------------------------------------------------------------------------
+
+    def _perf(self, verb, mode, size, n, loopback=False):
+        test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (["-H"] if mode == "lat" else [])
+        if loopback:
+            done = Process([self.perf, "-d", "loopback"] + test, cores()[1]).wait(15)
+        else:
+            done = pair([self.perf, "-d", f"soft:{SERVER}", "-p", str(PERF_PORT)],
+                        [self.perf, "-d", f"soft:{CLIENT}", "-p", str(PERF_PORT)] + test + [SERVER], PERF_PORT)
+        return json.loads(done.text())["results"][0]
+
+    def gdrcore_latency(self, verb, size, n, loopback=False):
+        return self._perf(verb, "lat", size, self.times(n), loopback)
+
+    def gdrcore_bandwidth(self, verb, size, n):
+        return {"MB_per_s": self._perf(verb, "bw", size, self.times(n))["MB_per_s"]}
+
+    # ---- sockets alone --------------------------------------------------------------------------
+
+    def _bare(self, mode, flags, size, n):
+        done = pair([self.bare, "-p", str(BARE_PORT), "echo", SERVER],
+                    [self.bare, "-p", str(BARE_PORT), "-s", str(size), "-n", str(n)] + flags + [mode, CLIENT, SERVER],
+                    BARE_PORT, kind="udp")
+        return json.loads(done.text())["results"][0]
+
+    def bare_latency(self, flags, size, n):
+        return self._bare("lat", flags, size, self.times(n))
+
+    def bare_bandwidth(self, flags, size, n):
+        result = self._bare("bw", flags, size, self.times(n))
+        return {"MB_per_s": result["MB_per_s"], "lost": result["lost"]}
+
+    # ---- UCX ------------------------------------------------------------------------------------
+
+    def _ucx(self, env, test, size, n, rank):
+        common = ["ucx_perftest", "-p", str(UCX_PORT)]
+        warm = max(4, min(n // 10, 5000))
+        done = pair(common, common + [SERVER, "-t", test, "-s", str(size), "-n", str(n), "-w", str(warm),
+                                      "-R", str(rank), "-f", "-v"], UCX_PORT, env=env)
+        row = done.text().strip().splitlines()[-1].split(",")
+        if len(row) < 8:
+            raise Failed("ucx_perftest: " + done.complaint())
+        return [float(cell) for cell in row]
+
+    def ucx_latency(self, env, test, size, n):
+        n = self.times(n)
+        return {"median_us": self._ucx(env, test, size, n, 50.0)[1], "p99_us": self._ucx(env, test, size, n, 99.0)[1]}
+
+    def ucx_bandwidth(self, env, test, size, n):
+        # Its MB has 2^20 bytes; column 5 is over the whole run.
+        return {"MB_per_s": self._ucx(env, test, size, self.times(n), 50.0)[5] * MIB / 1e6}
+
+    # ---- libfabric ------------------------------------------------------------------------------
+
+    def _fi(self, provider, endpoint, size, n):
+        # The server must be told the same, or it waits for sizes that never come.
+        common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", str(n), "-S", str(size)]
+        done = pair(common + ["-B", str(FI_PORT)], common + ["-P", str(FI_PORT), SERVER], FI_PORT)
+        return done.text().strip().splitlines()[-1].split()
+
+    def fi_latency(self, provider, endpoint, size, n):
+        # It tells the mean only.
+        return {"mean_us": float(self._fi(provider, endpoint, size, self.times(n))[6])}
+
+    def fi_bandwidth(self, provider, endpoint, size, n):
+        return {"MB_per_s": float(self._fi(provider, endpoint, size, self.times(n, 8))[5])}
+
+    # ---- iperf3 ---------------------------------------------------------------------------------
+
+    def iperf_bandwidth(self, n):
+        common = ["iperf3", "-p", str(IPERF_PORT)]
+        done = pair(common + ["-s", "-1", "-B", SERVER],
+                    common + ["-c", SERVER, "-n", str(self.times(n) * MIB), "-J"], IPERF_PORT)
+        return {"MB_per_s": json.loads(done.text())["end"]["sum_received"]["bits_per_second"] / 8e6}
+
+
+def latencies(b):
+    """key, label, program needed, measurement: all of 64 bytes unless the label says otherwise."""
+    return [
+        ("send", "gdrcore SEND 64 B", None, lambda: b.gdrcore_latency("send", 64, 100000)),
+        ("echo_ack", "bare UDP echo, a 20-byte ACK after each answer", None, lambda: b.bare_latency(["-a"], 64, 100000)),
+        ("ack_echo", "bare UDP echo, a 20-byte ACK before each answer", None, lambda: b.bare_latency(["-b"], 64, 100000)),
+        ("echo", "bare UDP echo", None, lambda: b.bare_latency([], 64, 100000)),
+        ("ucx_tcp", "UCX tcp, tag 64 B", "ucx_perftest", lambda: b.ucx_latency(UCX_TCP, "tag_lat", 64, 50000)),
+        ("fi_tcp", "libfabric tcp 64 B", "fi_pingpong", lambda: b.fi_latency("tcp", "msg", 64, 30000)),
+        ("fi_udp", "libfabric udp 64 B", "fi_pingpong", lambda: b.fi_latency("udp", "dgram", 64, 30000)),
+        ("write", "gdrcore WRITE 8 B, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 100000)),
+        ("read", "gdrcore READ 64 B (there and back)", None, lambda: b.gdrcore_latency("read", 64, 50000)),
+        ("loopback", "gdrcore WRITE 8 B, loopback, one thread", None, lambda: b.gdrcore_latency("write", 8, 200000, True)),
+        ("ucx_shm", "UCX shm, tag 8 B (for the record)", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000)),
+        ("ucx_shm_put", "UCX shm, put 8 B (for the record)", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000)),
+    ]
+
+
+def bandwidths(b):
+    """The same for messages of 1 MiB."""
+    return [
+        ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", MIB, 3000)),
+        ("send", "gdrcore SEND", None, lambda: b.gdrcore_bandwidth("send", MIB, 3000)),
+        ("read", "gdrcore READ", None, lambda: b.gdrcore_bandwidth("read", MIB, 3000)),
+        ("bare_gso", "bare UDP, GSO and GRO, ACKs", None, lambda: b.bare_bandwidth(["-g"], MIB, 4000)),
+        ("bare", "bare UDP, one datagram a call, ACKs", None, lambda: b.bare_bandwidth([], MIB, 600)),
+        ("ucx_tcp", "UCX tcp, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", MIB, 3000)),
+        ("ucx_tcp_tag", "UCX tcp, tag", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "tag_bw", MIB, 3000)),
+        ("iperf3", "iperf3, one TCP stream", "iperf3", lambda: b.iperf_bandwidth(2000)),
+        ("fi_tcp", "libfabric tcp, ping-pong", "fi_pingpong", lambda: b.fi_bandwidth("tcp", "msg", MIB, 500)),
+        ("ucx_shm", "UCX shm, tag (for the record)", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", MIB, 5000)),
+        ("ucx_shm_put", "UCX shm, put (for the record)", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000)),
+    ]
+
+
+CURVE_SIZES = [64 << 2 * i for i in range(9)]
+
+
+def curve(b, size):
+    """The same for one size of the curve."""
+    n = max(64, min(100000, 256 * MIB // size))
+    return [
+        ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", size, n)),
+        ("bare_gso", "bare UDP, GSO and GRO, ACKs", None, lambda: b.bare_bandwidth(["-g"], size, n)),
+        ("ucx_tcp", "UCX tcp, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", size, n)),
+    ]
+
+
+def missing(program):
+    return program is not None and shutil.which(program) is None

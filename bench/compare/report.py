@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What the rounds add up to: medians, ratios, goals, and the page that keeps them."""
+
+import statistics
+
+
+def median(rounds, field):
+    values = [r[field] for r in rounds if field in r]
+    return statistics.median(values) if values else None
+
+
+def merged(rounds):
+    """One histogram of all rounds."""
+    total = {}
+    for r in rounds:
+        for end, count in r.get("histogram", []):
+            total[end] = total.get(end, 0) + count
+    return total
+
+
+def number(value, digits=2):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def over(a, b):
+    return a / b if a and b else None
+
+
+def table(head, rows):
+    """Markdown that also reads well as text."""
+    cells = [head] + rows
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    line = lambda row: "| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) + " |"
+    rule = "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
+    return "\n".join([line(head), rule] + [line(row) for row in rows])
+
+
+class Results:
+    """Rounds by phase and contestant."""
+
+    def __init__(self):
+        self.rounds, self.labels, self.skipped = {}, {}, []
+
+    def add(self, phase, key, label, result):
+        self.labels[phase, key] = label
+        self.rounds.setdefault((phase, key), []).append(result)
+
+    def skip(self, what):
+        if what not in self.skipped:
+            self.skipped.append(what)
+
+    def get(self, phase, key, field):
+        return median(self.rounds.get((phase, key), []), field)
+
+    def keys(self, phase):
+        return [key for p, key in self.labels if p == phase]
+
+    def typical(self, key):
+        """Median latency, or the mean of a program that tells only that."""
+        return self.get("lat", key, "median_us") or self.get("lat", key, "mean_us")
+
+    def latency_table(self):
+        send, rows = self.typical("send"), []
+        for key in self.keys("lat"):
+            mean = self.get("lat", key, "mean_us")
+            rows.append([self.labels["lat", key], number(self.get("lat", key, "min_us")),
+                         f"{mean:.2f} (mean)" if mean else number(self.typical(key)),
+                         number(self.get("lat", key, "p99_us")), number(self.get("lat", key, "p999_us")),
+                         number(over(self.typical(key), send))])
+        return table(["half round trip, us", "min", "median", "p99", "p99.9", "/ gdrcore SEND"], rows)
+
+    def bandwidth_table(self):
+        write, rows = self.get("bw", "write", "MB_per_s"), []
+        for key in self.keys("bw"):
+            values = [r["MB_per_s"] for r in self.rounds["bw", key]]
+            lost = sum(r.get("lost", 0) for r in self.rounds["bw", key])
+            rows.append([self.labels["bw", key] + (f" ({lost} bytes lost)" if lost else ""), f"{statistics.median(values):.0f}",
+                         f"{min(values):.0f}", f"{max(values):.0f}", number(over(write, statistics.median(values)))])
+        return table(["1 MiB messages, MB/s", "median", "least", "most", "gdrcore WRITE /"], rows)
+
+    def curve(self, key):
+        return {size: self.get(("curve", size), key, "MB_per_s") for size in
+                sorted(phase[1] for phase, k in self.rounds if k == key and phase[0] == "curve")}
+
+    def curve_table(self):
+        names = [("write", "gdrcore WRITE"), ("bare_gso", "bare GSO/GRO"), ("ucx_tcp", "UCX tcp put")]
+        curves = {key: self.curve(key) for key, _ in names}
+        sizes = sorted({size for c in curves.values() for size in c})
+        return table(["bytes"] + [label + ", MB/s" for _, label in names],
+                     [[str(size)] + [number(curves[key].get(size), 0) for key, _ in names] for size in sizes])
+
+    def file_table(self, mib):
+        rows, ours = [], self.get("file", "gdrcore", "wall")
+        for key in self.keys("file"):
+            wall, calls = self.get("file", key, "wall"), self.get("file calls", key, "per_gib")
+            rows.append([self.labels["file", key], number(wall), number(self.get("file", key, "user")), number(self.get("file", key, "sys")),
+                         number(over(mib * 1.048576, wall), 0), "-" if calls is None else f"{calls:.0f}", number(over(wall, ours))])
+        return table([f"{mib} MiB into tmpfs", "wall s", "user s", "sys s", "MB/s", "calls per GiB", "wall / gdrcore"], rows)
+
+    def goals(self):
+        """What docs and issues promise, against what was measured."""
+        rows = []
+
+        def goal(what, value, bound, at_least):
+            good = None if value is None else value >= bound if at_least else value <= bound
+            rows.append([what, number(value), ("at least " if at_least else "at most ") + f"{bound:g}",
+                         "not measured" if good is None else "yes" if good else "no"])
+
+        send, write = self.typical("send"), self.get("bw", "write", "MB_per_s")
+        goal("SEND 64 B / bare echo, ACK before the answer", over(send, self.typical("ack_echo")), 1.2, False)
+        goal("SEND 64 B / bare echo, ACK after the answer", over(send, self.typical("echo_ack")), 1.2, False)
+        goal("SEND 64 B / UCX tcp", over(send, self.typical("ucx_tcp")), 1, False)
+        goal("SEND 64 B / libfabric tcp", over(send, self.typical("fi_tcp")), 1, False)
+        goal("SEND 64 B / libfabric udp", over(send, self.typical("fi_udp")), 1, False)
+        goal("WRITE 1 MiB / bare GSO and GRO", over(write, self.get("bw", "bare_gso", "MB_per_s")), 0.55, True)
+        ucx = [v for v in (self.get("bw", k, "MB_per_s") for k in ("ucx_tcp", "ucx_tcp_tag")) if v]
+        goal("WRITE 1 MiB / the better of UCX tcp", over(write, max(ucx, default=None)), 1.2, True)
+        goal("WRITE 1 MiB / iperf3", over(write, self.get("bw", "iperf3", "MB_per_s")), 2, True)
+        for key in ("rsync", "nc"):
+            for field in ("wall", "sys"):
+                goal(f"file copy / {key}, {field}", over(self.get("file", "gdrcore", field), self.get("file", key, field)), 1, False)
+        return table(["goal", "is", "wanted", "reached"], rows)
+
+    def page(self, facts, mib):
+        parts = ["# Results", "", "Written by `make compare`; not by hand. One run on one machine: the contestants take turns, round by round,",
+                 "each side of a pair on a core of its own, and a figure is the median of the rounds. Ratios travel better than figures.", "",
+                 "\n".join(f"- {name}: {value}" for name, value in facts), "", "## Goals", "", self.goals(), "",
+                 "## Latency", "", self.latency_table(), "",
+                 "gdrcore's and the bare echoes' datagrams have the same length. libfabric's program tells the mean, and the time of a READ is there and back.",
+                 "", "![latency by percentile](latency.svg)", "", "## Bandwidth", "", self.bandwidth_table(), "",
+                 "Default socket buffers. gdrcore counts a message when its ACK is in; the bare sockets keep what fits the buffer under way.", "",
+                 "![bandwidth over size](bandwidth.svg)", "", self.curve_table(), ""]
+        if self.keys("file"):
+            parts += ["## A file", "", self.file_table(mib), "",
+                      "CPU time is of both sides together. System calls are of both sides, by `strace -f -c` in a run of its own on a smaller",
+                      "file, scaled; polling makes that slower run call more often than the timed one does.", ""]
+        if self.skipped:
+            parts += ["## Left out", "", "\n".join("- " + what for what in self.skipped), ""]
+        return "\n".join(parts)
