@@ -89,7 +89,7 @@ class Run:
             self.results.skip(f"{program} is not installed: {label}")
             return
         if time.monotonic() > self.end:
-            self.results.skip(f"no time left within {self.args.budget} s for every round of {label}{name}")
+            self.results.skip(f"no time left within {self.args.budget} s for every round of {label} ({phase if isinstance(phase, str) else phase[0]})")
             return
         try:
             self.results.add(phase, key, label, measure())
@@ -103,10 +103,11 @@ class Run:
         self.end = self.begun + share * self.args.budget
         return self
 
-    def alternate(self, phases, title):
+    def alternate(self, phases, title, rounds=None):
         """One round of everything after the other, every second one backwards."""
-        for turn in range(self.args.rounds):
-            print(f"{title}, round {turn + 1} of {self.args.rounds}", flush=True)
+        rounds = min(rounds or self.args.rounds, self.args.rounds)
+        for turn in range(rounds):
+            print(f"{title}, round {turn + 1} of {rounds}", flush=True)
             for phase, entries, name in phases:
                 # The first round goes forward, so that the tables are in order.
                 for entry in entries if turn % 2 == 0 else entries[::-1]:
@@ -156,7 +157,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all message counts")
     parser.add_argument("--file-mib", type=int, default=2048)
-    parser.add_argument("--budget", type=int, default=215, help="seconds after which no measurement begins")
+    parser.add_argument("--budget", type=int, default=210, help="seconds after which no measurement begins")
     args = parser.parse_args()
     # A killed run leaves no busy server behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -169,11 +170,11 @@ def main():
         subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-o", bare,
                         os.path.join(ROOT, "bench/compare/bare.c"), "-lm"], check=True)
         bench, run = contestants.Bench(args.bin, bare, args.scale), Run(args)
-        run.until(0.28).alternate([("lat", contestants.latencies(bench), "")], "latency")
-        run.until(0.54).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
-        mib = run.until(0.8).copies(args.bin, bare)
+        run.until(0.27).alternate([("lat", contestants.latencies(bench), "")], "latency")
+        run.until(0.51).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
+        mib = run.until(0.83).copies(args.bin, bare)
         run.until(1).alternate([(("curve", size), contestants.curve(bench, size), f", {size} bytes")
-                       for size in contestants.CURVE_SIZES], "bandwidth over size")
+                       for size in contestants.CURVE_SIZES], "bandwidth over size", 2)
     finally:
         proc.stop_all()
         shutil.rmtree(temporary, ignore_errors=True)
