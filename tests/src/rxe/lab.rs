@@ -108,6 +108,7 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     let lab = Lab::new(share)?;
     let kernel = lab.vm.run("uname -r", 10)?;
     report.note(&format!("kernel of the far end: {}", kernel.trim()));
+    report.note("rxe says IBV_WC_GRH of receives on connected QPs too, whose buffers hold none");
     let (_program, guest) = lab.peer(PEER_PORT)?;
     for (i, name) in DEVICES.iter().enumerate() {
         let device = Soft::open(name, &Default::default()).map_err(|e| format!("{name}: {e}"))?;
