@@ -33,7 +33,7 @@ command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
 command -v readelf|binutils|imports and exports of the library
 command -v cmp|diffutils|byte comparison
-test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverbs
+test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverbs, and the kernel's end of the interoperation tests
 EOF
 }
 
@@ -49,6 +49,9 @@ command -v nc|netcat-openbsd|file copy
 command -v strace|strace|system calls of the file copies
 EOF
 }
+
+# The machine with Linux's RDMA stack (tests/vm/vm.sh: qemu-system-x86, linux-image-amd64, rdma-core, perftest, tcpdump and
+# what they need, 131 MB) is downloaded by apt into a cache when its test runs, and not installed.
 
 packages=()
 while IFS='|' read -r check package why; do

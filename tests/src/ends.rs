@@ -171,6 +171,8 @@ pub struct End<'d> {
     pub peer: Address,
     /// Address handle of the peer (UD).
     pub ah: Handle,
+    /// Q_Key of both ends (UD).
+    pub qkey: u32,
     /// Completions that came in while another was awaited.
     pub done: Vec<Wc>,
 }
@@ -224,7 +226,7 @@ impl<'d> End<'d> {
         let ah = AhAttr { dgid: d.gid, scope_id: d.scope_id, udp_port: d.udp_port as u16, ..AhAttr::default() };
         let own = Address { ah, qpn, psn: qpn.wrapping_mul(0x9E37) & 0xFF_FFFF, addr: attr.iova, rkey: attr.rkey };
         let peer = Address::default();
-        Ok(End { dev, shape, pd, cq, qp, mr, attr, buffer, own, peer, ah: 0, done: Vec::new() })
+        Ok(End { dev, shape, pd, cq, qp, mr, attr, buffer, own, peer, ah: 0, qkey: QKEY, done: Vec::new() })
     }
 
     /// Takes the QP from RESET to RTS towards `peer`.
@@ -236,7 +238,7 @@ impl<'d> End<'d> {
 
     /// RESET to INIT.
     pub fn to_init(&mut self) -> Result<()> {
-        let mut attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, qkey: QKEY, ..QpAttr::default() };
+        let mut attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, qkey: self.qkey, ..QpAttr::default() };
         let mut set = mask::STATE | mask::PKEY_INDEX | mask::PORT;
         if self.shape.qp_type == qp_type::UD {
             set |= mask::QKEY;
@@ -307,7 +309,7 @@ impl<'d> End<'d> {
         let with = |imm: Option<u32>, plain, imm_opcode| if imm.is_some() { imm_opcode } else { plain };
         let (opcode, imm_data, wr) = match op {
             Op::Send(imm) if self.shape.qp_type == qp_type::UD => {
-                let ud = UdWr { ah: self.ah, remote_qpn: self.peer.qpn, remote_qkey: QKEY };
+                let ud = UdWr { ah: self.ah, remote_qpn: self.peer.qpn, remote_qkey: self.qkey };
                 (with(imm, wr_opcode::SEND, wr_opcode::SEND_WITH_IMM), imm, WrOp { ud })
             }
             Op::Send(imm) => (with(imm, wr_opcode::SEND, wr_opcode::SEND_WITH_IMM), imm, rdma(0)),

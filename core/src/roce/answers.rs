@@ -116,6 +116,21 @@ impl Transport {
             if resp.fence_len > 0 && qp.state != qp_state::ERR {
                 return true;
             }
+            if resp.pkts_since_ack > 0 && syndrome == Syndrome::Nak(NakCode::Psn).byte() {
+                // What came since the last answer, by an ACK of its own: after a sequence NAK rxe ignores further ones,
+                // whatever they acknowledge, until it has seen an ACK, and would wait for its timer.
+                let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, resp.ack_psn);
+                run.syndrome = ACK_UNLIMITED;
+                run.msn = resp.ack_msn;
+                if !tx.emit_bare(&run) {
+                    return false;
+                }
+                resp.pkts_since_ack = 0;
+                for c in [&mut qp.counters, &mut self.counters] {
+                    c.sent_pkts += 1;
+                    c.sent_bytes += 20;
+                }
+            }
             let mut psn = if resp.fatal_nak.is_some() { resp.fatal_psn } else { resp.epsn };
             if qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
                 // What had not landed in slow memory when the QP failed is not acknowledged.

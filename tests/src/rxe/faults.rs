@@ -1,14 +1,17 @@
 //! What goes wrong between the stacks: refusals, missing receives, silence.
 
 use super::cases::{self, half, read, send, write};
-use super::guest::Link;
+use super::guest::{give_way, Guest, Link};
 use super::pair::{Pair, Side};
 use super::report::Report;
 use super::Outcome;
 use crate::ends::{Op, Shape, QKEY};
+use crate::soft::Soft;
+use crate::tools::Running;
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, QpAttr, RecvWr, Sge,
 };
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// A QP of ours to ERR, or one of theirs.
@@ -178,7 +181,8 @@ pub fn receiver_not_ready(report: &mut Report, link: &Link) {
                 p.ends_with(s, id, wc_status::RNR_RETRY_EXC_ERR)?;
                 // Timer 20 is 10.24 ms.
                 let least = Duration::from_micros(10_240 * u64::from(retries));
-                if began.elapsed() < least {
+                // rxe counts in ticks of the guest's clock: only ours is held to the time.
+                if s == Side::Ours && began.elapsed() < least {
                     return Err(format!("over after {:?}, before {least:?}", began.elapsed()));
                 }
                 Ok(1)
@@ -234,6 +238,21 @@ pub fn silence(report: &mut Report, link: &Link) {
     });
 }
 
+/// Waits until what `side` has sent was dropped by the other. rxe does not say when; it has long enough.
+fn dropped(pair: &Pair, side: Side) -> Outcome<()> {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(10) {
+        let _ = pair.our.dev.progress();
+        let seen = pair.our.dev.qp_counters(pair.our.qp).map_err(|e| e.to_string())?.rcvd_dropped > 0;
+        let over = began.elapsed() > Duration::from_millis(150);
+        if if side == Side::Rxe { seen } else { over } {
+            return Ok(());
+        }
+        give_way(100);
+    }
+    Err("nothing was dropped".into())
+}
+
 /// What must be dropped without an answer, while the QP lives on.
 pub fn datagrams(report: &mut Report, link: &Link) {
     let shape = cases::shape(qp_type::UD, 3, 1024);
@@ -268,7 +287,7 @@ pub fn datagrams(report: &mut Report, link: &Link) {
         let mut pair = Pair::new(link, shape)?;
         let id = pair.post(s, Op::Send(None), 0, 64)?;
         pair.succeed(s, id)?;
-        std::thread::sleep(Duration::from_millis(5));
+        dropped(&pair, s)?;
         let n = send(&mut pair, s, 100, None)?;
         pair.end()?;
         Ok(n)
@@ -278,8 +297,7 @@ pub fn datagrams(report: &mut Report, link: &Link) {
         let mut pair = Pair::new(link, uc)?;
         let id = pair.post(s, Op::Send(None), 0, 5000)?;
         pair.succeed(s, id)?;
-        std::thread::sleep(Duration::from_millis(20));
-        let _ = pair.our.dev.progress();
+        dropped(&pair, s)?;
         let n = send(&mut pair, s, 5000, None)?;
         pair.end()?;
         Ok(n)
@@ -289,4 +307,68 @@ pub fn datagrams(report: &mut Report, link: &Link) {
 /// The same QPs go on after what is not fatal: a check that reads, writes and sends still work.
 pub fn alive(pair: &mut Pair, side: Side) -> Outcome<usize> {
     Ok(send(pair, side, 3000, None)? + write(pair, side, 3000, None)? + read(pair, side, 3000)?)
+}
+
+/// Programs that end in the middle of the traffic. `begin` starts another far program, `end` kills it.
+pub fn killed(
+    report: &mut Report,
+    own: &str,
+    begin: impl Fn() -> Outcome<(Running, RefCell<Guest>)>,
+    end: impl Fn(Running) -> Outcome<()>,
+) {
+    let shape = Shape { timeout: 14, retry_cnt: 2, ..cases::shape(qp_type::RC, 3, 1 << 20) };
+    let name = "a program is killed: the other side's work ends";
+    report.case(name, Side::Ours, "the kernel's program", || {
+        let soft = Soft::open(own, &Default::default()).map_err(|e| e.to_string())?;
+        let (program, guest) = begin()?;
+        let link = Link::new(soft.dev(), &guest)?;
+        let mut pair = Pair::new(&link, shape)?;
+        let before = write(&mut pair, Side::Ours, 100_000, None)?;
+        let mut ids = Vec::new();
+        for _ in 0..8 {
+            ids.push(pair.post(Side::Ours, Op::Write(0, None), 0, 1 << 20)?);
+        }
+        end(program)?;
+        // Those that made it before the end are successes; one says why, the rest are flushed.
+        let mut statuses = Vec::new();
+        for id in ids {
+            statuses.push(pair.wait(Side::Ours, id, Duration::from_secs(20))?.status);
+        }
+        let failed = statuses.iter().position(|&s| s != wc_status::SUCCESS).ok_or("nothing failed")?;
+        let flushed = statuses[failed + 1..].iter().all(|&s| s == wc_status::WR_FLUSH_ERR);
+        if statuses[failed] != wc_status::RETRY_EXC_ERR || !flushed {
+            return Err(format!("{statuses:?}"));
+        }
+        Ok(before + statuses.len())
+    });
+    report.case(name, Side::Rxe, "ours", || {
+        let soft = Soft::open(own, &Default::default()).map_err(|e| e.to_string())?;
+        let (_program, guest) = begin()?;
+        let link = Link::new(soft.dev(), &guest)?;
+        let mut pair = Pair::new(&link, shape)?;
+        let before = write(&mut pair, Side::Rxe, 100_000, None)?;
+        let id = pair.far.id;
+        let own = pair.our.own;
+        let opcode = wr_opcode::RDMA_WRITE;
+        let (len, n) = (1 << 20, 4);
+        link.ask(&format!("send {id} {n} 1 {opcode} 2 0 {len} 0 {} 0 {} 0 0 0", own.addr, own.rkey))?;
+        // The device goes as it does when its process ends: without a word to anybody.
+        let memory = pair.our.buffer;
+        drop(soft);
+        drop(memory);
+        let none = Soft::new("loopback");
+        let end = Instant::now() + Duration::from_secs(30);
+        let mut ended = Vec::new();
+        while ended.len() < n && Instant::now() < end {
+            let answer = guest.borrow_mut().ask(none.dev(), &format!("poll {id} 1000"))?;
+            let words: Vec<&str> = answer.split(' ').collect();
+            if words.first() == Some(&"1") {
+                ended.push(words.get(2).copied().unwrap_or("?").to_string());
+            }
+        }
+        if ended.len() != n || ended.last().map(String::as_str) == Some("0") {
+            return Err(format!("statuses {ended:?}"));
+        }
+        Ok(before + n)
+    });
 }

@@ -7,9 +7,14 @@
 pub mod cases;
 pub mod faults;
 pub mod guest;
+pub mod lab;
+pub mod lossy;
+pub mod mangle;
 pub mod many;
 pub mod pair;
 pub mod report;
+pub mod tools;
+pub mod vm;
 
 pub use guest::{Guest, Link};
 pub use pair::{Pair, Side};

@@ -287,7 +287,7 @@ impl<'d, 'l> Pair<'d, 'l> {
 
     /// The completion of `id`, which must be a success.
     pub fn succeed(&mut self, side: Side, id: u64) -> Outcome<Wc> {
-        let wc = self.wait(side, id, Duration::from_secs(20))?;
+        let wc = self.wait(side, id, Duration::from_secs(60))?;
         if wc.status == wc_status::SUCCESS {
             return Ok(wc);
         }

@@ -19,6 +19,7 @@ struct Cell {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     rows: Vec<(String, [Cell; 2])>,
+    notes: Vec<String>,
     only: Vec<String>,
     loud: bool,
 }
@@ -26,7 +27,7 @@ pub struct Report {
 impl Report {
     /// A report of the features that have one of the words in `only`, or of all; `loud` prints each case as it ends.
     pub fn new(only: Vec<String>, loud: bool) -> Report {
-        Report { rows: Vec::new(), only, loud }
+        Report { rows: Vec::new(), notes: Vec::new(), only, loud }
     }
 
     fn cell(&mut self, feature: &str, side: Side) -> &mut Cell {
@@ -82,6 +83,24 @@ impl Report {
         }
     }
 
+    /// Keeps a line for the readers of the table.
+    pub fn note(&mut self, line: &str) {
+        if self.loud {
+            println!("{line}");
+        }
+        self.notes.push(line.to_string());
+    }
+
+    /// The words that choose features.
+    pub fn only(&self) -> &[String] {
+        &self.only
+    }
+
+    /// The lines kept.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Cases run, failed, and cells that could not be tried.
     pub fn counts(&self) -> (usize, usize, usize) {
         let cells = || self.rows.iter().flat_map(|r| &r.1);
@@ -124,12 +143,39 @@ impl Report {
                     (None, 0, _) => write!(out, " not tried |"),
                     (remark, n, 0) => {
                         let tail = remark.as_ref().map(|r| format!("; {r}")).unwrap_or_default();
-                        write!(out, " passed: {} in {n} case{}{tail} |", messages(cell.messages), plural(n))
+                        match cell.messages {
+                            0 => write!(out, " passed{tail} |"),
+                            m => write!(out, " passed: {m} message{} in {n} case{}{tail} |", plural(m), plural(n)),
+                        }
                     }
                     (_, n, failed) => write!(out, " **{failed} of {n} failed** |"),
                 };
             }
             out.push('\n');
+        }
+        out
+    }
+}
+
+/// What stands above the table.
+const HEAD: &str = "# Interoperation with Linux's rxe
+
+Written by the test `interop` (`GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop`): do not edit. Our soft device at \
+one end, the kernel's rdma_rxe at the other, in a machine that `tests/vm/vm.sh` boots under QEMU; between them a tap device \
+and a wire of ours, which can lose and damage packets. Every byte of every message is compared, and some behind it. A \
+column is the direction of the requests: in \"ours → rxe\" our device is the requester and the kernel the responder.
+
+";
+
+impl Report {
+    /// The whole document: what was tried with what, the table, the notes.
+    pub fn document(&self) -> String {
+        let (cases, failed, open) = self.counts();
+        let mut out = format!("{HEAD}{}\n", self.table());
+        let _ =
+            writeln!(out, "{cases} cases, {failed} failed, {open} cells without a case of their own (they say why).\n");
+        for note in &self.notes {
+            let _ = writeln!(out, "- {note}");
         }
         out
     }
@@ -141,8 +187,4 @@ fn plural(n: usize) -> &'static str {
     } else {
         "s"
     }
-}
-
-fn messages(n: usize) -> String {
-    format!("{n} message{}", plural(n))
 }

@@ -1,0 +1,133 @@
+//! The whole of it: boots the machine, runs every case, gathers the report. Runs in a network namespace of its own, where
+//! it may do with addresses what it likes.
+
+use super::mangle::Mangler;
+use super::pair::Side;
+use super::report::Report;
+use super::vm::Vm;
+use super::{cases, faults, lossy, many, tools, Guest, Link, Outcome};
+use crate::soft::Soft;
+use crate::tools::{run, Running};
+use std::cell::RefCell;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Port of the far end's program.
+pub const PEER_PORT: u16 = 7000;
+
+/// Our names on the wire of the lab.
+pub const DEVICES: [&str; 3] = ["soft:10.77.1.1", "soft:[fd00:78::1]", "soft:[fe80::1%gdr0]"];
+
+fn ip(arguments: &str) -> Outcome<()> {
+    let done = run(Command::new("ip").args(arguments.split(' ')), 10);
+    if done.ok() {
+        return Ok(());
+    }
+    Err(format!("ip {arguments}: {}", done.output.trim()))
+}
+
+/// A machine at the other end of a wire of ours.
+pub struct Lab {
+    /// The machine; before the wire, so that it ends first.
+    pub vm: Vm,
+    /// The wire.
+    pub mangler: Mangler,
+}
+
+impl Lab {
+    /// Boots the machine; programs for it lie in `share`.
+    pub fn new(share: &Path) -> Outcome<Lab> {
+        let mangler = Mangler::start("gdr0").map_err(|e| format!("no tap device: {e}"))?;
+        ip("link set lo up")?;
+        ip("link set gdr0 mtu 4200 addrgenmode none up")?;
+        ip("addr add 10.77.1.1/24 dev gdr0")?;
+        for address in ["fd00:78::1", "fe80::1"] {
+            ip(&format!("addr add {address}/64 dev gdr0 nodad"))?;
+        }
+        let vm = Vm::start(&format!("net:socket,connect=127.0.0.1:{}", mangler.port()), share)?;
+        vm.run("ip addr add fd00:78::2/64 dev eth0 nodad", 10)?;
+        Ok(Lab { vm, mangler })
+    }
+
+    /// Starts the far end's program on a port and connects to it.
+    pub fn peer(&self, port: u16) -> Outcome<(Running, RefCell<Guest>)> {
+        let program = self.vm.begin(&format!("echo $$ >/tmp/{port}; exec ./peer rxe0 {port}"), 900);
+        let guest = Guest::connect(&format!("10.77.1.2:{port}"), Duration::from_secs(30))?;
+        Ok((program, RefCell::new(guest)))
+    }
+}
+
+/// Every case over one link; `first`: also those whose result does not depend on the address family.
+pub fn all(report: &mut Report, link: &Link, first: bool) {
+    for mtu in 1..=5 {
+        if first || mtu == 3 || mtu == 5 {
+            cases::reliable(report, link, mtu, &cases::lengths(mtu));
+        }
+    }
+    cases::unreliable(report, link, 3, &cases::lengths(3));
+    cases::datagrams(report, link, 5);
+    faults::datagrams(report, link);
+    if first {
+        cases::unreliable(report, link, 5, &cases::lengths(5));
+        cases::datagrams(report, link, 1);
+        cases::large(report, link, 5);
+        many::depths(report, link);
+        many::connections(report, link, 64);
+        many::shared_receives(report, link);
+        faults::receiver_not_ready(report, link);
+        faults::naks(report, link);
+        faults::silence(report, link);
+    }
+}
+
+/// The same between two network namespaces of one machine: our program runs there too, and the kernels' own virtual
+/// link lies between. `share` holds this program as `interop`.
+fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
+    let vm = Vm::start("split", share)?;
+    let _program = vm.begin(&format!("./peer rxe0 {PEER_PORT}"), 300);
+    let devices = "soft:10.77.0.2,soft:[fd00:77::2]";
+    let words: String = report.only().iter().map(|w| format!("'{w}' ")).collect();
+    let begun = vm.begin(&format!("ip netns exec u ./interop 10.77.0.1:{PEER_PORT} {devices} {words}"), 240);
+    let done = begun.finish(Duration::from_secs(250));
+    let last = done.output.lines().rev().find(|l| l.contains(" cases, ")).unwrap_or(&done.output);
+    report.case("all but faults and depth, between namespaces of the guest", Side::Ours, "", || {
+        if done.ok() {
+            return Ok(0);
+        }
+        let failed: Vec<&str> = done.output.lines().filter(|l| l.contains("FAILED")).collect();
+        Err(format!("{last}: {failed:?}"))
+    });
+    report.remark("all but faults and depth, between namespaces of the guest", Side::Rxe, "in the same run");
+    report.note(&format!("between namespaces of the guest, IPv4 and IPv6, both directions: {last}"));
+    Ok(())
+}
+
+/// Boots the machine and runs everything.
+pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
+    let lab = Lab::new(share)?;
+    let kernel = lab.vm.run("uname -r", 10)?;
+    report.note(&format!("kernel of the far end: {}", kernel.trim()));
+    report.note("rxe says IBV_WC_GRH of receives on connected QPs too, whose buffers hold none");
+    let (_program, guest) = lab.peer(PEER_PORT)?;
+    for (i, name) in DEVICES.iter().enumerate() {
+        let device = Soft::open(name, &Default::default()).map_err(|e| format!("{name}: {e}"))?;
+        let link = Link::new(device.dev(), &guest)?;
+        all(report, &link, i == 0);
+        if i < 2 {
+            lossy::wires(report, &link, &lab.mangler, 3);
+        }
+    }
+    let (packets, [lost, doubled, overtaken, damaged, late]) = lab.mangler.counts();
+    report.note(&format!(
+        "of {packets} packets {lost} were lost, {doubled} doubled, {overtaken} overtaken, {damaged} damaged, {late} delayed"
+    ));
+    tools::pingpongs(report, &lab);
+    let port = PEER_PORT + 1;
+    let kill = |_program| lab.vm.run(&format!("kill -9 $(cat /tmp/{port}); sleep 0.3"), 20).map(drop);
+    faults::killed(report, DEVICES[0], || lab.peer(port), kill);
+    drop(guest);
+    drop(lab);
+    between_namespaces(report, share)?;
+    std::fs::write(share.join("INTEROP.md"), report.document()).map_err(|e| e.to_string())
+}

@@ -1,0 +1,81 @@
+//! The same operations over a wire that loses, doubles, swaps, damages and delays packets.
+
+use super::cases::{self, half};
+use super::guest::Link;
+use super::mangle::{Fault, Mangler};
+use super::pair::{Pair, Side};
+use super::report::Report;
+use super::Outcome;
+use crate::ends::{Op, Shape};
+use gdrcore_core::verbs::types::qp_type;
+
+/// Bytes of each message.
+const LEN: usize = 100_000;
+
+/// Rounds of SEND, WRITE and READ, then FETCH_ADDs whose sum shows that each was executed once.
+fn rounds(link: &Link, side: Side, mtu: u32, n: usize) -> Outcome<usize> {
+    // rxe takes seven retries as endless, ours are renewed by progress: a short timer makes up for the losses.
+    let shape = Shape { timeout: 14, retry_cnt: 7, ..cases::shape(qp_type::RC, mtu, 2 * LEN) };
+    let mut pair = Pair::new(link, shape)?;
+    let to = half(&pair);
+    for round in 0..n {
+        let seed = 1 + round as u64;
+        pair.fill(side, 0, LEN, seed)?;
+        pair.set(side.other(), to, 2 * LEN, 0xEE)?;
+        let r = pair.recv(side.other(), to, LEN)?;
+        let s = pair.post(side, Op::Send(Some(7)), 0, LEN)?;
+        let w = pair.post(side, Op::Write((to + LEN) as u64, None), 0, LEN - 1)?;
+        let wc = pair.succeed(side.other(), r)?;
+        if wc.byte_len as usize != LEN || wc.imm_data != 7 {
+            return Err(format!("round {round}: received as {wc:?}"));
+        }
+        pair.succeed(side, s)?;
+        pair.succeed(side, w)?;
+        pair.check(side.other(), to, LEN, seed)?;
+        pair.check(side.other(), to + LEN, LEN - 1, seed)?;
+        pair.untouched(side.other(), to + 2 * LEN - 1, 1, 0xEE)?;
+        pair.fill(side.other(), 0, LEN, seed + 500)?;
+        let s = pair.post(side, Op::Read(0), to, LEN)?;
+        pair.succeed(side, s)?;
+        pair.check(side, to, LEN, seed + 500)?;
+    }
+    pair.word(side.other(), 8, Some(1000))?;
+    for i in 0..30u64 {
+        let s = pair.post(side, Op::FetchAdd(8, 1), to, 8)?;
+        pair.succeed(side, s)?;
+        let before = pair.word(side, to, None)?;
+        if before != 1000 + i {
+            return Err(format!("FETCH_ADD {i} found {before}"));
+        }
+    }
+    if pair.word(side.other(), 8, None)? != 1030 {
+        return Err("FETCH_ADDs were lost or executed twice".into());
+    }
+    pair.end()?;
+    Ok(3 * n + 30)
+}
+
+/// Each kind of fault alone, then all at once.
+pub fn wires(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
+    use Fault::{Corrupt, Delay, Drop, Duplicate, Reorder};
+    let wires: [(&str, &[(Fault, u32)]); 7] = [
+        ("1 % of the packets lost", &[(Drop, 100)]),
+        ("5 % lost", &[(Drop, 500)]),
+        ("5 % doubled", &[(Duplicate, 500)]),
+        ("5 % overtaken", &[(Reorder, 500)]),
+        ("2 % damaged", &[(Corrupt, 200)]),
+        ("5 % delayed by 2 to 10 ms", &[(Delay, 500)]),
+        ("all of these at once", &[(Drop, 100), (Duplicate, 200), (Reorder, 200), (Corrupt, 100), (Delay, 100)]),
+    ];
+    for (name, faults) in wires {
+        for seed in [1u64, 2] {
+            let mtu = if seed == 1 { 3 } else { 5 };
+            report.both(&format!("RC over a wire with {name}"), &format!("{}, seed {seed}", link.name), |side| {
+                mangler.set(seed, faults);
+                let done = rounds(link, side, mtu, n);
+                mangler.set(0, &[]);
+                done
+            });
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The emulated machine with Linux's own RDMA stack: `tests/vm/vm.sh`.
+
+use super::Outcome;
+use crate::source::root;
+use crate::tools::{run, Running};
+use std::path::Path;
+use std::process::Command;
+
+/// A machine that is up; ends when it is dropped.
+pub struct Vm {
+    name: String,
+}
+
+/// A command line of `vm.sh`.
+fn script(name: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(root().join("tests/vm/vm.sh"));
+    command.args(arguments).env("VMLAB_NAME", name).env("VMLAB_QUIET", "1").env("VMLAB_LIFE", "1200");
+    command
+}
+
+/// Downloads and builds what machines are made of, once; cached. The error says what is in the way.
+pub fn prepare() -> Outcome<()> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err("the machine is an x86-64 one".into());
+    }
+    let done = run(&mut script("none", &["setup"]), 500);
+    if done.ok() {
+        return Ok(());
+    }
+    let last = done.output.lines().last().unwrap_or("no reason given").to_string();
+    Err(format!("tests/vm/vm.sh setup: {last}"))
+}
+
+impl Vm {
+    /// Boots a machine with the network `net` (see `vm.sh`), whose `/share` is `share`.
+    pub fn start(net: &str, share: &Path) -> Outcome<Vm> {
+        let name = format!("gdrcore-{}", std::process::id());
+        let share = share.to_string_lossy();
+        let done = run(&mut script(&name, &["start", "-n", net, "-a", "10.77.1.2/24", "-u", "4200", "-s", &share]), 90);
+        if done.ok() {
+            return Ok(Vm { name });
+        }
+        Err(format!("the machine did not start: {}", done.output))
+    }
+
+    /// Starts a command in the machine, ended after `seconds`.
+    pub fn begin(&self, command: &str, seconds: u32) -> Running {
+        Running::start(&mut script(&self.name, &["exec", "-t", &seconds.to_string(), command]))
+    }
+
+    /// Runs a command in the machine; its output.
+    pub fn run(&self, command: &str, seconds: u32) -> Outcome<String> {
+        let done =
+            run(&mut script(&self.name, &["exec", "-t", &seconds.to_string(), command]), u64::from(seconds) + 20);
+        if done.ok() {
+            return Ok(done.output);
+        }
+        Err(format!("{command}: {:?}: {}", done.code(), done.output.trim()))
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        run(&mut script(&self.name, &["stop"]), 20);
+    }
+}

@@ -1,0 +1,78 @@
+//! Our device and Linux's rxe, in a machine that this test boots: see `gdrcore_tests::rxe` for the cases.
+//!
+//! docs/INTEROP.md is what the last run said. `GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop` writes it anew;
+//! else its features must be those that ran.
+
+use gdrcore_tests::rxe::vm;
+use gdrcore_tests::skip;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{find, run, scratch};
+use std::path::Path;
+use std::process::Command;
+
+/// What this machine lacks, if it lacks something.
+fn missing() -> Option<String> {
+    for tool in ["cc", "ip", "unshare", "apt-get", "dpkg"] {
+        if find(tool).is_none() {
+            return Some(format!("{tool} is not installed"));
+        }
+    }
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return Some("libibverbs-dev is not installed".into());
+    }
+    if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/net/tun") {
+        return Some(format!("/dev/net/tun: {e}"));
+    }
+    let may = run(Command::new("unshare").args([namespace(), "true"]), 10);
+    if !may.ok() {
+        return Some(format!("no network namespace: {}", may.output.trim()));
+    }
+    vm::prepare().err()
+}
+
+/// The flag of `unshare` for a network namespace of one's own.
+fn namespace() -> &'static str {
+    if run(Command::new("unshare").args(["-n", "true"]), 10).ok() {
+        "-n"
+    } else {
+        "-Urn"
+    }
+}
+
+/// The features of a table, in order.
+fn features(text: &str) -> Vec<String> {
+    let rows = text.lines().filter(|l| l.starts_with("| ") && !l.starts_with("| feature"));
+    rows.map(|l| l.split(" | ").next().unwrap_or(l).to_string()).collect()
+}
+
+#[test]
+fn every_feature_works_between_our_device_and_rxe() {
+    if let Some(why) = missing() {
+        skip!("no machine with rxe: {why}");
+    }
+    let share = scratch("interop");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(share.join("peer"));
+    cc.arg(root().join("tests/vm/peer.c")).arg("-libverbs");
+    let built = run(&mut cc, 60);
+    assert!(built.ok(), "{}", built.output);
+    let driver = Path::new(env!("CARGO_BIN_EXE_interop"));
+    std::fs::copy(driver, share.join("interop")).expect("a copy for the machine");
+    let mut lab = Command::new("unshare");
+    lab.arg(namespace()).arg(driver).arg("lab").arg(&share);
+    let done = run(&mut lab, 600);
+    for line in done.output.lines().filter(|l| l.contains("FAILED") || l.starts_with("broken off")) {
+        println!("{line}");
+    }
+    let said = done.output.lines().rev().find(|l| l.contains(" cases, ")).unwrap_or("no result");
+    println!("interop: {said}");
+    assert!(done.ok(), "{said}; all of it is in {}", share.display());
+    let now = std::fs::read_to_string(share.join("INTEROP.md")).expect("the report");
+    let path = root().join("docs/INTEROP.md");
+    if std::env::var_os("GDRC_BLESS").is_some() {
+        std::fs::write(&path, &now).expect("docs/INTEROP.md");
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(features(&kept), features(&now), "docs/INTEROP.md is of other cases: run this with GDRC_BLESS=1");
+    let _ = std::fs::remove_dir_all(&share);
+}
