@@ -23,20 +23,18 @@ fn missing() -> Option<String> {
     if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/net/tun") {
         return Some(format!("/dev/net/tun: {e}"));
     }
-    let may = run(Command::new("unshare").args([namespace(), "true"]), 10);
+    let may = run(Command::new("unshare").args(apart()).arg("true"), 10);
     if !may.ok() {
         return Some(format!("no network namespace: {}", may.output.trim()));
     }
     vm::prepare().err()
 }
 
-/// The flag of `unshare` for a network namespace of one's own.
-fn namespace() -> &'static str {
-    if run(Command::new("unshare").args(["-n", "true"]), 10).ok() {
-        "-n"
-    } else {
-        "-Urn"
-    }
+/// The flags of `unshare` for a network namespace of one's own, and one of processes, so that the machine ends with its
+/// driver, however that ends.
+fn apart() -> [&'static str; 4] {
+    let net = if run(Command::new("unshare").args(["-n", "true"]), 10).ok() { "-n" } else { "-Urn" };
+    [net, "-pf", "--mount-proc", "--kill-child"]
 }
 
 /// The features of a table, in order.
@@ -59,7 +57,7 @@ fn every_feature_works_between_our_device_and_rxe() {
     let driver = Path::new(env!("CARGO_BIN_EXE_interop"));
     std::fs::copy(driver, share.join("interop")).expect("a copy for the machine");
     let mut lab = Command::new("unshare");
-    lab.arg(namespace()).arg(driver).arg("lab").arg(&share);
+    lab.args(apart()).arg(driver).arg("lab").arg(&share);
     let done = run(&mut lab, 600);
     for line in done.output.lines().filter(|l| l.contains("FAILED") || l.starts_with("broken off")) {
         println!("{line}");
