@@ -4,6 +4,7 @@ use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::*;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A device with one PD, one CQ, one buffer and any number of RC QPs.
 pub struct End {
@@ -17,8 +18,12 @@ pub struct End {
     pub mr: MrAttr,
     /// The buffer's memory.
     pub buf: Map,
+    sends: AtomicU32,
     _mem: Map,
 }
+
+/// The wr_id of receives.
+const RECV: u64 = u64::MAX;
 
 /// Access for everything.
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -40,15 +45,29 @@ impl End {
         let addr = buf.as_ptr() as u64;
         let reg = MrReg { pd, addr, length: bytes as u64, iova: addr, access: ALL, provider: 0, cookie: 0 };
         let (_, mr) = dev.mr_reg(&reg).expect("mr");
-        End { dev, cq, qps, mr, buf, _mem: mem }
+        End { dev, cq, qps, mr, buf, sends: AtomicU32::new(0), _mem: mem }
+    }
+
+    /// Opens a device with two QPs that are connected to each other.
+    pub fn open_pair(name: &str, bytes: usize, depth: u32) -> End {
+        let end = End::open(name, 2, bytes, depth);
+        End::link(&end, &end, &[(0, 1), (1, 0)]);
+        end
     }
 
     /// Connects the QPs of two ends pairwise.
     pub fn connect(a: &End, b: &End) {
+        let same: Vec<(usize, usize)> = (0..a.qps.len()).map(|i| (i, i)).collect();
+        End::link(a, b, &same);
+        End::link(b, a, &same);
+    }
+
+    /// Takes QPs of `x` to RTS, each connected to one of `y`.
+    fn link(x: &End, y: &End, pairs: &[(usize, usize)]) {
         use qp_attr_mask as m;
-        for (x, y) in [(a, b), (b, a)] {
+        {
             let peer = y.dev.query().expect("query");
-            for (mine, theirs) in x.qps.iter().zip(&y.qps) {
+            for (mine, theirs) in pairs.iter().map(|&(i, j)| (x.qps[i], y.qps[j])) {
                 let mut attr = QpAttr {
                     qp_state: qp_state::INIT,
                     port_num: 1,
@@ -83,6 +102,12 @@ impl End {
 
     /// Posts one signalled WRITE or READ of `len` bytes at `offset` of both buffers.
     pub fn post(&self, qp: usize, peer: &MrAttr, opcode: u32, offset: u64, len: u32) {
+        self.post_with(qp, peer, opcode, offset, len, send_flags::SIGNALED);
+    }
+
+    /// As [`End::post`], with the flags given. A SEND or an atomic as well.
+    #[inline]
+    pub fn post_with(&self, qp: usize, peer: &MrAttr, opcode: u32, offset: u64, len: u32, flags: u32) {
         let sge = Sge { addr: self.mr.addr + offset, length: len, lkey: self.mr.lkey };
         let wr = SendWr {
             wr_id: qp as u64,
@@ -90,15 +115,58 @@ impl End {
             sg_list: &sge,
             num_sge: 1,
             opcode,
-            send_flags: send_flags::SIGNALED,
+            send_flags: flags,
             imm_data: 0,
-            wr: WrOp { rdma: RdmaWr { remote_addr: peer.addr + offset, rkey: peer.rkey } },
+            wr: if matches!(opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD) {
+                WrOp { atomic: AtomicWr { remote_addr: peer.addr + offset, compare_add: 1, swap: 0, rkey: peer.rkey } }
+            } else {
+                WrOp { rdma: RdmaWr { remote_addr: peer.addr + offset, rkey: peer.rkey } }
+            },
             remote_srqn: 0,
             bind_mw: BindMwWr::default(),
         };
         let mut bad = core::ptr::null();
         // SAFETY: the request and its list live through the call.
         unsafe { self.dev.post_send(self.qps[qp].0, &wr, &mut bad).expect("post") };
+    }
+
+    /// Posts an inline SEND without completion, from the start of the buffer; every 16th is signalled and waited for
+    /// by [`End::try_wait`], which does not count it.
+    #[inline]
+    pub fn post_unsignalled(&self, qp: usize, len: u32) {
+        let none = MrAttr::default();
+        let n = self.sends.fetch_add(1, Ordering::Relaxed);
+        let flags = send_flags::INLINE | if n % 16 == 15 { send_flags::SIGNALED } else { 0 };
+        self.post_with(qp, &none, wr_opcode::SEND, 0, len, flags);
+    }
+
+    /// Posts a receive of `len` bytes into the second half of the buffer.
+    #[inline]
+    pub fn post_recv(&self, qp: usize, len: u32) {
+        let sge = Sge { addr: self.mr.addr + self.mr.length / 2, length: len, lkey: self.mr.lkey };
+        let wr = RecvWr { wr_id: RECV, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let mut bad = core::ptr::null();
+        // SAFETY: the request and its list live through the call.
+        unsafe { self.dev.post_recv(self.qps[qp].0, &wr, &mut bad).expect("post") };
+    }
+
+    /// Polls once; true: a receive has ended.
+    #[inline]
+    pub fn try_wait(&self) -> bool {
+        let mut wc = [Wc::default()];
+        if self.dev.poll_cq(self.cq, &mut wc).expect("poll") == 0 {
+            return false;
+        }
+        assert_eq!(wc[0].status, 0, "{}", self.dev.last_cause().expect("cause"));
+        wc[0].wr_id == RECV
+    }
+
+    /// Waits for the end of a receive.
+    #[inline]
+    pub fn wait_recv(&self) {
+        while !self.try_wait() {
+            core::hint::spin_loop();
+        }
     }
 
     /// Waits for one successful completion; gives its wr_id.

@@ -112,7 +112,7 @@ impl Config {
         qpn_count: 0,
         max_mtu: 4096,
         deadline_ns: 30_000_000_000,
-        window_max: 96 << 10,
+        window_max: 192 << 10,
         seed: 0,
         flags: 0,
     };

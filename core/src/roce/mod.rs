@@ -35,7 +35,7 @@ use run::Run;
 /// An owed ACK waits at most this long for company.
 pub const ACK_DELAY_NS: u64 = 20_000;
 /// An owed ACK does not wait once this many packets have come.
-pub const ACK_PACKETS: u32 = 16;
+pub const ACK_PACKETS: u32 = 8;
 /// READs are asked for in pieces of this many bytes.
 pub const READ_PIECE: u32 = 64 << 10;
 

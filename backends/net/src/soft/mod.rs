@@ -49,6 +49,10 @@ pub mod soft_flags {
 /// Bytes of the tee's write buffer.
 const PCAP_BUFFER: usize = 256 << 10;
 
+/// What the socket's receive buffer is asked to hold. The system grants its own maximum where that is less: twice
+/// the default on Debian, which then has room for a window of WRITEs and a window of READ responses of one peer.
+const RCVBUF: u32 = 1 << 20;
+
 /// What belongs to the holder of the engine's lock besides the engine.
 struct Port {
     udp: Option<UdpPort>,
@@ -100,7 +104,7 @@ fn page_up(n: usize) -> Result<usize> {
 impl SoftConfig<'_> {
     fn udp(&self) -> UdpConfig {
         let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
-        UdpConfig { flags, ..UdpConfig::DEFAULT }
+        UdpConfig { flags, rcvbuf: RCVBUF, ..UdpConfig::DEFAULT }
     }
 
     fn layout(&self, name: &DeviceName) -> Result<Layout> {

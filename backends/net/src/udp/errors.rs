@@ -88,6 +88,12 @@ impl Errors {
 }
 
 impl UdpPort {
+    /// Whether [`UdpPort::take_error`] has something. Cost: none.
+    #[inline]
+    pub fn has_error(&self) -> bool {
+        self.errors.len > 0 || self.errors.more
+    }
+
     /// The next error of a destination, oldest first. Cost: none unless the kernel holds more than was drained.
     ///
     /// Errors show up at the next send or receive after they happened. A program that was woken by EPOLLERR and
