@@ -85,6 +85,9 @@ impl SoftDevice {
             let now = now_ns();
             handled += self.round(&mut held, now, round);
             drop(held);
+            // The unlocking store must be visible before the look at the marks: a poster sets his mark (a read-modify-write,
+            // a full barrier where that matters) and then looks at the lock. One of the two sees the other.
+            core::sync::atomic::fence(Ordering::SeqCst);
             // Whoever posted meanwhile found the lock taken and left: his doorbell is ours to ring.
             if !self.engine.shared().active.any() {
                 break;
