@@ -301,23 +301,10 @@ impl Transport {
             self.fail_wqe(s, qi, now, index, wc_status::BAD_RESP_ERR);
             return;
         }
-        let sges = slot.sges(usize::from(wqe.num_sge));
-        match copy_sges(&self.regions, &self.providers, qp.pd, sges, offset, Move::Scatter(payload)) {
-            Ok(pending) => {
-                if let Some((provider, token)) = pending {
-                    let ws = qp.wqe(index);
-                    ws.placing = true;
-                    ws.provider = provider as u8;
-                    ws.token = token;
-                }
-            }
-            Err(Stop::Busy | Stop::Pending(..)) => return self.ask_again(qi, now, expected),
-            Err(Stop::Error(code, lkey, addr)) => {
-                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
-                return;
-            }
+        if !self.place_answer(s, qi, now, index, offset, payload, expected) {
+            return;
         }
+        let qp = &mut self.qps[qi];
         let piece = (READ_PIECE / qp.mtu).max(1);
         let done = ws.done_pkts + run.n;
         let finished = done == ws.npkts;
@@ -353,6 +340,46 @@ impl Transport {
         }
     }
 
+    /// Copies an answer into the buffer of the WQE at `index`. False: it was not taken; what is to be done about
+    /// it (asking again from `psn`, or failing the request) is done.
+    #[allow(clippy::too_many_arguments)] // what is copied, where to, and what to do otherwise
+    fn place_answer(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        now: u64,
+        index: u32,
+        offset: u64,
+        bytes: &[u8],
+        psn: Psn,
+    ) -> bool {
+        let sq = s.sq(qi, &self.key);
+        let slot = sq.at(index);
+        let qp = &mut self.qps[qi];
+        let sges = slot.sges(usize::from(slot.header().num_sge));
+        match copy_sges(&self.regions, &self.providers, qp.pd, sges, offset, Move::Scatter(bytes)) {
+            Ok(pending) => {
+                if let Some((provider, token)) = pending {
+                    let ws = qp.wqe(index);
+                    ws.placing = true;
+                    ws.provider = provider as u8;
+                    ws.token = token;
+                }
+                true
+            }
+            // Lost, as if on the way: the request is sent again.
+            Err(Stop::Busy | Stop::Pending(..)) => {
+                self.ask_again(qi, now, psn);
+                false
+            }
+            Err(Stop::Error(code, lkey, addr)) => {
+                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
+                false
+            }
+        }
+    }
+
     fn handle_atomic_ack(&mut self, s: &Shared, qi: usize, now: u64, run: &Run) {
         self.ack_before(s, qi, now, run.psn);
         let sq = s.sq(qi, &self.key);
@@ -372,23 +399,10 @@ impl Transport {
             d if d < 0 => return,
             _ => return self.answer_lost(qi, now, ws.psn),
         }
-        let sges = slot.sges(usize::from(wqe.num_sge));
-        match copy_sges(&self.regions, &self.providers, qp.pd, sges, 0, Move::Scatter(&run.a.to_ne_bytes())) {
-            Ok(pending) => {
-                if let Some((provider, token)) = pending {
-                    let ws = qp.wqe(index);
-                    ws.placing = true;
-                    ws.provider = provider as u8;
-                    ws.token = token;
-                }
-            }
-            Err(Stop::Busy | Stop::Pending(..)) => return self.ask_again(qi, now, ws.psn),
-            Err(Stop::Error(code, lkey, addr)) => {
-                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
-                return;
-            }
+        if !self.place_answer(s, qi, now, index, 0, &run.a.to_ne_bytes(), ws.psn) {
+            return;
         }
+        let qp = &mut self.qps[qi];
         qp.req.rd_out = qp.req.rd_out.saturating_sub(1);
         qp.wqe(index).done = true;
         qp.wqe(index).done_pkts = 1;
