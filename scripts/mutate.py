@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Deliberate faults: each is applied to a copy of the sources, and some named test must notice it.
 
-Usage: mutate.py [--list] [--only N[,N...]] [--write]
+Usage: mutate.py [--list] [--only N[,N...]] [--stages NAME[,NAME...]] [--write]
 
 The copy is a git worktree of HEAD under build/mutants, with a target folder of its own, so that only what a
 fault touches is compiled again. For each fault the stages below run in order until one fails; the test that
@@ -117,6 +117,9 @@ def main():
     only = None
     if "--only" in args:
         only = {int(n) for n in args[args.index("--only") + 1].split(",")}
+    if "--stages" in args:
+        wanted = args[args.index("--stages") + 1].split(",")
+        STAGES[:] = [s for s in STAGES if s[0] in wanted]
     if not os.path.isdir(TREE):
         subprocess.run(["git", "worktree", "add", "--detach", TREE], cwd=ROOT, check=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
