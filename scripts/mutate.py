@@ -13,7 +13,7 @@ import os, re, subprocess, sys, time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
 TARGET = os.path.join(ROOT, "build", "mutants-target")
-LIMIT = 300
+LIMIT = 90
 
 # Cheap and precise first.
 STAGES = [

@@ -62,3 +62,28 @@ impl Qpns {
         self.len += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    #[test]
+    fn a_number_rests_before_it_is_used_again() {
+        let config = Config { qpn_base: 256, qpn_count: 4, ..Config::default() };
+        let mut memory = vec![0u8; 4096];
+        // SAFETY: `memory` outlives the walk and everything carved from it.
+        let mut w = unsafe { Walk::carve(memory.as_mut_ptr(), memory.len()).unwrap() };
+        let mut q = Qpns::carve(&mut w, &config).unwrap();
+        for n in 256..260 {
+            assert_eq!(q.alloc(0), Ok(n));
+        }
+        assert_eq!(q.alloc(0), Err(Error::NoMemory));
+        let timeout = 67_000_000;
+        q.free(258, 1_000_000, timeout);
+        q.free(256, 2_000_000, timeout);
+        assert_eq!(q.alloc(1_000_000 + 4 * timeout - 1_000_000), Err(Error::NoMemory), "4 x its timeout");
+        assert_eq!(q.alloc(1_000_000 + 4 * timeout), Ok(258));
+        assert_eq!(q.alloc(2_000_000 + 4 * timeout), Ok(256), "oldest first");
+    }
+}

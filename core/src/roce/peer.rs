@@ -201,6 +201,18 @@ mod tests {
     }
 
     #[test]
+    fn a_full_window_is_closed_until_something_is_acknowledged() {
+        let mut w = Window::new(128 << 10);
+        let size = w.size();
+        w.on_sent(size - 100);
+        assert_eq!(w.available(), 100);
+        w.on_sent(100);
+        assert_eq!(w.available(), 0);
+        w.on_acked(4352);
+        assert!(w.available() >= 4352);
+    }
+
+    #[test]
     fn losses_of_one_round_trip_are_one_event() {
         let mut w = Window::new(128 << 10);
         w.on_loss(1_000_000);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::Opcode;
+use gdrcore_core::wire::{Flow, Opcode};
 
 use crate::util::*;
 
@@ -238,4 +238,47 @@ fn who_polls_the_last_byte_sees_all_before_it() {
             stop.store(true, Ordering::Relaxed);
         });
     }
+}
+
+#[test]
+fn an_ack_that_passes_a_lost_read_answer_asks_for_it_again() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    b.buf.put(0, &pattern(9, 64));
+    let mut lost = false;
+    net.tap = Some(Box::new(move |from, p| {
+        if from == 1 && !lost && Opcode(p[0]) == Opcode::RC_READ_RESPONSE_ONLY {
+            lost = true;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    }));
+    net.post(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 1000, 64).remote(&b, 0).id(1));
+    net.settle();
+    assert!(net.poll(0, a.scq).is_empty(), "its answer is lost");
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 2000, 64).remote(&b, 4096).id(2));
+    let before = net.now;
+    net.settle();
+    assert_eq!(net.now, before, "no timer has run");
+    let wc = net.poll(0, a.scq);
+    assert!(wc.iter().map(|w| (w.wr_id, w.status)).eq([(1, 0), (2, 0)]), "{wc:?}");
+    assert_eq!(a.buf.get(1000, 64), pattern(9, 64));
+}
+
+#[test]
+fn a_read_answer_of_another_length_is_a_bad_response() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let (us, peer) = (net.hosts[0].addr, net.hosts[1].addr);
+    let flow = Flow::from_gids(&peer.gid, &us.gid, peer.port, us.port);
+    net.tap = Some(Box::new(move |from, p| {
+        if from == 1 && Opcode(p[0]) == Opcode::RC_READ_RESPONSE_ONLY {
+            // A word less than was asked for: a peer that lies, so its ICRC is right.
+            let short = p.len() - 4;
+            p.truncate(short);
+            flow.append_icrc(0, p);
+        }
+        Fate::Deliver
+    }));
+    let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 64).remote(&b, 0));
+    assert_eq!(wc.status, wc_status::BAD_RESP_ERR);
+    assert_eq!(net.state(&a), qp_state::ERR);
 }
