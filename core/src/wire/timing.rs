@@ -60,9 +60,9 @@ mod tests {
         assert_eq!(RNR_TIMER_NS[25], 61_440_000);
         // By the law behind the standard's table: from code 2 on, each pair is one doubling of 20 and 30 µs;
         // code 1 is 10 µs, and code 0 what would follow the last.
-        for code in 2..32 {
+        for (code, &timer) in RNR_TIMER_NS.iter().enumerate().skip(2) {
             let base: u64 = if code % 2 == 0 { 20_000 } else { 30_000 };
-            assert_eq!(RNR_TIMER_NS[code], base << (code / 2 - 1), "code {code}");
+            assert_eq!(timer, base << (code / 2 - 1), "code {code}");
         }
         assert_eq!(RNR_TIMER_NS[0], 20_000 << 15);
         assert_eq!(RNR_TIMER_NS[31], 491_520_000);
