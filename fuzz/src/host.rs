@@ -159,7 +159,7 @@ impl Host {
         }
         let (va, rkey) = self.target();
         for op in [wr_opcode::SEND, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ, wr_opcode::ATOMIC_CMP_AND_SWP] {
-            self.send(qp, op, 2000, va, rkey, 0x55);
+            self.send(qp, op, 2000, va, rkey);
         }
     }
 
@@ -172,12 +172,12 @@ impl Host {
         let _ = unsafe { self.engine().post_recv(qp, &wr, &mut bad) };
     }
 
-    pub(crate) fn post_send(&mut self, qp: Handle, op: u32, len: u32, peer: &Host, dest: u32) {
+    pub(crate) fn post_send(&mut self, qp: Handle, op: u32, len: u32, peer: &Host) {
         let (va, rkey) = peer.target();
-        self.send(qp, op, len, va, rkey, dest);
+        self.send(qp, op, len, va, rkey);
     }
 
-    fn send(&mut self, qp: Handle, op: u32, len: u32, va: u64, rkey: u32, dest: u32) {
+    fn send(&mut self, qp: Handle, op: u32, len: u32, va: u64, rkey: u32) {
         let atomic = matches!(op, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
         let (addr, _) = self.target();
         let length = if atomic { 8 } else { len.min(BUFFER as u32) };
@@ -198,7 +198,6 @@ impl Host {
         if !atomic {
             wr.wr = WrOp { rdma: RdmaWr { remote_addr: va, rkey } };
         }
-        let _ = dest;
         let mut bad = core::ptr::null();
         // SAFETY: request and list live through the call.
         let _ = unsafe { self.engine().post_send(qp, &wr, &mut bad) };

@@ -149,9 +149,9 @@ pub fn pair(data: &[u8]) -> Counters {
                 let op = ops[usize::from(step & 3)];
                 let len = u32::from(arg) * 37;
                 if to_b {
-                    a.post_send(qa.0, op, len, &b, qb.1)
+                    a.post_send(qa.0, op, len, &b)
                 } else {
-                    b.post_send(qb.0, op, len, &a, qa.1)
+                    b.post_send(qb.0, op, len, &a)
                 }
             }
             4 | 5 => {

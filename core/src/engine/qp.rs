@@ -270,7 +270,7 @@ impl Guard<'_> {
                         // The program's own wish; it does not hide why the QP had failed.
                         t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
                     }
-                    t.enter_error(s, qi, now);
+                    t.enter_error(s, qi);
                 }
                 // A fatal event is for failures, not for what the program asked.
                 t.qps[qi].events &= !(1 << async_event::QP_FATAL);

@@ -49,11 +49,11 @@ impl Inner {
 
     /// Posts on a QP in ERR or SQE are flushed, not sent. True: it was such a QP.
     #[inline]
-    fn flush_if_failed(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
+    fn flush_if_failed(&mut self, s: &Shared, qi: usize) -> bool {
         let t = &mut self.transport;
         match t.qps[qi].state {
-            qp_state::ERR => t.flush(s, qi, now),
-            qp_state::SQE => t.flush_sq(s, qi, now),
+            qp_state::ERR => t.flush(s, qi),
+            qp_state::SQE => t.flush_sq(s, qi),
             _ => return false,
         }
         true
@@ -87,7 +87,7 @@ impl Guard<'_> {
             inner.transport.ready.clear(qi);
             match inner.transport.transmit(s, qi, &mut tx, now) {
                 Sent::Idle => {
-                    inner.flush_if_failed(s, qi, now);
+                    inner.flush_if_failed(s, qi);
                     if seen_first == qi {
                         seen_first = NONE as usize;
                     }
@@ -135,7 +135,7 @@ impl Guard<'_> {
             let mut tx = TxBuf::new(&mut scratch, Framing::Records, inner.rx_flow.1);
             let sent = t.transmit(s, qi, &mut tx, now);
             if sent == Sent::Idle {
-                inner.flush_if_failed(s, qi, now);
+                inner.flush_if_failed(s, qi);
             } else {
                 inner.transport.ready.set(qi);
             }

@@ -90,7 +90,7 @@ impl Transport {
                     self.note(qi, now, CauseCode::PeerUsedBadKey, 0, u64::from(job.rkey), job.va);
                     let psn = job.psn.add(job.sent + packets);
                     self.owe_fatal_nak(qi, NakCode::RemoteAccess, psn);
-                    self.enter_error(s, qi, now);
+                    self.enter_error(s, qi);
                     return Sent::Idle;
                 }
             }

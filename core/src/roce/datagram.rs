@@ -167,9 +167,8 @@ impl Transport {
                         let resp = &self.qps[qi].resp;
                         let (provider, token) = pending.map_or_else(
                             || {
-                                let last =
-                                    (resp.fence_head + resp.fence_len - 1) as usize % crate::verbs::objects::MAX_FENCES;
-                                (resp.fences[last].provider, resp.fences[last].token)
+                                let last = &resp.fences[resp.last_fence()];
+                                (last.provider, last.token)
                             },
                             |(p, t)| (p as u8, t),
                         );
@@ -187,8 +186,8 @@ impl Transport {
             Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(s, qi),
             Err(Stop::Error(code, lkey, addr)) => {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.end_recv(s, qi, wc_status::LOC_PROT_ERR, 0, 0, 0, false, now);
-                self.enter_error(s, qi, now);
+                self.fail_recv(s, qi, wc_status::LOC_PROT_ERR);
+                self.enter_error(s, qi);
             }
         }
     }

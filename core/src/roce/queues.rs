@@ -144,9 +144,9 @@ impl Transport {
                     qp.req.cur_pkt = 0;
                 }
                 if qp.kind == qp_type::RC {
-                    self.enter_error(s, qi, now);
+                    self.enter_error(s, qi);
                 } else {
-                    self.enter_sqe(s, qi, now);
+                    self.enter_sqe(s, qi);
                 }
                 return false;
             }
@@ -236,22 +236,22 @@ impl Transport {
     }
 
     /// To ERR: both queues flush.
-    pub(crate) fn enter_error(&mut self, s: &Shared, qi: usize, now: u64) {
+    pub(crate) fn enter_error(&mut self, s: &Shared, qi: usize) {
         if self.qps[qi].state == qp_state::ERR {
             return;
         }
         self.set_state(s, qi, qp_state::ERR);
         self.stop(qi);
         self.raise_qp(s, qi, async_event::QP_FATAL);
-        self.flush(s, qi, now);
+        self.flush(s, qi);
     }
 
     /// To SQE (UC, UD): the send queue flushes, the receive queue lives on.
-    fn enter_sqe(&mut self, s: &Shared, qi: usize, now: u64) {
+    fn enter_sqe(&mut self, s: &Shared, qi: usize) {
         self.set_state(s, qi, qp_state::SQE);
         self.forget_inflight(qi);
         self.qps[qi].req.ack_deadline = 0;
-        self.flush_sq(s, qi, now);
+        self.flush_sq(s, qi);
     }
 
     /// Ends everything under way on a QP, without completions.
@@ -281,13 +281,12 @@ impl Transport {
     }
 
     /// Flushes both queues as far as the CQs have room; the rest follows when they have.
-    pub(crate) fn flush(&mut self, s: &Shared, qi: usize, now: u64) {
-        self.flush_sq(s, qi, now);
-        self.flush_rq(s, qi, now);
+    pub(crate) fn flush(&mut self, s: &Shared, qi: usize) {
+        self.flush_sq(s, qi);
+        self.flush_rq(s, qi);
     }
 
-    pub(crate) fn flush_sq(&mut self, s: &Shared, qi: usize, now: u64) {
-        let _ = now;
+    pub(crate) fn flush_sq(&mut self, s: &Shared, qi: usize) {
         loop {
             let sq = s.sq(qi, &self.key);
             let qp = &mut self.qps[qi];
@@ -323,7 +322,7 @@ impl Transport {
         }
     }
 
-    fn flush_rq(&mut self, s: &Shared, qi: usize, now: u64) {
+    fn flush_rq(&mut self, s: &Shared, qi: usize) {
         // Messages that had ended but wait for slow memory: their bytes may still land, so they are
         // reported as flushed; their CQEs are reserved.
         while self.qps[qi].resp.fence_len > 0 {
@@ -340,7 +339,7 @@ impl Transport {
                 self.starve(s, qi, rcq);
                 return;
             }
-            self.end_recv(s, qi, wc_status::WR_FLUSH_ERR, 0, 0, 0, false, now);
+            self.fail_recv(s, qi, wc_status::WR_FLUSH_ERR);
         }
         let qp = &self.qps[qi];
         let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
@@ -382,8 +381,8 @@ impl Transport {
             from = qi + 1;
             self.cq_wait.clear(qi);
             match self.qps[qi].state {
-                qp_state::ERR => self.flush(s, qi, now),
-                qp_state::SQE => self.flush_sq(s, qi, now),
+                qp_state::ERR => self.flush(s, qi),
+                qp_state::SQE => self.flush_sq(s, qi),
                 _ => {
                     self.complete(s, qi, now);
                     self.ready.set(qi);
@@ -491,22 +490,10 @@ impl Transport {
         }
     }
 
-    /// Ends the receive in use at once.
-    #[allow(clippy::too_many_arguments)] // mirrors the fields of a completion
-    pub(crate) fn end_recv(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        status: u32,
-        bytes: u32,
-        imm: u32,
-        flags: u32,
-        solicited: bool,
-        now: u64,
-    ) {
-        let _ = now;
-        let wc = self.recv_wc(qi, status, bytes, imm, flags);
-        self.push_reserved(s, qi, wc, solicited);
+    /// Ends the receive in use at once, with an error.
+    pub(crate) fn fail_recv(&mut self, s: &Shared, qi: usize, status: u32) {
+        let wc = self.recv_wc(qi, status, 0, 0, 0);
+        self.push_reserved(s, qi, wc, false);
     }
 
     /// Queues the end of a message behind slow memory. The caller has checked that there is a place.
@@ -557,7 +544,7 @@ impl Transport {
                     }
                     let psn = self.qps[qi].resp.epsn;
                     self.owe_fatal_nak(qi, NakCode::RemoteOperation, psn);
-                    self.enter_error(s, qi, now);
+                    self.enter_error(s, qi);
                     return false;
                 }
             }

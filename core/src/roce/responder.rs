@@ -72,7 +72,7 @@ impl Transport {
         if ahead < 0 {
             let behind = ahead.unsigned_abs();
             if behind >= run.n || run.kind == Kind::ReadRequest {
-                return self.handle_duplicate(qi, now, &run);
+                return self.handle_duplicate(qi, &run);
             }
             // A run that begins with what we have: the rest of it is new.
             let skip = behind as usize * qp.mtu as usize;
@@ -110,7 +110,7 @@ impl Transport {
             Err(Refusal::NakRecv(code, cause, status, a, b)) => {
                 self.note(qi, now, cause, status, a, b);
                 if self.qps[qi].resp.recv.taken {
-                    self.end_recv(s, qi, status, 0, 0, 0, false, now);
+                    self.fail_recv(s, qi, status);
                 }
                 self.nak_and_fail(s, qi, now, code, cause, a, b);
             }
@@ -126,7 +126,7 @@ impl Transport {
         let psn = qp.resp.epsn;
         self.owe_fatal_nak(qi, code, psn);
         let event = if code == NakCode::RemoteAccess { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
-        self.enter_error(s, qi, now);
+        self.enter_error(s, qi);
         self.raise_qp(s, qi, event);
     }
 
@@ -149,7 +149,7 @@ impl Transport {
         self.ready.set(qi);
     }
 
-    fn handle_duplicate(&mut self, qi: usize, now: u64, run: &Run) {
+    fn handle_duplicate(&mut self, qi: usize, run: &Run) {
         let qp = &mut self.qps[qi];
         qp.counters.duplicate_request += 1;
         self.counters.duplicate_request += 1;
@@ -198,7 +198,6 @@ impl Transport {
                 self.ready.set(qi);
             }
         }
-        let _ = now;
     }
 
     pub(crate) fn push_job(&mut self, qi: usize, job: Resource) {
@@ -373,7 +372,7 @@ impl Transport {
                         self.note(qi, now, CauseCode::BadWindow, wc_status::LOC_PROT_ERR, u64::from(run.imm), 0);
                         let code = NakCode::RemoteAccess;
                         if self.qps[qi].resp.recv.taken {
-                            self.end_recv(s, qi, wc_status::LOC_PROT_ERR, 0, 0, 0, false, now);
+                            self.fail_recv(s, qi, wc_status::LOC_PROT_ERR);
                         }
                         // The PSN is not acknowledged: the NAK carries it.
                         let resp = &mut self.qps[qi].resp;
@@ -414,7 +413,7 @@ impl Transport {
             // the latest replaces the one before, so that places are left for ends of messages.
             let msn = resp.msn;
             if !run.last && resp.fence_len as usize >= MAX_FENCES / 2 {
-                let last = (resp.fence_head + resp.fence_len - 1) as usize % MAX_FENCES;
+                let last = resp.last_fence();
                 if resp.fences[last].wc.is_none() {
                     let (provider, token) =
                         resp.placing.take().unwrap_or((resp.fences[last].provider, resp.fences[last].token));
@@ -426,7 +425,7 @@ impl Transport {
             let (provider, token) = match resp.placing.take() {
                 Some(p) => p,
                 None => {
-                    let last = (resp.fence_head + resp.fence_len - 1) as usize % MAX_FENCES;
+                    let last = resp.last_fence();
                     (resp.fences[last].provider, resp.fences[last].token)
                 }
             };
@@ -598,8 +597,8 @@ impl Transport {
             Err(Refusal::NakRecv(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
                 // The program's own buffer is bad: that it must hear.
                 self.note(qi, now, cause, status, a, b);
-                self.end_recv(s, qi, status, 0, 0, 0, false, now);
-                self.enter_error(s, qi, now);
+                self.fail_recv(s, qi, status);
+                self.enter_error(s, qi);
             }
             Err(_) => {
                 self.drop_message(s, qi);

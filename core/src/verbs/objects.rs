@@ -259,6 +259,12 @@ pub struct Resp {
 }
 
 impl Resp {
+    /// Where the latest fence stands. Only while there is one.
+    #[inline]
+    pub fn last_fence(&self) -> usize {
+        (self.fence_head + self.fence_len - 1) as usize % MAX_FENCES
+    }
+
     /// The expected PSN has come: NAKs about it have no object any more.
     #[inline]
     pub fn forget_naks(&mut self) {
