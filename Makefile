@@ -23,12 +23,15 @@ FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUD
 	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|g' -e 's|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|g' \
 	-e 's|@INCLUDE_FROM_CMAKE@|$(INCLUDE_FROM_CMAKE)|g'
 
-.PHONY: all lib header examples demo test compare install uninstall clean help
+.PHONY: all lib verbs header examples demo test compare compare-vm install uninstall clean help
 
 all: lib examples ## Build the library and the C examples.
 
 lib: ## Build libgdrcore.so and libgdrcore.a.
 	$(CARGO) build --release -p gdrcore
+
+verbs: lib ## Build libgdrcore_verbs.so, the module of the verbs device; needs libibverbs' headers.
+	@scripts/verbs.sh
 
 header: ## Write include/gdrcore.h anew from ffi/src.
 	GDRC_BLESS=1 $(CARGO) test -q -p gdrcore-tests --test header
@@ -50,11 +53,18 @@ compare: ## Measure against bare sockets, UCX, libfabric, iperf3, rsync and nc; 
 	@$(MAKE) --no-print-directory all
 	python3 -B bench/compare --bin "$(BIN)" $(COMPARE_ARGS)
 
+compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RESULTS-VM.md.
+	@scripts/deps.sh test
+	@$(MAKE) --no-print-directory all
+	BIN="$(BIN)" bench/compare_vm.sh
+
 install: lib ## Install library, header, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"
 	install -m 755 "$(RELEASE)/libgdrcore.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(VERSION)"
 	ln -sf "libgdrcore.so.$(VERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(SOVERSION)"
 	ln -sf "libgdrcore.so.$(SOVERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so"
+	if [ -e "$(RELEASE)/libgdrcore_verbs.so" ]; then \
+		install -m 755 "$(RELEASE)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so"; fi
 	install -m 644 "$(RELEASE)/libgdrcore.a" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
@@ -63,7 +73,7 @@ install: lib ## Install library, header, gdrcore.pc and CMake package below $(DE
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"/*.cmake
 
 uninstall: ## Remove what install put there.
-	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
+	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"
 
@@ -72,4 +82,4 @@ clean: ## Remove all build output.
 	rm -rf build
 
 help: ## Show this.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)

@@ -233,9 +233,20 @@
 
 #define GDRC_EVENT_SQ_DRAINED 5
 
+// The device was removed, or has failed for good: what is outstanding on it will not complete.
+#define GDRC_EVENT_DEVICE_FATAL 8
+
+#define GDRC_EVENT_PORT_ACTIVE 9
+
+#define GDRC_EVENT_PORT_ERR 10
+
+#define GDRC_EVENT_SRQ_ERR 14
+
 #define GDRC_EVENT_SRQ_LIMIT_REACHED 15
 
 #define GDRC_EVENT_QP_LAST_WQE_REACHED 16
+
+#define GDRC_EVENT_GID_CHANGE 18
 
 // Flags of gdrc_config. STRICT_CQ: refuse a QP whose queues could overflow its CQ.
 #define GDRC_CONFIG_STRICT_CQ 1
@@ -245,6 +256,16 @@
 
 // Send one packet per message of the system call, without segmentation offload.
 #define GDRC_CONFIG_NO_GSO 4
+
+// Reach peers through shared memory where they are processes of this host that offer it too, and through the network
+// otherwise. Decided for a QP at RTR, for an address handle when it is made, and never changed.
+#define GDRC_CONFIG_SHM 8
+
+// As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
+#define GDRC_CONFIG_SHM_ONLY 16
+
+// Congestion control by rate (DCQCN): packets say that they can be marked (ECN), and a QP whose packets are marked slows down.
+#define GDRC_CONFIG_DCQCN 32
 
 // Flag of gdrc_connect_opts: zeros in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the rd_atomic fields are meant.
 #define GDRC_CONNECT_EXACT 1
@@ -314,6 +335,91 @@
 
 #define GDRC_CAUSE_MISALIGNED_ATOMIC 25
 
+#define GDRC_CAUSE_PATH_LOST 26
+
+#define GDRC_CAUSE_DEVICE_ERROR 40
+
+#define GDRC_CAUSE_DEVICE_GONE 41
+
+#define GDRC_CAUSE_PORT_DOWN 42
+
+#define GDRC_CAUSE_CQ_OVERRUN 43
+
+// Port spaces (numbers of rdma_port_space): RC connections, with ports like TCP's.
+#define GDRC_PS_TCP 262
+
+// UD services, with ports like UDP's.
+#define GDRC_PS_UDP 273
+
+// RC and UC connections by InfiniBand service ids.
+#define GDRC_PS_IB 319
+
+// Events of the connection manager (numbers of rdma_cm_event_type). A peer asks a listener.
+#define GDRC_CM_CONNECT_REQUEST 4
+
+// The peer has accepted. Only for ids without a QP: the program brings its own to RTS, then calls gdrc_establish.
+#define GDRC_CM_CONNECT_RESPONSE 5
+
+// The peer has accepted, but the QP could not be brought to RTS; the peer was told.
+#define GDRC_CM_CONNECT_ERROR 6
+
+// The peer did not answer in time.
+#define GDRC_CM_UNREACHABLE 7
+
+// The peer does not want the connection; status says why.
+#define GDRC_CM_REJECTED 8
+
+// The connection stands.
+#define GDRC_CM_ESTABLISHED 9
+
+// The connection is over, whoever ended it.
+#define GDRC_CM_DISCONNECTED 10
+
+// Late packets of the connection are gone.
+#define GDRC_CM_TIMEWAIT_EXIT 15
+
+// Reasons of a rejection that programs meet (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. The peer's tables are full.
+#define GDRC_REJ_NO_RESOURCES 3
+
+// The peer waited in vain, or its program let the id go.
+#define GDRC_REJ_TIMEOUT 4
+
+// Nobody listens at this port.
+#define GDRC_REJ_INVALID_SERVICE_ID 8
+
+// The peer still had a connection to this QPN; it is gone now: ask again.
+#define GDRC_REJ_STALE_CONNECTION 10
+
+// The path MTU is larger than the peer's link carries.
+#define GDRC_REJ_INVALID_MTU 26
+
+// The peer's program called gdrc_reject, or rdma_reject.
+#define GDRC_REJ_CONSUMER 28
+
+// Flags of gdrc_conn_param. EXACT: zeros in the fields that have another default are meant.
+#define GDRC_CONN_EXACT 1
+
+// The field psn counts; without it the PSN is random.
+#define GDRC_CONN_PSN 2
+
+// The QP named by qpn takes its receives from an SRQ.
+#define GDRC_CONN_SRQ 4
+
+// Bytes of private data that gdrc_connect takes (GDRC_PS_UDP: GDRC_UD_CONNECT_DATA_MAX).
+#define GDRC_CONNECT_DATA_MAX 56
+
+// Bytes of private data that gdrc_accept takes (GDRC_PS_UDP: GDRC_UD_ACCEPT_DATA_MAX).
+#define GDRC_ACCEPT_DATA_MAX 196
+
+// Bytes of private data that gdrc_reject takes (GDRC_PS_UDP: GDRC_UD_ACCEPT_DATA_MAX).
+#define GDRC_REJECT_DATA_MAX 148
+
+// Bytes of private data that gdrc_connect takes for GDRC_PS_UDP.
+#define GDRC_UD_CONNECT_DATA_MAX 180
+
+// Bytes of private data that gdrc_accept and gdrc_reject take for GDRC_PS_UDP.
+#define GDRC_UD_ACCEPT_DATA_MAX 136
+
 // Opaque: a device and everything that was made on it.
 typedef struct gdrc_context gdrc_context;
 
@@ -354,14 +460,16 @@ typedef struct gdrc_config {
     uint32_t window_max;
     // After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
     uint32_t deadline_ms;
-    // Zero.
-    uint32_t reserved;
+    // Ids of the connection manager, listeners and connections together (64); rounded up to a multiple of 64.
+    uint32_t max_cm_ids;
     // Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     uint64_t ring_bytes;
     // Write every packet to this pcap file as an Ethernet frame, or NULL. Read during the call only.
     const char *pcap_path;
     // Seed of keys and packet numbers; 0: taken from the system's random source.
     uint64_t seed;
+    // What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate begins and ends there.
+    uint64_t line_rate_bps;
 } gdrc_config;
 
 // What a program left behind when it closed a context.
@@ -820,6 +928,98 @@ typedef struct gdrc_connect_opts {
     uint32_t reserved;
 } gdrc_connect_opts;
 
+// A listener, a request, or one end of a connection.
+typedef struct gdrc_cm_id {
+    // Opaque.
+    uint64_t handle;
+} gdrc_cm_id;
+
+// What one side offers in gdrc_connect and gdrc_accept. 0 means the default named at each field, unless
+// GDRC_CONN_EXACT is set.
+typedef struct gdrc_conn_param {
+    // sizeof(struct gdrc_conn_param), set by the caller.
+    uint32_t struct_size;
+    // GDRC_CONN_ flags.
+    uint32_t flags;
+    // QPN, where the call is given no QP; else ignored.
+    uint32_t qpn;
+    // GDRC_QPT_, where the call is given no QP; else ignored.
+    uint32_t qp_type;
+    // First PSN that this side expects, and the peer will begin with (GDRC_CONN_PSN).
+    uint32_t psn;
+    // READs and atomics that this side serves at once (as many as the device can and the peer wants).
+    uint32_t responder_resources;
+    // READs and atomics that this side wants outstanding (as many as the device can and the peer serves).
+    uint32_t initiator_depth;
+    // Retries after a timeout, for both sides (7); gdrc_connect only.
+    uint32_t retry_count;
+    // Retries after an RNR NAK that the peer shall make (7: for ever).
+    uint32_t rnr_retry;
+    // ACK timeout code, for both sides (14: 67 ms); gdrc_connect only.
+    uint32_t ack_timeout;
+    // Timeout code within which the peer's connection manager shall answer, or is asked again, up to 16 times
+    // (17: 0.54 s); gdrc_connect only.
+    uint32_t response_timeout;
+    // GDRC_MTU_ code (what the link carries); gdrc_connect only.
+    uint32_t path_mtu;
+    // Q_Key of a UD QP (the QP's own; 0x01234567 where it has none yet).
+    uint32_t qkey;
+    // Bytes at private_data.
+    uint32_t private_data_len;
+    // Data for the peer's program; read during the call only.
+    const void *private_data;
+    // The program's own word for the id; comes back with its events.
+    uint64_t context;
+} gdrc_conn_param;
+
+// Something happened to an id.
+struct gdrc_cm_event {
+    // sizeof(struct gdrc_cm_event), set by the caller.
+    uint32_t struct_size;
+    // GDRC_CM_.
+    uint32_t event;
+    // GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative errno, or 0.
+    int32_t status;
+    // Bytes of private_data: what the message has room for, whatever the peer's program gave.
+    uint32_t private_data_len;
+    // The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which is the program's to accept, reject and destroy.
+    struct gdrc_cm_id id;
+    // GDRC_CM_CONNECT_REQUEST: the listener that was asked.
+    struct gdrc_cm_id listener;
+    // The QP that the id was given, or {0}.
+    struct gdrc_qp qp;
+    // The program's own word for the id.
+    uint64_t context;
+    // The peer, as an address handle needs it.
+    struct gdrc_ah_attr peer;
+    // The peer's QPN, once known.
+    uint32_t remote_qpn;
+    // The peer's Q_Key (UD), once known.
+    uint32_t qkey;
+    // This side's port.
+    uint32_t local_port;
+    // The peer's port.
+    uint32_t remote_port;
+    // GDRC_QPT_.
+    uint32_t qp_type;
+    // GDRC_MTU_ code.
+    uint32_t path_mtu;
+    // READs and atomics that this side serves: with a request, what the peer wants outstanding.
+    uint32_t responder_resources;
+    // READs and atomics that this side may have outstanding: with a request, what the peer serves.
+    uint32_t initiator_depth;
+    // Retries after a timeout.
+    uint32_t retry_count;
+    // Retries after an RNR NAK.
+    uint32_t rnr_retry;
+    // 1: the peer's QP has an SRQ.
+    uint32_t srq;
+    // Zero.
+    uint32_t reserved;
+    // Data of the peer's program.
+    uint8_t private_data[200];
+};
+
 // The last cause of an error on a QP or context: 64 bytes. Frozen.
 typedef struct gdrc_cause {
     // GDRC_CAUSE_.
@@ -868,10 +1068,14 @@ int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t 
 // untouched, until gdrc_close returned.
 //
 // device: "soft:127.0.0.1", "soft:10.0.0.1:4800", "soft:[::1]:4791", "soft:[fe80::1%eth0]:4791" (a RoCEv2 NIC in
-// software at that local address and UDP port, 4791 by default) or "loopback" (queue pairs of this context only).
+// software at that local address and UDP port, 4791 by default), "loopback" (queue pairs of this context only), or a NIC
+// through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has
+// this address). Without an index the first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies
+// beside libgdrcore.so or where the system looks for libraries.
 //
 // Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small; -E2BIG: as in gdrc_context_size;
-// -EADDRNOTAVAIL: the address is not local; -EADDRINUSE: the port is taken; -EMFILE: over 1024 contexts, or out of
+// -EADDRNOTAVAIL: the address is not local, or the NIC has no GID that fits; -ENODEV: there is no such NIC or no module;
+// -EOPNOTSUPP: the NIC is not a RoCE one; -EADDRINUSE: the port is taken; -EMFILE: over 1024 contexts, or out of
 // descriptors; other errnos of the system. gdrc_open_error has the words.
 // Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no allocation.
 int gdrc_context_init(void *memory,
@@ -1102,6 +1306,22 @@ int gdrc_qp_modify(struct gdrc_context *ctx, struct gdrc_qp qp, const struct gdr
 // Threads: any. Cost: none. Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
 int gdrc_qp_query(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_qp_attr *attr, struct gdrc_qp_init *init);
 
+// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew: for recovery in place, after a
+// failure, or towards another peer. It keeps its handle, number, queues, counters and last cause.
+//
+// Unlike gdrc_qp_modify to RESET, which drops what is outstanding, every request that was posted gets its completion first
+// (GDRC_WC_WR_FLUSH_ERR where it had not ended). They are in the CQ when the call succeeds, before any completion of the
+// next life. -EAGAIN: they are not all there yet, most often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and
+// call again. The call itself never waits.
+//
+// Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of the former life
+// cannot be mistaken for (docs/ABI.md), gdrc_qp_connect does the rest. The peer resets its QP too, or makes another.
+//
+// Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP. Cost: what the flush
+// writes, and the ACK that the QP may still owe. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+int gdrc_qp_reset(struct gdrc_context *ctx,
+                  struct gdrc_qp qp);
+
 // Destroys a QP. Requests still in it end without completion, and the device does not touch their memory any more;
 // completions that are already in a CQ stay there.
 //
@@ -1110,6 +1330,8 @@ int gdrc_qp_query(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_qp_at
 int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
 
 // Posts a list of send requests, in order, and sends at once what the windows allow: the post is the doorbell.
+// While eight or more requests of an RC QP are unacknowledged, up to sixteen further ones may wait for the next post,
+// poll or progress, or for the helper thread, so that they leave by UDP together.
 // The list and its scatter/gather lists are free again at return; the memory that they name belongs to the device
 // until the completion (inline data: until return). On failure `*bad` (may be NULL) is the first request that
 // was not posted; those before it were.
@@ -1164,7 +1386,7 @@ int gdrc_progress(struct gdrc_context *ctx);
 // Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes the context's
 // descriptor readable and queues an event for gdrc_cq_event. Poll once more after arming: what came before does not count.
 //
-// Errors: -EINVAL: stale handle. Threads: any. Cost: none.
+// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another thread runs.
 // Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
 int gdrc_cq_arm(struct gdrc_context *ctx,
                 struct gdrc_cq cq,
@@ -1216,8 +1438,8 @@ int gdrc_helper_start(struct gdrc_context *ctx);
 // Errors: -EINVAL: not an open context. Threads: any. Cost: joins a thread.
 int gdrc_helper_stop(struct gdrc_context *ctx);
 
-// Describes the local side of a QP: its device's address, its number, a fresh random PSN and, for UD, Q_Key; where `mr`
-// is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
+// Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after gdrc_qp_reset ahead of
+// the former ones) and, for UD, Q_Key; where `mr` is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
 // `out->struct_size` must be set before the call. Call it once per connection, and give the same struct to
 // gdrc_qp_connect as `local`.
 //
@@ -1252,6 +1474,105 @@ int gdrc_qp_connect(struct gdrc_context *ctx,
                     const struct gdrc_endpoint *local,
                     const struct gdrc_endpoint *remote,
                     const struct gdrc_connect_opts *opts);
+
+// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests come as
+// GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a quarter of max_cm_ids). What
+// comes beyond is dropped, and its sender asks again. `context` comes back with the listener's events.
+//
+// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM: max_cm_ids are in use;
+// -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP: the device has no connection manager.
+// Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
+int gdrc_listen(struct gdrc_context *ctx,
+                uint32_t port_space,
+                uint32_t port,
+                uint32_t backlog,
+                uint64_t context,
+                struct gdrc_cm_id *out);
+
+// Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port` there. At return the QP is
+// in INIT, so that receives can be posted; events tell the rest. GDRC_CM_ESTABLISHED: the QP is in RTS and connected, the
+// event has the peer's private data. GDRC_CM_REJECTED, GDRC_CM_UNREACHABLE: no connection; the id and the QP are the
+// program's to destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
+// GDRC_CM_ESTABLISHED brings the QPN and Q_Key to send to.
+//
+// With `qp` {0} the program moves a QP by itself: `param` names its number and type, GDRC_CM_CONNECT_RESPONSE asks it to
+// use gdrc_cm_qp_attr and then gdrc_establish.
+// `param` may be NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
+//
+// Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out of range, a
+// struct_size is 0; -EMSGSIZE: too much private data; -ENOMEM: max_cm_ids are in use; -EOPNOTSUPP: the device has no
+// connection manager. Threads: one per QP. Cost: a system call. Source: rdma_connect(3).
+int gdrc_connect(struct gdrc_context *ctx,
+                 const struct gdrc_ah_attr *to,
+                 uint32_t port_space,
+                 uint32_t port,
+                 struct gdrc_qp qp,
+                 const struct gdrc_conn_param *param,
+                 struct gdrc_cm_id *out);
+
+// Accepts a request (GDRC_CM_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at return. The connection
+// stands when GDRC_CM_ESTABLISHED comes. For a request of GDRC_PS_UDP the QP may serve many requests at once, and no
+// event follows. With `qp` {0} the program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number
+// and type. `param` may be NULL: all defaults..
+//
+// Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a type that was not asked
+// for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use. After an error the request still waits.
+// Threads: one per QP and id. Cost: a system call. Source: rdma_accept(3).
+int gdrc_accept(struct gdrc_context *ctx,
+                struct gdrc_cm_id id,
+                struct gdrc_qp qp,
+                const struct gdrc_conn_param *param);
+
+// Answers GDRC_CM_CONNECT_RESPONSE: the program's own QP is in RTS, the peer may know.
+//
+// Errors: -EINVAL: no accepted connection that waits for it. Threads: any. Cost: a system call.
+int gdrc_establish(struct gdrc_context *ctx, struct gdrc_cm_id id);
+
+// Rejects a request, with at most GDRC_REJECT_DATA_MAX bytes for the peer's program, which sees GDRC_REJ_CONSUMER. The id
+// is the program's to destroy; so it is after GDRC_CM_CONNECT_RESPONSE, which may be rejected as well.
+//
+// Errors: -EINVAL: nothing to reject, data is NULL while len is not 0; -EMSGSIZE: too much data.
+// Threads: any. Cost: a system call. Source: rdma_reject(3).
+int gdrc_reject(struct gdrc_context *ctx,
+                struct gdrc_cm_id id,
+                const void *private_data,
+                size_t len);
+
+// Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_DISCONNECTED follows when it has
+// answered, or after 16 tries.
+//
+// Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source: rdma_disconnect(3).
+int gdrc_disconnect(struct gdrc_context *ctx, struct gdrc_cm_id id);
+
+// Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given up, a connection is
+// ended. The peer is told; the program hears no more of it. Its QP stays as it is.
+//
+// Errors: -EINVAL: stale handle. Threads: any. Cost: a system call. Source: rdma_destroy_id(3).
+int gdrc_cm_destroy(struct gdrc_context *ctx, struct gdrc_cm_id id);
+
+// Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when the peer has accepted
+// (GDRC_CM_CONNECT_ERROR if that fails), ERR when the connection is over. `out->struct_size` must be set before the call.
+// gdrc_fd is readable, and gdrc_wait returns, when there is one.
+//
+// Returns 1 and writes `out`, or 0 when there is none.
+// Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device has no connection
+// manager. Threads: any. Cost: a poll. Source: rdma_get_cm_event(3), without sleep.
+int gdrc_cm_event(struct gdrc_context *ctx,
+                  struct gdrc_cm_event *out);
+
+// The attributes and mask that bring an id's QP into `state` (GDRC_QPS_INIT, RTR or RTS), for programs that call
+// gdrc_qp_modify by themselves. `attr->struct_size` must be set before the call.
+//
+// Errors: -EINVAL: another state, the peer is not known yet, a NULL pointer, a struct_size of 0.
+// Threads: any. Cost: none. Source: rdma_init_qp_attr(3).
+int gdrc_cm_qp_attr(struct gdrc_context *ctx,
+                    struct gdrc_cm_id id,
+                    uint32_t state,
+                    struct gdrc_qp_attr *attr,
+                    uint32_t *mask);
+
+// The name of a connection manager's event (GDRC_CM_), without prefix. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_cm_event_str(uint32_t event);
 
 // Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name. They only grow (modulo 2^64).
 //

@@ -33,7 +33,10 @@ command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
 command -v readelf|binutils|imports and exports of the library
 command -v cmp|diffutils|byte comparison
-test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverbs, and the kernel's end of the interoperation tests
+test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverbs, the kernel's end of the interoperation tests, the verbs device
+test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
+ls /usr/lib/llvm-*/lib/libclang*.so*|libclang-dev|rdma-sys
+command -v valgrind|valgrind|instructions, where the clock says nothing
 EOF
 }
 

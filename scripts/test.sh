@@ -79,11 +79,12 @@ main() {
         # Release for its speed; the exploring, not the link, is what needs it.
         stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
             CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0 \
-            "$CARGO" test -p gdrcore-core --release --test loom_ring -- --show-output
+            "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep -- --show-output
     fi
     stage build 900 make --no-print-directory all
+    stage verbs 900 scripts/verbs.sh
     stage sanitizers 400 scripts/asan.sh
-stage sim 600 "$CARGO" run --release -q -p sim -- --count "${SIM_SEEDS:-1000}"
+    stage sim 600 "$CARGO" run --release -q -p sim -- --swarm --packets "${SIM_PACKETS:-10000000}"
     stage integration 1500 "$CARGO" test -p gdrcore-tests --no-fail-fast -- --show-output
 
     if [ ${#failures[@]} -gt 0 ]; then

@@ -1,5 +1,6 @@
 //! Two soft devices on loopback addresses, each driven by its own thread: what the end-to-end benches share.
 
+use gdrcore_core::config::Config;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::*;
 use gdrcore_net::map::Map;
@@ -31,7 +32,10 @@ const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_REA
 impl End {
     /// Opens a device with `n` QPs and a buffer of `bytes`.
     pub fn open(name: &str, n: usize, bytes: usize, depth: u32) -> End {
-        let cfg = SoftConfig::default();
+        // Room for the rings of so many, at up to 512 bytes for each request and its place in the tables.
+        let ring_bytes = (n as u64 * u64::from(depth) * 512).max(Config::default().ring_bytes);
+        let max_qp = (n as u32).max(Config::default().max_qp);
+        let cfg = SoftConfig { core: Config { max_qp, ring_bytes, ..Config::default() }, ..SoftConfig::default() };
         let mem = Map::new(SoftDevice::memsize(name, &cfg).expect("device name")).expect("memory");
         // SAFETY: a fresh mapping, kept beside the device.
         let dev = unsafe { SoftDevice::init(mem.as_ptr(), mem.len(), name, &cfg).expect("device") };
@@ -52,6 +56,14 @@ impl End {
     pub fn open_pair(name: &str, bytes: usize, depth: u32) -> End {
         let end = End::open(name, 2, bytes, depth);
         End::link(&end, &end, &[(0, 1), (1, 0)]);
+        end
+    }
+
+    /// As [`End::open_pair`], with small queues, beside `idle` QPs that are connected to each other as well.
+    pub fn open_pair_beside(name: &str, idle: usize) -> End {
+        let end = End::open(name, 2 + idle, 4096, 8);
+        let pairs: Vec<(usize, usize)> = (0..2 + idle).map(|i| (i, i ^ 1)).collect();
+        End::link(&end, &end, &pairs);
         end
     }
 

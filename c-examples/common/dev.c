@@ -54,10 +54,48 @@ static int interface_address(const char *name, unsigned index, char *out, size_t
     return err == -ENODEV && seen ? -ERANGE : err;
 }
 
+/* A NIC: its address is known once it is open. */
+static bool is_verbs(const char *name)
+{
+    return !strncmp(name, "verbs:", 6);
+}
+
+/* The address by which a device's peers reach it. */
+static void device_address(const struct gdrc_device_attr *attr, char *out, size_t size)
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    bool v4 = !memcmp(attr->gid, mapped, sizeof mapped);
+    if (!inet_ntop(v4 ? AF_INET : AF_INET6, attr->gid + (v4 ? sizeof mapped : 0), out, (socklen_t)size))
+        snprintf(out, size, "::");
+    char zone[IF_NAMESIZE];
+    size_t used = strlen(out);
+    if (attr->scope_id && if_indextoname(attr->scope_id, zone))
+        snprintf(out + used, size - used, "%%%s", zone);
+}
+
+/* Takes ",path=udp|shm|auto" off a device's name: how peers on this host are reached is an option of the context. */
+static int take_path(const char **spec, char *plain, size_t size, uint32_t *flags)
+{
+    static const char key[] = ",path=";
+    const char *option = strstr(*spec, key);
+    *flags = 0;
+    if (!option)
+        return 0;
+    const char *path = option + strlen(key);
+    *flags = !strcmp(path, "shm") ? GDRC_CONFIG_SHM_ONLY : !strcmp(path, "auto") ? GDRC_CONFIG_SHM : 0;
+    if ((!*flags && strcmp(path, "udp")) || (size_t)(option - *spec) >= size) {
+        gx_error("Behind a device's name ',path=udp', ',path=shm' or ',path=auto' may stand.", "device '%s' has an unknown path", *spec);
+        return -EINVAL;
+    }
+    snprintf(plain, size, "%.*s", (int)(option - *spec), *spec);
+    *spec = plain;
+    return 0;
+}
+
 /* Fills in name and address; `has_port` tells whether the user chose one. */
 static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev, bool *has_port)
 {
-    char address[80];
+    char address[80], plain[128];
     *has_port = false;
     if (!spec)
         spec = getenv("GDRC_DEVICE");
@@ -65,6 +103,9 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
         spec = address;
     if (!spec)
         spec = "127.0.0.1";
+    int bad = take_path(&spec, plain, sizeof plain, &dev->path_flags);
+    if (bad)
+        return bad;
     if (strlen(spec) >= sizeof dev->address) {
         gx_error("Devices are named like soft:192.0.2.1 or soft:[2001:db8::1]:4791.", "device name '%s' is too long", spec);
         return -EINVAL;
@@ -78,6 +119,10 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
         size_t length = bracket ? strcspn(++at, "]") : strcspn(at, ":");
         *has_port = at[length] && strchr(at + length, ':');
         snprintf(dev->address, sizeof dev->address, "%.*s", (int)length, at);
+        if (is_verbs(spec) && gid_index && !*has_port) {
+            snprintf(dev->name, sizeof dev->name, "%s:1:%u", spec, gid_index);
+            gid_index = 0;
+        }
     } else if (is_address(spec)) {
         snprintf(dev->address, sizeof dev->address, "%s", spec);
         snprintf(dev->name, sizeof dev->name, colon ? "soft:[%s]" : "soft:%s", spec);
@@ -100,11 +145,38 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
     return 0;
 }
 
+/* Says why a device could not be opened, and what to do about it. */
+static void explain_open(const char *name, int err)
+{
+    char why[384];
+    if (gdrc_open_error(why, sizeof why) <= 0)
+        snprintf(why, sizeof why, "%s", gdrc_strerror(err));
+    const char *hint = is_verbs(name)         ? "NICs are named like verbs:rxe0, verbs:mlx5_0:1:3 (port, GID index) or verbs:192.0.2.1."
+                       : err == -EADDRNOTAVAIL ? "Take an address of this machine ('ip address' shows them), or an interface's name."
+                       : err == -EADDRINUSE  ? "Another program has this UDP port: stop it, or give another (soft:ADDRESS:PORT)."
+                       : err == -EINVAL      ? "Devices are named like soft:192.0.2.1, soft:192.0.2.1:4800 or soft:[2001:db8::1]:4791."
+                       : err == -ENOMEM      ? "The device's tables did not fit into memory: look at the limits (ulimit -v, cgroup)."
+                                             : "The system refused a socket: look at its limits and at what a sandbox forbids.";
+    gx_error(hint, "cannot open device %s: %s", name, why);
+}
+
 int gx_dev_address(const char *spec, unsigned gid_index, char *out, size_t size)
 {
     struct gx_dev dev;
     bool has_port;
     int err = resolve_name(spec, gid_index, &dev, &has_port);
+    if (!err && is_verbs(dev.name)) {
+        err = gdrc_open(dev.name, NULL, &dev.ctx);
+        if (err) {
+            explain_open(dev.name, err);
+            return err;
+        }
+        dev.attr.struct_size = sizeof dev.attr;
+        err = gdrc_query_device(dev.ctx, &dev.attr);
+        gdrc_close(dev.ctx, NULL);
+        if (!err)
+            device_address(&dev.attr, dev.address, sizeof dev.address);
+    }
     if (!err)
         snprintf(out, size, "%s", dev.address);
     return err;
@@ -113,11 +185,16 @@ int gx_dev_address(const char *spec, unsigned gid_index, char *out, size_t size)
 int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index, const struct gdrc_config *config)
 {
     bool has_port;
-    char why[256];
+    struct gdrc_config with_path;
     memset(dev, 0, sizeof *dev);
     int err = resolve_name(spec, gid_index, dev, &has_port);
     if (err)
         return err;
+    if (dev->path_flags) {
+        with_path = config ? *config : (struct gdrc_config){ .struct_size = sizeof with_path };
+        with_path.flags |= dev->path_flags;
+        config = &with_path;
+    }
     err = gdrc_open(dev->name, config, &dev->ctx);
     bool soft = !strncmp(dev->name, "soft:", 5);
     size_t stem = strlen(dev->name);
@@ -126,14 +203,7 @@ int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index, const 
         err = gdrc_open(dev->name, config, &dev->ctx);
     }
     if (err) {
-        if (gdrc_open_error(why, sizeof why) <= 0)
-            snprintf(why, sizeof why, "%s", gdrc_strerror(err));
-        const char *hint = err == -EADDRNOTAVAIL ? "Take an address of this machine ('ip address' shows them), or an interface's name."
-                           : err == -EADDRINUSE  ? "Another program has this UDP port: stop it, or give another (soft:ADDRESS:PORT)."
-                           : err == -EINVAL      ? "Devices are named like soft:192.0.2.1, soft:192.0.2.1:4800 or soft:[2001:db8::1]:4791."
-                           : err == -ENOMEM      ? "The device's tables did not fit into memory: look at the limits (ulimit -v, cgroup)."
-                                                 : "The system refused a socket: look at its limits and at what a sandbox forbids.";
-        gx_error(hint, "cannot open device %s: %s", dev->name, why);
+        explain_open(dev->name, err);
         dev->ctx = NULL;
         return err;
     }
@@ -141,6 +211,8 @@ int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index, const 
         gx_note("UDP port %u is taken on this address; using %s", USUAL_PORT, dev->name);
     dev->attr.struct_size = sizeof dev->attr;
     err = gdrc_query_device(dev->ctx, &dev->attr);
+    if (!err && is_verbs(dev->name))
+        device_address(&dev->attr, dev->address, sizeof dev->address);
     if (!err)
         err = gdrc_pd_alloc(dev->ctx, &dev->pd);
     if (err) {

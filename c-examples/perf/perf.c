@@ -58,6 +58,8 @@ static void usage(FILE *to)
             "  -l, --post_list N        requests of one post call (1, at most 64)\n"
             "  -o, --outs N             READs or atomics outstanding (what the peer serves)\n"
             "  -m, --mtu BYTES          path MTU: 256, 512, 1024, 2048 or 4096 (what the link carries)\n"
+            "  -u, --qp-timeout CODE    ACK timeout of 4.096 us * 2^CODE, 0: none, so that 30 s of silence end a request (14: 67 ms)\n"
+            "      --retry_count N      retries after such a silence, 0 to 7 (7)\n"
             "  -A, --atomic_type TYPE   FETCH_AND_ADD (default) or CMP_AND_SWAP\n"
             "  -b, --bidirectional      (bw) both ends send; the sum is reported\n"
             "  -e, --events             sleep instead of polling when nothing comes\n"
@@ -117,6 +119,8 @@ static int option(struct options *o, int c, const char *text)
         for (p->mtu = GDRC_MTU_256; !err && 128u << p->mtu < n;)
             p->mtu++;
         return err;
+    case 'u': err = gx_parse_number(text, "--qp-timeout", 0, 31, &n), into = &p->timeout; break;
+    case 'R': err = gx_parse_number(text, "--retry_count", 0, 7, &n), into = &p->retries; break;
     case 'A': return find_word(text, "--atomic_type", atomics, 2, &p->atomic);
     case 'b': p->bidir = 1; return 0;
     case 'e': p->events = 1; return 0;
@@ -194,12 +198,12 @@ static int complete(struct options *o)
 
 /* ---- the conversation --------------------------------------------------------------------------- */
 
-#define PLAN_WORDS 15u
+#define PLAN_WORDS 17u
 
 static void plan_pack(const struct plan *p, uint8_t *at)
 {
     const uint32_t words[PLAN_WORDS] = { p->verb, p->mode, p->qp_type, p->atomic, p->qps, p->tx_depth, p->rx_depth, p->cq_mod,
-                                         p->inline_max, p->mtu, p->outs, p->list, p->bidir, p->check, p->events };
+                                         p->inline_max, p->mtu, p->outs, p->list, p->bidir, p->check, p->events, p->timeout, p->retries };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         gx_put32(at + 4 * i, words[i]);
     gx_put64(at + 4 * PLAN_WORDS, p->max_size);
@@ -209,14 +213,15 @@ static void plan_pack(const struct plan *p, uint8_t *at)
 static int plan_unpack(struct plan *p, const uint8_t *at)
 {
     uint32_t *const words[PLAN_WORDS] = { &p->verb, &p->mode, &p->qp_type, &p->atomic, &p->qps, &p->tx_depth, &p->rx_depth, &p->cq_mod,
-                                          &p->inline_max, &p->mtu, &p->outs, &p->list, &p->bidir, &p->check, &p->events };
+                                          &p->inline_max, &p->mtu, &p->outs, &p->list, &p->bidir, &p->check, &p->events,
+                                          &p->timeout, &p->retries };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         *words[i] = gx_get32(at + 4 * i);
     p->max_size = gx_get64(at + 4 * PLAN_WORDS);
     bool good = p->verb <= VERB_ATOMIC && p->mode <= MODE_BW && p->qp_type >= GDRC_QPT_RC && p->qp_type <= GDRC_QPT_UD && p->atomic <= 1 &&
                 p->qps - 1 < MAX_QPS && p->tx_depth - 1 < MAX_DEPTH && p->rx_depth - 1 < MAX_DEPTH && p->cq_mod - 1 < p->tx_depth &&
                 p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 && p->outs <= 128 && p->list - 1 < 64 && p->list <= p->tx_depth &&
-                p->max_size - 1 < MAX_SIZE;
+                p->timeout <= 31 && p->retries <= 7 && p->max_size - 1 < MAX_SIZE;
     return good ? 0 : -EPROTO;
 }
 
@@ -555,13 +560,14 @@ int main(int argc, char **argv)
         { "duration", required_argument, NULL, 'D' }, { "tx-depth", required_argument, NULL, 't' }, { "rx-depth", required_argument, NULL, 'r' },
         { "qp", required_argument, NULL, 'q' }, { "inline_size", required_argument, NULL, 'I' }, { "cq-mod", required_argument, NULL, 'Q' },
         { "post_list", required_argument, NULL, 'l' }, { "outs", required_argument, NULL, 'o' }, { "mtu", required_argument, NULL, 'm' },
-        { "atomic_type", required_argument, NULL, 'A' }, { "bidirectional", no_argument, NULL, 'b' }, { "events", no_argument, NULL, 'e' },
+        { "atomic_type", required_argument, NULL, 'A' }, { "qp-timeout", required_argument, NULL, 'u' },
+        { "retry_count", required_argument, NULL, 'R' }, { "bidirectional", no_argument, NULL, 'b' }, { "events", no_argument, NULL, 'e' },
         { "report-histogram", no_argument, NULL, 'H' }, { "check", no_argument, NULL, 'C' }, { "json", no_argument, NULL, 'J' },
         { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
     };
-    struct options o = { .port = PORT, .plan = { .inline_max = UINT32_MAX } };
+    struct options o = { .port = PORT, .plan = { .inline_max = UINT32_MAX, .timeout = 14, .retries = 7 } };
     gx_program = "perf";
-    for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:I:Q:l:o:m:A:beHCh", longs, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:I:Q:l:o:m:u:A:beHCh", longs, NULL)) != -1;) {
         if (c == 'h')
             return usage(stdout), GX_EXIT_OK;
         if (option(&o, c, optarg))

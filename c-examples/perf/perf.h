@@ -36,6 +36,8 @@ struct plan {
     uint32_t outs;        /* READs and atomics outstanding, 0: what the peer serves */
     uint32_t list;        /* work requests of one post call */
     uint32_t bidir, check, events;
+    uint32_t timeout;     /* ACK timeout code, 0: the context's deadline */
+    uint32_t retries;     /* after a timeout */
     uint64_t max_size;    /* largest message of all runs */
 };
 

@@ -117,7 +117,17 @@ static int connect_lane(struct side *side, uint32_t index)
     struct gdrc_connect_opts opts;
     memset(&opts, 0, sizeof opts);
     opts.struct_size = sizeof opts;
-    opts.max_rd_atomic = plan->outs;
+    /* No timeout and no retries are answers too, so every choice is made here. */
+    opts.flags = GDRC_CONNECT_EXACT;
+    opts.access = GDRC_ACCESS_REMOTE_WRITE;
+    if (plan->qp_type == GDRC_QPT_RC)
+        opts.access |= GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC;
+    opts.timeout = plan->timeout;
+    opts.retry_cnt = plan->retries;
+    opts.rnr_retry = 7;
+    opts.min_rnr_timer = 12;
+    opts.max_rd_atomic = plan->outs ? plan->outs : lane->remote.max_rd_atomic;
+    opts.max_dest_rd_atomic = at_most(lane->local.max_rd_atomic, 255);
     lane->peer_rx_addr = lane->remote.addr;
     int err = gdrc_qp_connect(side->dev->ctx, lane->qp, &lane->local, &lane->remote, &opts);
     if (!err && ud) {

@@ -1,11 +1,13 @@
-//! Two-level bitmaps: which of thousands of objects have something to do, without looking at each.
+//! Bitmaps: which of thousands of objects have something to do, without looking at each.
 //!
-//! A summary word has one bit per leaf word, a leaf word one bit per object: 4096 objects are one summary
-//! word and 64 leaves.
+//! Above the leaf words, one bit per object, lies a summary, so that "nothing to do" is one load however many objects
+//! there are, and finding the one that is busy costs no more beside 4096 idle ones than beside none.
+
+use crossbeam_utils::CachePadded;
 
 use crate::arena::{RawSlice, Walk};
 use crate::error::Result;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bits in a word.
 const WORD: usize = 64;
@@ -24,11 +26,21 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 
 /// A bitmap that any thread sets and one drains.
 ///
-/// Invariant: a bit that is set in a leaf has its summary bit set, or its setter is about to set it, or a
-/// drain that has cleared the summary is about to take the leaf. So no bit is lost.
+/// A bit of the summary stands for a group of leaves: those whose number modulo 64 it is. So up to 4096 objects in use
+/// it stands for one leaf, whatever the bitmap could hold.
+///
+/// Invariant: a bit that is set in a leaf has its summary bit set, or the setter that found it clear is about to set
+/// that, or a drain that has cleared the summary bit is about to look at the leaf. So no bit is lost.
 pub struct AtomicBitmap {
     leaves: RawSlice<AtomicU64>,
-    summary: RawSlice<AtomicU64>,
+    top: CachePadded<Top>,
+}
+
+/// What lies above the leaves; on a line of its own, as setters write it.
+struct Top {
+    summary: AtomicU64,
+    /// Leaves below this have been used: those above need no look.
+    used: AtomicUsize,
 }
 
 impl AtomicBitmap {
@@ -37,11 +49,9 @@ impl AtomicBitmap {
     /// # Errors
     /// [`crate::Error::NoMemory`] where it does not fit.
     pub fn carve(walk: &mut Walk, bits: usize) -> Result<Self> {
-        let leaves = bits.div_ceil(WORD);
-        Ok(AtomicBitmap {
-            leaves: walk.slice_with(leaves, |_| AtomicU64::new(0))?,
-            summary: walk.slice_with(leaves.div_ceil(WORD), |_| AtomicU64::new(0))?,
-        })
+        let leaves = walk.slice_with(bits.div_ceil(WORD), |_| AtomicU64::new(0))?;
+        let top = Top { summary: AtomicU64::new(0), used: AtomicUsize::new(0) };
+        Ok(AtomicBitmap { leaves, top: CachePadded::new(top) })
     }
 
     /// Sets bit `i`. Any thread, wait-free. Panics out of range.
@@ -50,55 +60,73 @@ impl AtomicBitmap {
     #[inline]
     pub fn set(&self, i: usize) {
         let leaf = i / WORD;
-        // AcqRel. Release: a drain that takes the bit sees our writes. Acquire: if a drain's swap of this
-        // leaf came first, we also see the summary that it cleared before, and set it again below.
-        self.leaves[leaf].fetch_or(1 << (i % WORD), Ordering::AcqRel);
-        let summary = &self.summary[leaf / WORD];
-        let bit = 1 << (leaf % WORD);
-        // Still set: the drain that will clear it swaps the leaf after that, and so after our fetch_or.
-        if summary.load(Ordering::Relaxed) & bit == 0 {
-            summary.fetch_or(bit, Ordering::Release);
+        if leaf >= self.top.used.load(Ordering::Relaxed) {
+            // Before the summary is set, which publishes it.
+            self.top.used.fetch_max(leaf + 1, Ordering::Relaxed);
+        }
+        let bit = 1 << (i % WORD);
+        // Release: a drain that takes the bit sees our writes, also where an earlier setter has set it.
+        if self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 {
+            // Without a look before, which might see what a drain is clearing: either that drain sees our leaf, or
+            // this stays set for the next.
+            self.top.summary.fetch_or(1 << (leaf % WORD), Ordering::Release);
         }
     }
 
-    /// Whether a bit is set: one load per 4096 bits. Before sleeping on "no", fence between arming the wake-up and this.
+    /// Whether a bit is set: one load. Before sleeping on "no", fence between arming the wake-up and this.
     #[inline]
     pub fn any(&self) -> bool {
-        self.summary.iter().any(|s| s.load(Ordering::Acquire) != 0)
+        self.top.summary.load(Ordering::Acquire) != 0
     }
 
-    /// Takes one bit, if any is set.
+    /// The leaves of a bit of the summary that may have bits. After that bit was cleared.
+    #[inline]
+    fn group(&self, bit: usize) -> impl Iterator<Item = usize> {
+        (bit..self.top.used.load(Ordering::Relaxed)).step_by(WORD)
+    }
+
+    /// Takes one bit, if any is set. One thread at a time, and none that drains.
     pub fn take_one(&self) -> Option<usize> {
-        for (s, summary) in self.summary.iter().enumerate() {
-            while let Some(l) = bits(summary.load(Ordering::Acquire)).next() {
-                let leaf = s * WORD + l;
-                // Summary before leaf, as in `drain`; set again below while the leaf has more.
-                summary.fetch_and(!(1 << l), Ordering::AcqRel);
-                let word = self.leaves[leaf].load(Ordering::Acquire);
-                let Some(b) = bits(word).next() else { continue };
-                let before = self.leaves[leaf].fetch_and(!(1 << b), Ordering::AcqRel);
-                if before & !(1 << b) != 0 {
-                    summary.fetch_or(1 << l, Ordering::AcqRel);
+        while let Some(g) = bits(self.top.summary.load(Ordering::Acquire)).next() {
+            // Summary before leaf, as in `drain`; set again below while the group has more.
+            self.top.summary.fetch_and(!(1 << g), Ordering::Acquire);
+            let mut found = None;
+            let mut more = false;
+            for leaf in self.group(g) {
+                let Some(b) = bits(self.leaves[leaf].load(Ordering::Relaxed)).next() else { continue };
+                if found.is_some() {
+                    more = true;
+                    break;
                 }
-                return Some(leaf * WORD + b);
+                let bit = 1 << b;
+                more |= self.leaves[leaf].fetch_and(!bit, Ordering::Acquire) & !bit != 0;
+                found = Some(leaf * WORD + b);
+            }
+            if more {
+                self.top.summary.fetch_or(1 << g, Ordering::Release);
+            }
+            if found.is_some() {
+                return found;
             }
         }
         None
     }
 
-    /// Clears all bits that are set and calls `f` for each, lowest first. One thread at a time.
+    /// Clears all bits that are set and calls `f` for each; up to 4096 objects lowest first. One thread at a time.
     ///
     /// Bits that are set meanwhile, by `f` too, may wait for the next drain: the work is bounded.
     #[inline]
     pub fn drain(&self, mut f: impl FnMut(usize)) {
-        for (s, summary) in self.summary.iter().enumerate() {
-            if summary.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            // Summary before leaf, see `set`.
-            for l in bits(summary.swap(0, Ordering::AcqRel)) {
-                let leaf = s * WORD + l;
-                for b in bits(self.leaves[leaf].swap(0, Ordering::AcqRel)) {
+        if self.top.summary.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // Summary before leaf, see `set`.
+        for g in bits(self.top.summary.swap(0, Ordering::Acquire)) {
+            for leaf in self.group(g) {
+                if self.leaves[leaf].load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
+                for b in bits(self.leaves[leaf].swap(0, Ordering::Acquire)) {
                     f(leaf * WORD + b);
                 }
             }
@@ -107,36 +135,49 @@ impl AtomicBitmap {
 }
 
 /// A plain bitmap of one owner, with a cursor-friendly search.
+///
+/// Three levels: a bit of `top` stands for a summary word, a bit of that for a leaf.
 pub struct Bitmap {
     leaves: RawSlice<u64>,
     summary: RawSlice<u64>,
+    top: u64,
 }
+
+/// Bits of the largest [`Bitmap`].
+const BITS_MAX: usize = WORD * WORD * WORD;
 
 impl Bitmap {
     /// `bits` bits, all clear; empty in a size query.
     ///
     /// # Errors
-    /// [`crate::Error::NoMemory`] where it does not fit.
+    /// [`crate::Error::NoMemory`] where it does not fit, [`crate::Error::Invalid`] for more than 2^18 bits.
     pub fn carve(walk: &mut Walk, bits: usize) -> Result<Self> {
+        if bits > BITS_MAX {
+            return Err(crate::error::Error::Invalid);
+        }
         let leaves = bits.div_ceil(WORD);
-        Ok(Bitmap { leaves: walk.slice(leaves, 0)?, summary: walk.slice(leaves.div_ceil(WORD), 0)? })
+        Ok(Bitmap { leaves: walk.slice(leaves, 0)?, summary: walk.slice(leaves.div_ceil(WORD), 0)?, top: 0 })
     }
 
     /// Sets bit `i`. Panics out of range, as all of these do.
     #[inline]
     pub fn set(&mut self, i: usize) {
-        let leaf = i / WORD;
+        let (leaf, word) = (i / WORD, i / WORD / WORD);
         self.leaves[leaf] |= 1 << (i % WORD);
-        self.summary[leaf / WORD] |= 1 << (leaf % WORD);
+        self.summary[word] |= 1 << (leaf % WORD);
+        self.top |= 1 << word;
     }
 
     /// Clears bit `i`.
     #[inline]
     pub fn clear(&mut self, i: usize) {
-        let leaf = i / WORD;
+        let (leaf, word) = (i / WORD, i / WORD / WORD);
         self.leaves[leaf] &= !(1 << (i % WORD));
         if self.leaves[leaf] == 0 {
-            self.summary[leaf / WORD] &= !(1 << (leaf % WORD));
+            self.summary[word] &= !(1 << (leaf % WORD));
+            if self.summary[word] == 0 {
+                self.top &= !(1 << word);
+            }
         }
     }
 
@@ -146,37 +187,56 @@ impl Bitmap {
         self.leaves[i / WORD] >> (i % WORD) & 1 == 1
     }
 
-    /// Whether no bit is set: one load per 4096 bits.
+    /// Whether no bit is set: one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.summary.iter().all(|&s| s == 0)
+        self.top == 0
     }
 
     /// The first set bit at or after `start`, else the first of all; `None` only where no bit is set.
     #[inline]
     pub fn next_from(&self, start: usize) -> Option<usize> {
-        self.search(start).or_else(|| self.search(0))
+        // The usual answers, inline: the next bit is in the same word, or there is none at all.
+        let rest = self.leaves.get(start / WORD).map_or(0, |leaf| leaf & (u64::MAX << (start % WORD)));
+        if rest != 0 {
+            return Some((start & !(WORD - 1)) + rest.trailing_zeros() as usize);
+        }
+        if self.top == 0 {
+            return None;
+        }
+        let found = if start == 0 { None } else { self.search(start) };
+        Some(found.unwrap_or_else(|| self.first(self.top.trailing_zeros() as usize)))
+    }
+
+    /// The first set bit below a summary word that has one: as quick wherever it lies.
+    #[inline]
+    fn first(&self, word: usize) -> usize {
+        let leaf = word * WORD + self.summary[word].trailing_zeros() as usize;
+        leaf * WORD + self.leaves[leaf].trailing_zeros() as usize
     }
 
     /// The first set bit at or after `start`, without wrapping.
+    #[inline(never)]
     fn search(&self, start: usize) -> Option<usize> {
-        let leaf = start / WORD;
-        let rest = self.leaves.get(leaf)? & (u64::MAX << (start % WORD));
-        if rest != 0 {
-            return Some(leaf * WORD + rest.trailing_zeros() as usize);
+        let (leaf, word) = (start / WORD, start / WORD / WORD);
+        if let Some(bit) = from(*self.leaves.get(leaf)?, start % WORD) {
+            return Some(leaf * WORD + bit);
         }
-        let from = leaf + 1;
-        let mut mask = u64::MAX << (from % WORD);
-        for (s, &word) in self.summary.iter().enumerate().skip(from / WORD) {
-            let word = word & mask;
-            mask = u64::MAX;
-            if word != 0 {
-                let leaf = s * WORD + word.trailing_zeros() as usize;
-                return Some(leaf * WORD + self.leaves[leaf].trailing_zeros() as usize);
+        match from(self.summary[word], leaf % WORD + 1) {
+            Some(next) => {
+                let leaf = word * WORD + next;
+                Some(leaf * WORD + self.leaves[leaf].trailing_zeros() as usize)
             }
+            None => Some(self.first(from(self.top, word + 1)?)),
         }
-        None
     }
+}
+
+/// The first set bit of a word at or after `start`, which may be its end.
+#[inline]
+fn from(word: u64, start: usize) -> Option<usize> {
+    let rest = word & u64::MAX.checked_shl(start as u32).unwrap_or(0);
+    (rest != 0).then_some(rest.trailing_zeros() as usize)
 }
 
 #[cfg(all(test, not(loom)))]

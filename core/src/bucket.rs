@@ -47,6 +47,7 @@ impl TokenBucket {
     }
 
     /// Bytes that may go now; 0 in debt, `u32::MAX` when off.
+    #[inline]
     pub fn available(&mut self, now_ns: u64) -> u32 {
         if self.rate_bps == 0 {
             return u32::MAX;
@@ -56,6 +57,7 @@ impl TokenBucket {
     }
 
     /// Takes `bytes`, into debt where there are fewer.
+    #[inline]
     pub fn take(&mut self, now_ns: u64, bytes: u32) {
         if self.rate_bps == 0 {
             return;

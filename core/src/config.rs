@@ -39,8 +39,12 @@ pub struct Config {
     pub deadline_ns: u64,
     /// Largest window of unacknowledged bytes to one peer address.
     pub window_max: u32,
+    /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple of 64.
+    pub max_cm_ids: u32,
     /// Seed of keys and start PSNs. The caller takes it from the system's random source.
     pub seed: u64,
+    /// What the link carries, in bytes per second: where a rate under congestion control begins and ends.
+    pub line_rate_bps: u64,
     /// Behaviour switches: [`config_flags`].
     pub flags: u32,
 }
@@ -49,6 +53,8 @@ pub struct Config {
 pub mod config_flags {
     /// A CQ that the sums of queue depths could overflow is refused at QP creation.
     pub const STRICT_CQ: u32 = 1;
+    /// Congestion notifications set a rate for each QP (DCQCN). Without it they shrink the window to the peer.
+    pub const DCQCN: u32 = 32;
 }
 
 impl Config {
@@ -63,8 +69,8 @@ impl Config {
             ($($f:ident),*) => { $(if self.$f == 0 { self.$f = d.$f; })* };
         }
         default!(max_pd, max_mr, max_cq, max_qp, max_srq, max_ah, max_peer, ring_bytes, max_sge, max_inline);
-        default!(max_rd_atomic, max_mtu, deadline_ns, window_max);
-        let small = [self.max_pd, self.max_cq, self.max_qp, self.max_srq, self.max_ah, self.max_peer];
+        default!(max_rd_atomic, max_mtu, deadline_ns, window_max, max_cm_ids, line_rate_bps);
+        let small = [self.max_pd, self.max_cq, self.max_qp, self.max_srq, self.max_ah, self.max_peer, self.max_cm_ids];
         let least = self.max_qp.saturating_mul(4).checked_next_power_of_two().unwrap_or(u32::MAX);
         if self.qpn_count == 0 {
             self.qpn_count = least.max(4096);
@@ -113,7 +119,9 @@ impl Config {
         max_mtu: 4096,
         deadline_ns: 30_000_000_000,
         window_max: 192 << 10,
+        max_cm_ids: 64,
         seed: 0,
+        line_rate_bps: 12_500_000_000,
         flags: 0,
     };
 }

@@ -76,12 +76,12 @@ counters! {
     window_closed,
     /// Times a completion waited for room in its CQ.
     cq_full,
-    /// Congestion notifications received.
-    cnp_rcvd,
+    /// Congestion notifications (CNP) received and followed.
+    rp_cnp_handled,
     /// Congestion notifications sent.
-    cnp_sent,
+    np_cnp_sent,
     /// Packets that arrived with an ECN congestion mark.
-    ecn_marked,
+    np_ecn_marked,
     /// System calls that sent.
     port_tx_calls,
     /// System calls that received.
@@ -92,4 +92,16 @@ counters! {
     port_icmp_err,
     /// Links that refused segmentation offload.
     port_gso_refused,
+    /// Connection manager: messages received.
+    cm_rcvd,
+    /// Connection manager: messages sent.
+    cm_sent,
+    /// Connection manager: messages sent again for want of an answer.
+    cm_retries,
+    /// Connection manager: requests refused.
+    cm_rejected,
+    /// Connection manager: messages that could not be read, belonged to nobody, or found no room.
+    cm_dropped,
+    /// Congestion notifications received from others than the peer, or too soon after the one before.
+    rp_cnp_ignored,
 }

@@ -1,5 +1,6 @@
 //! The device: what has queue pairs. Three kinds answer to one trait: soft, verbs, remote.
 
+use crate::cm::types::{CmEvent, ConnParam};
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::verbs::cause::Cause;
@@ -77,7 +78,7 @@ pub struct AsyncEvent {
     pub event: u32,
     /// Zero.
     pub reserved: u32,
-    /// The QP, CQ or SRQ concerned.
+    /// The QP, CQ or SRQ concerned; 0: the device or its port.
     pub handle: Handle,
 }
 
@@ -90,8 +91,13 @@ pub mod async_event {
     pub const QP_ACCESS_ERR: u32 = 3;
     pub const COMM_EST: u32 = 4;
     pub const SQ_DRAINED: u32 = 5;
+    pub const DEVICE_FATAL: u32 = 8;
+    pub const PORT_ACTIVE: u32 = 9;
+    pub const PORT_ERR: u32 = 10;
+    pub const SRQ_ERR: u32 = 14;
     pub const SRQ_LIMIT_REACHED: u32 = 15;
     pub const QP_LAST_WQE_REACHED: u32 = 16;
+    pub const GID_CHANGE: u32 = 18;
 }
 
 /// SRQ attributes.
@@ -174,6 +180,10 @@ pub trait Device: Sync {
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)>;
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()>;
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)>;
+    /// Back to RESET from any state, after every request that was posted has its completion. [`crate::Error::Again`]: not
+    /// yet; poll the QP's CQs and call again. Handle, QPN and sizes stay. [`Device::qp_query`] then has in `sq_psn` one past
+    /// the last PSN that the QP sent, or 0 where the device does not know it.
+    fn qp_reset(&self, qp: Handle) -> Result<()>;
     fn qp_destroy(&self, qp: Handle) -> Result<()>;
     /// The QP's number on the wire.
     fn qp_num(&self, qp: Handle) -> Result<u32>;
@@ -216,4 +226,41 @@ pub trait Device: Sync {
     unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()>;
     /// What is still allocated.
     fn leaks(&self) -> Result<Leaks>;
+
+    /// The device's connection manager.
+    fn cm(&self) -> Result<&dyn CmDevice> {
+        Err(crate::Error::Unsupported)
+    }
+}
+
+/// The connection manager of a device. Ids are listeners, connections and requests for them.
+///
+/// # Thread-safety
+/// Any thread may call anything. Calls that name a QP count as use of that QP.
+#[allow(missing_docs)]
+pub trait CmDevice {
+    /// A new id in a port space; `context` comes back with its events.
+    fn create(&self, port_space: u16, context: u64) -> Result<Handle>;
+    /// Gives an id another context.
+    fn set_context(&self, id: Handle, context: u64) -> Result<()>;
+    /// Gives an id a port (0: some free one); returns it.
+    fn bind(&self, id: Handle, port: u16) -> Result<u16>;
+    /// Listens at the id's port.
+    fn listen(&self, id: Handle, backlog: u32) -> Result<()>;
+    /// Asks `to` for a connection of `qp` to what listens at `port` there; `qp` 0: the program moves its QP by itself.
+    fn connect(&self, id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> Result<()>;
+    /// Accepts a request with `qp`, which is brought into RTS first.
+    fn accept(&self, id: Handle, qp: Handle, param: &ConnParam<'_>) -> Result<()>;
+    /// The program's own QP is in RTS: the accepted connection may begin.
+    fn establish(&self, id: Handle) -> Result<()>;
+    /// Rejects a request, or an answer.
+    fn reject(&self, id: Handle, private_data: &[u8]) -> Result<()>;
+    /// Ends a connection.
+    fn disconnect(&self, id: Handle) -> Result<()>;
+    /// Lets an id go, whatever its state.
+    fn destroy(&self, id: Handle) -> Result<()>;
+    /// Attributes and mask that bring the id's QP into INIT, RTR or RTS.
+    fn qp_attr(&self, id: Handle, state: u32) -> Result<(QpAttr, u32)>;
+    /// Takes an event, if any, and does to the id's QP what it calls for.
+    fn event(&self) -> Result<Option<CmEvent>>;
 }

@@ -47,6 +47,26 @@ pub enum Error {
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl Error {
+    /// The error that a positive errno of the system stands for.
+    pub const fn from_errno(errno: i32) -> Self {
+        match errno {
+            22 => Error::Invalid,
+            12 | 105 => Error::NoMemory, // ENOMEM, ENOBUFS
+            11 => Error::Again,
+            16 => Error::Busy,
+            1 | 13 => Error::Access, // EPERM, EACCES
+            14 => Error::Fault,
+            95 | 38 => Error::Unsupported, // EOPNOTSUPP, ENOSYS
+            7 => Error::TooBig,
+            90 => Error::MessageSize,
+            19 => Error::NoDevice,
+            99 => Error::AddressNotLocal,
+            98 => Error::AddressInUse,
+            110 => Error::TimedOut,
+            e => Error::Os(e),
+        }
+    }
+
     /// The positive errno number on Linux (asm-generic/errno.h).
     pub const fn errno(self) -> i32 {
         match self {

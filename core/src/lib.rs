@@ -3,13 +3,14 @@
 //! Layer by layer, low to high; each imports only those above it in this list:
 //!
 //! 1. [`error`], [`config`], [`counters`]: plain data.
-//! 2. `arena`, `pool`, `ring`, `bitmap`, `wheel`, `bucket`: memory and time, fixed at init.
+//! 2. `arena`, `pool`, `ring`, `sleep`, `bitmap`, `wheel`, `bucket`, `dcqcn`: memory, threads and time, fixed at init.
 //! 3. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
 //! 4. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
 //! 5. [`verbs`]: the objects of the API.
 //! 6. `roce`: requester, completer, responder.
-//! 7. `engine`: the state machine that is a soft device.
-//! 8. [`device`]: the trait that soft, verbs and remote devices answer to.
+//! 7. [`cm`]: the connection manager, messages and connections without QPs.
+//! 8. `engine`: the state machine that is a soft device.
+//! 9. [`device`]: the trait that soft, verbs and remote devices answer to.
 
 #![no_std]
 #![deny(unsafe_code)]
@@ -21,8 +22,10 @@ extern crate std;
 pub mod arena;
 pub mod bitmap;
 pub mod bucket;
+pub mod cm;
 pub mod config;
 pub mod counters;
+pub mod dcqcn;
 #[allow(unsafe_code)] // declares unsafe methods, has no unsafe block
 pub mod device;
 #[allow(unsafe_code)] // the lock
@@ -34,6 +37,7 @@ pub mod pool;
 #[allow(unsafe_code)] // slots in raw memory, shared by two threads
 pub mod ring;
 pub mod roce;
+pub mod sleep;
 mod sync;
 #[cfg(test)]
 mod testing;

@@ -165,6 +165,7 @@ impl<H: Copy> SlotRing<H> {
     }
 
     /// Number of slots; 0 while there is no memory.
+    #[inline]
     pub fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)
     }
@@ -408,6 +409,12 @@ impl<H: Copy> Consumer<'_, H> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Free-running index behind the last element that has been seen; [`Consumer::len`] looks anew.
+    #[inline]
+    pub fn end(&self) -> u32 {
+        self.tail_seen.get()
     }
 
     /// The `k`-th element. Panics unless `k < len()`.

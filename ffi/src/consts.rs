@@ -127,8 +127,14 @@ pub const GDRC_EVENT_QP_REQ_ERR: u32 = 2;
 pub const GDRC_EVENT_QP_ACCESS_ERR: u32 = 3;
 pub const GDRC_EVENT_COMM_EST: u32 = 4;
 pub const GDRC_EVENT_SQ_DRAINED: u32 = 5;
+/// The device was removed, or has failed for good: what is outstanding on it will not complete.
+pub const GDRC_EVENT_DEVICE_FATAL: u32 = 8;
+pub const GDRC_EVENT_PORT_ACTIVE: u32 = 9;
+pub const GDRC_EVENT_PORT_ERR: u32 = 10;
+pub const GDRC_EVENT_SRQ_ERR: u32 = 14;
 pub const GDRC_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
 pub const GDRC_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
+pub const GDRC_EVENT_GID_CHANGE: u32 = 18;
 
 /// Flags of gdrc_config. STRICT_CQ: refuse a QP whose queues could overflow its CQ.
 pub const GDRC_CONFIG_STRICT_CQ: u32 = 1;
@@ -136,6 +142,13 @@ pub const GDRC_CONFIG_STRICT_CQ: u32 = 1;
 pub const GDRC_CONFIG_HELPER: u32 = 2;
 /// Send one packet per message of the system call, without segmentation offload.
 pub const GDRC_CONFIG_NO_GSO: u32 = 4;
+/// Reach peers through shared memory where they are processes of this host that offer it too, and through the network
+/// otherwise. Decided for a QP at RTR, for an address handle when it is made, and never changed.
+pub const GDRC_CONFIG_SHM: u32 = 8;
+/// As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
+pub const GDRC_CONFIG_SHM_ONLY: u32 = 16;
+/// Congestion control by rate (DCQCN): packets say that they can be marked (ECN), and a QP whose packets are marked slows down.
+pub const GDRC_CONFIG_DCQCN: u32 = 32;
 
 /// Flag of gdrc_connect_opts: zeros in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the rd_atomic fields are meant.
 pub const GDRC_CONNECT_EXACT: u32 = 1;
@@ -177,6 +190,11 @@ pub const GDRC_CAUSE_TOO_LONG: u32 = 22;
 pub const GDRC_CAUSE_BAD_ADDRESS_HANDLE: u32 = 23;
 pub const GDRC_CAUSE_SOCKET: u32 = 24;
 pub const GDRC_CAUSE_MISALIGNED_ATOMIC: u32 = 25;
+pub const GDRC_CAUSE_PATH_LOST: u32 = 26;
+pub const GDRC_CAUSE_DEVICE_ERROR: u32 = 40;
+pub const GDRC_CAUSE_DEVICE_GONE: u32 = 41;
+pub const GDRC_CAUSE_PORT_DOWN: u32 = 42;
+pub const GDRC_CAUSE_CQ_OVERRUN: u32 = 43;
 
 const _: () = {
     use gdrcore_core::config::config_flags;
@@ -282,8 +300,13 @@ const _: () = {
         GDRC_EVENT_QP_ACCESS_ERR == async_event::QP_ACCESS_ERR;
         GDRC_EVENT_COMM_EST == async_event::COMM_EST;
         GDRC_EVENT_SQ_DRAINED == async_event::SQ_DRAINED;
+        GDRC_EVENT_DEVICE_FATAL == async_event::DEVICE_FATAL;
+        GDRC_EVENT_PORT_ACTIVE == async_event::PORT_ACTIVE;
+        GDRC_EVENT_PORT_ERR == async_event::PORT_ERR;
+        GDRC_EVENT_SRQ_ERR == async_event::SRQ_ERR;
         GDRC_EVENT_SRQ_LIMIT_REACHED == async_event::SRQ_LIMIT_REACHED;
         GDRC_EVENT_QP_LAST_WQE_REACHED == async_event::QP_LAST_WQE_REACHED;
+        GDRC_EVENT_GID_CHANGE == async_event::GID_CHANGE;
         GDRC_CAUSE_NONE == CauseCode::None as u32;
         GDRC_CAUSE_LOCAL_KEY == CauseCode::LocalKey as u32;
         GDRC_CAUSE_LOCAL_RANGE == CauseCode::LocalRange as u32;
@@ -310,6 +333,12 @@ const _: () = {
         GDRC_CAUSE_BAD_ADDRESS_HANDLE == CauseCode::BadAddressHandle as u32;
         GDRC_CAUSE_SOCKET == CauseCode::Socket as u32;
         GDRC_CAUSE_MISALIGNED_ATOMIC == CauseCode::MisalignedAtomic as u32;
+        GDRC_CAUSE_PATH_LOST == CauseCode::PathLost as u32;
+        GDRC_CAUSE_DEVICE_ERROR == CauseCode::DeviceError as u32;
+        GDRC_CAUSE_DEVICE_GONE == CauseCode::DeviceGone as u32;
+        GDRC_CAUSE_PORT_DOWN == CauseCode::PortDown as u32;
+        GDRC_CAUSE_CQ_OVERRUN == CauseCode::CqOverrun as u32;
         GDRC_CONFIG_STRICT_CQ == config_flags::STRICT_CQ;
+        GDRC_CONFIG_DCQCN == config_flags::DCQCN;
     }
 };

@@ -9,6 +9,7 @@ use crate::open_error::{self, Stage};
 use crate::ptr::{self, out, sized_in_optional, sized_out_optional};
 use crate::soft;
 use crate::types::*;
+use crate::verbs;
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::{size_of, MaybeUninit};
@@ -47,6 +48,8 @@ struct Body {
     device: &'static dyn Owned,
     /// Tells in one load whether this process is the one that opened it.
     owner: ForkGuard,
+    /// The device, if it is a NIC's: for the short way of posts and polls.
+    nic: Option<&'static verbs::VerbsDevice>,
     /// What gdrc_open mapped, to be unmapped at close; length 0: the caller's memory.
     mapped: (*mut u8, usize),
 }
@@ -70,9 +73,9 @@ fn slot(ctx: *const gdrc_context) -> Option<&'static gdrc_context> {
     TABLE.get(off / size_of::<gdrc_context>())
 }
 
-/// The device of a context: the way in of every call.
+/// What a context is: the way in of every call.
 #[inline(always)]
-pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn Owned> {
+fn body(ctx: *const gdrc_context) -> Result<&'static Body> {
     let Some(c) = slot(ctx) else { return Err(Error::Invalid) };
     if c.magic.load(Ordering::Acquire) != OPEN {
         return Err(Error::StaleHandle);
@@ -81,7 +84,21 @@ pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn Owned> {
     // forbids other calls on a context during its close.
     let body = unsafe { (*c.body.get()).assume_init_ref() };
     body.owner.check()?;
-    Ok(body.device)
+    Ok(body)
+}
+
+/// The device of a context.
+#[inline(always)]
+pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn Owned> {
+    body(ctx).map(|b| b.device)
+}
+
+/// The device of a context, and again as a NIC's if it is one: that has a short way for posts and polls.
+#[inline(always)]
+pub(crate) fn device_or_nic(
+    ctx: *const gdrc_context,
+) -> Result<(&'static dyn Owned, Option<&'static verbs::VerbsDevice>)> {
+    body(ctx).map(|b| (b.device, b.nic))
 }
 
 /// Takes a free slot, leaves it in CHANGING.
@@ -113,7 +130,7 @@ fn abandon(c: &gdrc_context) {
 #[cfg(test)]
 pub(crate) fn open_test_device(device: &'static dyn Owned) -> *mut gdrc_context {
     let owner = ForkGuard::new().unwrap();
-    publish(claim().unwrap(), Body { device, owner, mapped: (core::ptr::null_mut(), 0) })
+    publish(claim().unwrap(), Body { device, owner, nic: None, mapped: (core::ptr::null_mut(), 0) })
 }
 
 /// What an open needs, checked and in core's terms.
@@ -127,13 +144,25 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
     // SAFETY: the header's contract: a NUL-terminated string, or NULL, that stays during the call; the request does not outlive it.
     let name: &'a str = unsafe { ptr::text(device) }.inspect_err(|&e| open_error::explain("", Stage::Name, e))?;
     let config = config(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
-    let need = soft::SoftDevice::memsize(name, &config).inspect_err(|&e| open_error::explain(name, Stage::Size, e))?;
+    let need = if verbs::is_named(name) {
+        verbs::check(name, config.pcap.is_some())?;
+        verbs::VerbsDevice::memsize(name, &config.core)
+    } else {
+        soft::SoftDevice::memsize(name, &config)
+    };
+    let need = need.inspect_err(|&e| open_error::explain(name, Stage::Size, e))?;
     Ok(Request { name, config, need })
 }
 
 fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
     let c = sized_in_optional!(cfg);
-    if c.flags & !(GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_HELPER | GDRC_CONFIG_NO_GSO) != 0 || c.reserved != 0 {
+    let known = GDRC_CONFIG_STRICT_CQ
+        | GDRC_CONFIG_HELPER
+        | GDRC_CONFIG_NO_GSO
+        | GDRC_CONFIG_SHM
+        | GDRC_CONFIG_SHM_ONLY
+        | GDRC_CONFIG_DCQCN;
+    if c.flags & !known != 0 {
         return Err(Error::Invalid);
     }
     let pcap: Option<&'a CStr> = if c.pcap_path.is_null() {
@@ -146,6 +175,11 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
     if c.flags & GDRC_CONFIG_HELPER != 0 {
         flags |= soft::soft_flags::HELPER;
     }
+    let path = match c.flags & (GDRC_CONFIG_SHM | GDRC_CONFIG_SHM_ONLY) {
+        0 => soft::PathChoice::Udp,
+        GDRC_CONFIG_SHM => soft::PathChoice::Auto,
+        _ => soft::PathChoice::Shm,
+    };
     if c.flags & GDRC_CONFIG_NO_GSO != 0 {
         flags |= soft::soft_flags::NO_GSO;
     }
@@ -166,10 +200,12 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
         max_mtu: c.max_mtu,
         deadline_ns: u64::from(c.deadline_ms) * 1_000_000,
         window_max: c.window_max,
+        max_cm_ids: c.max_cm_ids,
         seed: c.seed,
-        flags: c.flags & GDRC_CONFIG_STRICT_CQ,
+        line_rate_bps: c.line_rate_bps,
+        flags: c.flags & (GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_DCQCN),
     };
-    Ok(soft::SoftConfig { core, flags, pcap })
+    Ok(soft::SoftConfig { core, flags, pcap, path })
 }
 
 /// Fills `cfg` with the default of every bound, so that a program can print them or change one by a factor.
@@ -199,6 +235,8 @@ fn config_default(cfg: *mut gdrc_config) -> Result<c_int> {
         window_max: d.window_max,
         deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),
         ring_bytes: d.ring_bytes,
+        max_cm_ids: d.max_cm_ids,
+        line_rate_bps: d.line_rate_bps,
         ..ptr::zeroed()
     });
     Ok(0)
@@ -229,10 +267,14 @@ fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usiz
 /// untouched, until gdrc_close returned.
 ///
 /// device: "soft:127.0.0.1", "soft:10.0.0.1:4800", "soft:[::1]:4791", "soft:[fe80::1%eth0]:4791" (a RoCEv2 NIC in
-/// software at that local address and UDP port, 4791 by default) or "loopback" (queue pairs of this context only).
+/// software at that local address and UDP port, 4791 by default), "loopback" (queue pairs of this context only), or a NIC
+/// through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has
+/// this address). Without an index the first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies
+/// beside libgdrcore.so or where the system looks for libraries.
 ///
 /// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small; -E2BIG: as in gdrc_context_size;
-/// -EADDRNOTAVAIL: the address is not local; -EADDRINUSE: the port is taken; -EMFILE: over 1024 contexts, or out of
+/// -EADDRNOTAVAIL: the address is not local, or the NIC has no GID that fits; -ENODEV: there is no such NIC or no module;
+/// -EOPNOTSUPP: the NIC is not a RoCE one; -EADDRINUSE: the port is taken; -EMFILE: over 1024 contexts, or out of
 /// descriptors; other errnos of the system. gdrc_open_error has the words.
 /// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no allocation.
 #[no_mangle]
@@ -316,16 +358,23 @@ fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_cont
 unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> Result<*mut gdrc_context> {
     let owner = ForkGuard::new().inspect_err(|&e| open_error::explain(r.name, Stage::Device, e))?;
     let c = claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
-    // SAFETY: our contract is that of `init`.
-    match unsafe { soft::SoftDevice::init(base, len, r.name, &r.config) } {
-        Ok(device) => {
+    let opened: Result<(&'static dyn Owned, _)> = if verbs::is_named(r.name) {
+        // SAFETY: our contract is that of `open`.
+        unsafe { verbs::open(base, len, r.name, &r.config.core) }.map(|d| (d as _, Some(d)))
+    } else {
+        // SAFETY: our contract is that of `init`.
+        unsafe { soft::SoftDevice::init(base, len, r.name, &r.config) }
+            .inspect_err(|&e| open_error::explain(r.name, Stage::Device, e))
+            .map(|d| (d as _, None))
+    };
+    match opened {
+        Ok((device, nic)) => {
             open_error::clear();
             let mapped = if mapped { (base, len) } else { (core::ptr::null_mut(), 0) };
-            Ok(publish(c, Body { device, owner, mapped }))
+            Ok(publish(c, Body { device, owner, nic, mapped }))
         }
         Err(e) => {
             abandon(c);
-            open_error::explain(r.name, Stage::Device, e);
             Err(e)
         }
     }

@@ -1,13 +1,16 @@
 //! The data plane: post, poll, progress, arm, wait. Each call here is the context check and one call of the device.
 
-use crate::context::device;
+use crate::context::{device, device_or_nic, Owned};
 use crate::ptr::{count, out, ret, wc_slice};
 use crate::types::*;
+use crate::verbs::{Polled, VerbsDevice};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{RecvWr, SendWr};
 use gdrcore_core::{Error, Result};
 
 /// Posts a list of send requests, in order, and sends at once what the windows allow: the post is the doorbell.
+/// While eight or more requests of an RC QP are unacknowledged, up to sixteen further ones may wait for the next post,
+/// poll or progress, or for the helper thread, so that they leave by UDP together.
 /// The list and its scatter/gather lists are free again at return; the memory that they name belongs to the device
 /// until the completion (inline data: until return). On failure `*bad` (may be NULL) is the first request that
 /// was not posted; those before it were.
@@ -25,10 +28,39 @@ pub unsafe extern "C" fn gdrc_post_send(
     wr: *const gdrc_send_wr,
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
+    let (dev, nic) = match device_or_nic(ctx) {
+        Ok(found) => found,
+        // SAFETY: the header's contract: bad is NULL or writable.
+        Err(e) => return unsafe { refuse(e, bad, wr) },
+    };
+    if let Some(nic) = nic.filter(|_| wr.is_aligned()) {
+        let mut first = core::ptr::null();
+        // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
+        match unsafe { nic.quick_post_send(qp.handle, wr.cast(), &mut first) } {
+            Some(Ok(())) => return 0,
+            // SAFETY: as above.
+            Some(Err(e)) => return unsafe { refuse(e, bad, first.cast()) },
+            None => {}
+        }
+    }
+    // SAFETY: our contract.
+    unsafe { post_send(dev, qp, wr, bad) }
+}
+
+/// A post by the device's own way. Not inlined: the short way needs few registers.
+/// # Safety
+/// That of [`gdrc_post_send`].
+#[inline(never)]
+unsafe fn post_send(
+    dev: &'static dyn Owned,
+    qp: gdrc_qp,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
     let mut first: *const SendWr = wr.cast();
     let r = match check_list(wr) {
         // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
-        Ok(()) => device(ctx).and_then(|d| unsafe { d.post_send(qp.handle, wr.cast(), &mut first) }),
+        Ok(()) => unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) },
         Err(e) => Err(e),
     };
     match r {
@@ -125,8 +157,35 @@ pub unsafe extern "C" fn gdrc_poll_cq(
     num_entries: c_int,
     wc: *mut gdrc_wc,
 ) -> c_int {
+    let (dev, nic) = match device_or_nic(ctx) {
+        Ok(found) => found,
+        Err(e) => return ret(Err(e)),
+    };
+    if let Some(nic) = nic.filter(|_| num_entries > 0 && !wc.is_null() && wc.is_aligned()) {
+        // SAFETY: the header's contract: wc has num_entries structs; layout.rs asserts that both are one layout.
+        match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
+            Some(Polled::Done(n)) => return n,
+            Some(Polled::Failed(n)) => return explained(nic, n, wc),
+            Some(Polled::Nothing(n)) => return ret(nic.polled_nothing(cq.handle, n).map(count)),
+            None => {}
+        }
+    }
+    poll_cq(dev, cq, num_entries, wc)
+}
+
+/// A poll by the device's own way.
+#[inline(never)]
+fn poll_cq(dev: &'static dyn Owned, cq: gdrc_cq, num_entries: c_int, wc: *mut gdrc_wc) -> c_int {
     // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
-    ret(unsafe { wc_slice(wc, num_entries) }.and_then(|wc| device(ctx)?.poll_cq(cq.handle, wc)).map(count))
+    ret(unsafe { wc_slice(wc, num_entries) }.and_then(|wc| dev.poll_cq(cq.handle, wc)).map(count))
+}
+
+/// The rest of a poll that found failed operations.
+#[cold]
+#[inline(never)]
+fn explained(nic: &VerbsDevice, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: the provider wrote n of the caller's entries.
+    ret(unsafe { wc_slice(wc, n) }.map(|wc| count(nic.explain_all(wc, wc.len()))))
 }
 
 /// Runs one bounded round of the engine: receive, send, timers. For programs that wait on memory instead of a CQ.
@@ -141,7 +200,7 @@ pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
 /// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes the context's
 /// descriptor readable and queues an event for gdrc_cq_event. Poll once more after arming: what came before does not count.
 ///
-/// Errors: -EINVAL: stale handle. Threads: any. Cost: none.
+/// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another thread runs.
 /// Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_arm(ctx: *mut gdrc_context, cq: gdrc_cq, solicited_only: c_int) -> c_int {

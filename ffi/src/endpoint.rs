@@ -27,6 +27,18 @@ const AT_RESERVED: usize = 72;
 
 const BITS_24: u32 = 0xff_ffff;
 
+/// How far the PSNs of a QP's next life are ahead of those of its last one: more than a window holds, so that what is
+/// still on its way lies behind them, and so little that many lives pass before PSNs wrap (2^23).
+const PSN_GAP: u32 = 1 << 16;
+/// The random part of that distance.
+const PSN_SPREAD: u32 = 1 << 18;
+
+/// Where a QP's PSNs begin that last ended at `former`, or never began where that is 0.
+fn start_psn(former: u32, random: u32) -> u32 {
+    let ahead = if former == 0 { random } else { former.wrapping_add(PSN_GAP + random % PSN_SPREAD) };
+    ahead & BITS_24
+}
+
 /// Whether the fields have values that an endpoint can have.
 pub(crate) fn check(e: &gdrc_endpoint) -> Result<()> {
     let qpn = e.qpn != 0 && e.qpn <= BITS_24;
@@ -105,8 +117,8 @@ fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
     Ok(e)
 }
 
-/// Describes the local side of a QP: its device's address, its number, a fresh random PSN and, for UD, Q_Key; where `mr`
-/// is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
+/// Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after gdrc_qp_reset ahead of
+/// the former ones) and, for UD, Q_Key; where `mr` is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
 /// `out->struct_size` must be set before the call. Call it once per connection, and give the same struct to
 /// gdrc_qp_connect as `local`.
 ///
@@ -124,7 +136,7 @@ pub unsafe extern "C" fn gdrc_endpoint_local(
 fn endpoint_local(ctx: *mut gdrc_context, qp: gdrc_qp, mr: *const gdrc_mr, out: *mut gdrc_endpoint) -> Result<c_int> {
     let out = sized_out!(out);
     let dev = device(ctx)?;
-    let (_, init) = dev.qp_query(qp.handle)?;
+    let (was, init) = dev.qp_query(qp.handle)?;
     let d = dev.query()?;
     let random = random()?;
     let mut e = gdrc_endpoint {
@@ -132,7 +144,7 @@ fn endpoint_local(ctx: *mut gdrc_context, qp: gdrc_qp, mr: *const gdrc_mr, out: 
         gid: d.gid,
         scope_id: d.scope_id,
         qpn: dev.qp_num(qp.handle)?,
-        psn: random[0] & BITS_24,
+        psn: start_psn(was.sq_psn, random[0]),
         mtu: d.active_mtu,
         qp_type: init.qp_type,
         udp_port: d.udp_port,
@@ -213,6 +225,22 @@ mod tests {
             max_rd_atomic: 16,
             ..zeroed()
         }
+    }
+
+    #[test]
+    fn psns_of_the_next_life_are_ahead_of_those_of_many_before() {
+        let mut psn = 0xff_fff0;
+        let mut lives = Vec::new();
+        for n in 0..1000u32 {
+            let next = start_psn(psn, n.wrapping_mul(0x9e37_79b9));
+            lives.push(psn);
+            // Signed distance in 24 bits, as both ends judge PSNs.
+            let ahead = |old: u32| (next.wrapping_sub(old) << 8) as i32 >> 8;
+            assert!(ahead(psn) >= PSN_GAP as i32 && ahead(psn) < (PSN_GAP + PSN_SPREAD) as i32);
+            assert!(lives.iter().rev().take(24).all(|&old| ahead(old) >= PSN_GAP as i32), "life {n}");
+            psn = next;
+        }
+        assert_eq!(start_psn(0, 0x1234_5678), 0x34_5678, "the first life begins anywhere");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
-use gdrcore_core::verbs::types::{qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc};
+use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc};
 use gdrcore_core::{Error, Result};
 use std::sync::Mutex;
 
@@ -96,7 +96,7 @@ impl Device for Fake {
         })
     }
     fn counters(&self) -> Result<Counters> {
-        Ok(Counters { sent_pkts: 11, rcvd_pkts: 22, port_gso_refused: 99, ..Counters::default() })
+        Ok(Counters { sent_pkts: 11, rcvd_pkts: 22, rp_cnp_ignored: 99, ..Counters::default() })
     }
     fn qp_counters(&self, qp: Handle) -> Result<Counters> {
         self.good(qp)?;
@@ -189,6 +189,9 @@ impl Device for Fake {
         self.good(qp)?;
         let init = QpInit { pd: GOOD, qp_type: self.qp_type.load(Ordering::Relaxed), ..QpInit::default() };
         Ok((QpAttr { qp_state: self.state(), sq_psn: 9, rate_limit_bps: 10, ..QpAttr::default() }, init))
+    }
+    fn qp_reset(&self, qp: Handle) -> Result<()> {
+        self.qp_modify(qp, &QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() }, qp_attr_mask::STATE)
     }
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         self.good(qp)

@@ -8,6 +8,7 @@
 #![allow(clippy::missing_safety_doc)]
 #![allow(non_camel_case_types)]
 
+pub mod cm;
 pub mod connect;
 pub mod consts;
 pub mod context;
@@ -27,3 +28,4 @@ pub mod strings;
 #[cfg(test)]
 mod tests;
 pub mod types;
+mod verbs;

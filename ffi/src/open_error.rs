@@ -45,11 +45,11 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
             "'{device}': gdrc_config: struct_size is not sizeof(struct gdrc_config), or a flag or reserved field is set that has no meaning"
         )),
         (Stage::Name, _) => set(format_args!(
-            "the device name must be \"soft:<address>[:port]\" (IPv6 in brackets) or \"loopback\", at most {} bytes of UTF-8",
+            "the device name must be \"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<device>[:port][:gid-index]\" or \"loopback\", at most {} bytes of UTF-8",
             crate::consts::GDRC_DEVICE_NAME_MAX
         )),
         (Stage::Size, Error::Invalid | Error::NoDevice) => set(format_args!(
-            "'{device}': not a device name (\"soft:<address>[:port]\", \"soft:[<IPv6>]:<port>\", \"loopback\"), or a bound of gdrc_config is out of range"
+            "'{device}': not a device name (\"soft:<address>[:port]\", \"soft:[<IPv6>]:<port>\", \"verbs:<device>[:port][:gid-index]\", \"loopback\"), or a bound of gdrc_config is out of range"
         )),
         (Stage::Size, e) => set(format_args!("'{device}': {e}: a bound of gdrc_config is out of range")),
         (Stage::Memory { need, have }, Error::Invalid) => set(format_args!(

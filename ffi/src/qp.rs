@@ -28,6 +28,40 @@ fn cap_out(c: &QpCap) -> gdrc_qp_cap {
     }
 }
 
+/// Attributes as C has them.
+pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
+    gdrc_qp_attr {
+        qp_state: a.qp_state,
+        cur_qp_state: a.cur_qp_state,
+        path_mtu: a.path_mtu,
+        qkey: a.qkey,
+        rq_psn: a.rq_psn,
+        sq_psn: a.sq_psn,
+        dest_qp_num: a.dest_qp_num,
+        qp_access_flags: a.qp_access_flags,
+        ah: gdrc_ah_attr {
+            dgid: a.ah.dgid,
+            scope_id: a.ah.scope_id,
+            udp_port: a.ah.udp_port,
+            hop_limit: a.ah.hop_limit,
+            traffic_class: a.ah.traffic_class,
+        },
+        cap: cap_out(&a.cap),
+        pkey_index: a.pkey_index,
+        port_num: a.port_num,
+        en_sqd_async_notify: a.en_sqd_async_notify,
+        sq_draining: a.sq_draining,
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        rate_limit_bps: a.rate_limit_bps,
+        ..zeroed()
+    }
+}
+
 /// Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its `cap` holds what was
 /// given. `qpn` receives the QP's number and may be NULL.
 ///
@@ -133,36 +167,7 @@ fn qp_query(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *mut gdrc_qp_attr, init: 
     let attr = sized_out!(attr);
     let init = sized_out_optional!(init);
     let (a, i) = device(ctx)?.qp_query(qp.handle)?;
-    attr.write(&gdrc_qp_attr {
-        qp_state: a.qp_state,
-        cur_qp_state: a.cur_qp_state,
-        path_mtu: a.path_mtu,
-        qkey: a.qkey,
-        rq_psn: a.rq_psn,
-        sq_psn: a.sq_psn,
-        dest_qp_num: a.dest_qp_num,
-        qp_access_flags: a.qp_access_flags,
-        ah: gdrc_ah_attr {
-            dgid: a.ah.dgid,
-            scope_id: a.ah.scope_id,
-            udp_port: a.ah.udp_port,
-            hop_limit: a.ah.hop_limit,
-            traffic_class: a.ah.traffic_class,
-        },
-        cap: cap_out(&a.cap),
-        pkey_index: a.pkey_index,
-        port_num: a.port_num,
-        en_sqd_async_notify: a.en_sqd_async_notify,
-        sq_draining: a.sq_draining,
-        max_rd_atomic: a.max_rd_atomic,
-        max_dest_rd_atomic: a.max_dest_rd_atomic,
-        min_rnr_timer: a.min_rnr_timer,
-        timeout: a.timeout,
-        retry_cnt: a.retry_cnt,
-        rnr_retry: a.rnr_retry,
-        rate_limit_bps: a.rate_limit_bps,
-        ..zeroed()
-    });
+    attr.write(&qp_attr_out(&a));
     if let Some(init) = init {
         init.write(&gdrc_qp_init {
             qp_type: i.qp_type,
@@ -176,6 +181,24 @@ fn qp_query(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *mut gdrc_qp_attr, init: 
         });
     }
     Ok(0)
+}
+
+/// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew: for recovery in place, after a
+/// failure, or towards another peer. It keeps its handle, number, queues, counters and last cause.
+///
+/// Unlike gdrc_qp_modify to RESET, which drops what is outstanding, every request that was posted gets its completion first
+/// (GDRC_WC_WR_FLUSH_ERR where it had not ended). They are in the CQ when the call succeeds, before any completion of the
+/// next life. -EAGAIN: they are not all there yet, most often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and
+/// call again. The call itself never waits.
+///
+/// Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of the former life
+/// cannot be mistaken for (docs/ABI.md), gdrc_qp_connect does the rest. The peer resets its QP too, or makes another.
+///
+/// Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP. Cost: what the flush
+/// writes, and the ACK that the QP may still owe. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
+    ret(device(ctx).and_then(|d| d.qp_reset(qp.handle)).map(|()| 0))
 }
 
 /// Destroys a QP. Requests still in it end without completion, and the device does not touch their memory any more;

@@ -3,7 +3,7 @@
 use crate::context::Owned;
 use gdrcore_core::device::Leaks;
 
-pub(crate) use gdrcore_net::soft::{soft_flags, SoftConfig, SoftDevice};
+pub(crate) use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig, SoftDevice};
 
 impl Owned for SoftDevice {
     unsafe fn close(&self) -> Leaks {

@@ -137,6 +137,11 @@ pub extern "C" fn gdrc_event_str(event: u32) -> *const c_char {
         GDRC_EVENT_SQ_DRAINED => c"SQ_DRAINED",
         GDRC_EVENT_SRQ_LIMIT_REACHED => c"SRQ_LIMIT_REACHED",
         GDRC_EVENT_QP_LAST_WQE_REACHED => c"QP_LAST_WQE_REACHED",
+        GDRC_EVENT_DEVICE_FATAL => c"DEVICE_FATAL",
+        GDRC_EVENT_PORT_ACTIVE => c"PORT_ACTIVE",
+        GDRC_EVENT_PORT_ERR => c"PORT_ERR",
+        GDRC_EVENT_SRQ_ERR => c"SRQ_ERR",
+        GDRC_EVENT_GID_CHANGE => c"GID_CHANGE",
         _ => c"UNKNOWN",
     }
     .as_ptr()

@@ -185,6 +185,7 @@ fn stale_and_garbage_handles_reach_the_device_and_come_back_as_einval() {
         assert_eq!(c!(gdrc_srq_modify(ctx, gdrc_srq { handle }, 4)), EINVAL);
         assert_eq!(c!(gdrc_srq_destroy(ctx, gdrc_srq { handle })), EINVAL);
         assert_eq!(c!(gdrc_qp_destroy(ctx, gdrc_qp { handle })), EINVAL);
+        assert_eq!(c!(gdrc_qp_reset(ctx, gdrc_qp { handle })), EINVAL);
         let wr = send_wr(0);
         let mut bad = null();
         assert_eq!(c!(gdrc_post_send(ctx, gdrc_qp { handle }, &wr, &mut bad)), EINVAL);
@@ -230,12 +231,12 @@ fn struct_size_rules_hold_in_both_directions() {
 }
 
 #[test]
-fn config_flags_and_reserved_fields_must_have_a_meaning() {
+fn config_flags_and_bounds_must_have_a_meaning() {
     let mut cfg: gdrc_config = zeroed();
     cfg.flags = 1 << 31;
     assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), &cfg, &mut 0)), EINVAL);
     cfg.flags = 0;
-    cfg.reserved = 1;
+    cfg.max_cm_ids = (1 << 16) + 1;
     assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), &cfg, &mut 0)), EINVAL);
     let mut cfg: gdrc_config = zeroed();
     assert_eq!(c!(gdrc_config_default(&mut cfg)), 0);

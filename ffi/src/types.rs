@@ -262,14 +262,16 @@ pub struct gdrc_config {
     pub window_max: u32,
     /// After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
     pub deadline_ms: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Ids of the connection manager, listeners and connections together (64); rounded up to a multiple of 64.
+    pub max_cm_ids: u32,
     /// Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     pub ring_bytes: u64,
     /// Write every packet to this pcap file as an Ethernet frame, or NULL. Read during the call only.
     pub pcap_path: *const c_char,
     /// Seed of keys and packet numbers; 0: taken from the system's random source.
     pub seed: u64,
+    /// What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate begins and ends there.
+    pub line_rate_bps: u64,
 }
 
 /// What a device can do.

@@ -9,6 +9,7 @@ use gdrcore::connect::gdrc_qp_connect;
 use gdrcore::consts::*;
 use gdrcore::context::*;
 use gdrcore::data::*;
+use gdrcore::endpoint::gdrc_endpoint_local;
 use gdrcore::objects::*;
 use gdrcore::qp::*;
 use gdrcore::stats::*;
@@ -108,6 +109,48 @@ fn rc_over_udp_ipv4() {
 #[test]
 fn rc_over_udp_ipv6() {
     udp(c"soft:[::1]:24792", c"soft:[::1]:24793");
+}
+
+/// After its failure each QP is reset and connected again, as docs/ABI.md shows it.
+fn recover(a: &mut Side, b: &mut Side) {
+    for s in [&mut *a, &mut *b] {
+        let (ctx, former) = (s.ctx, s.local.psn);
+        assert_eq!(s.post_recv(50, &mut [s.sge(0, 8)]), 0, "a QP in ERR takes requests and flushes them");
+        let mut wc = gdrc_wc::default();
+        let mut rc;
+        loop {
+            rc = c!(gdrc_qp_reset(ctx, s.qp));
+            while c!(gdrc_poll_cq(ctx, s.cq, 1, &mut wc)) > 0 {
+                assert_eq!(wc.status, GDRC_WC_WR_FLUSH_ERR);
+            }
+            if rc != -libc::EAGAIN {
+                break;
+            }
+        }
+        assert_eq!((rc, wc.wr_id), (0, 50));
+        assert_eq!(c!(gdrc_endpoint_local(ctx, s.qp, &s.mr, &mut s.local)), 0);
+        let ahead = s.local.psn.wrapping_sub(former) & 0xff_ffff;
+        assert!((1 << 16..1 << 23).contains(&ahead), "the PSNs of the next life are ahead: {ahead:#x}");
+    }
+    connect(a, b);
+}
+
+#[test]
+fn a_failed_qp_is_reset_and_connected_again() {
+    let (cx, cy) = (Ctx::open(c"soft:127.0.0.1:24794", None), Ctx::open(c"soft:127.0.0.2:24794", None));
+    let one = Ctx::open(c"loopback", None);
+    for (x, y) in [(&one, &one), (&cx, &cy)] {
+        let (mut a, mut b) = (side(x, GDRC_QPT_RC, 64 << 10), side(y, GDRC_QPT_RC, 64 << 10));
+        connect(&a, &b);
+        for _ in 0..3 {
+            exchange(&mut a, &mut b);
+            recover(&mut a, &mut b);
+        }
+        exchange(&mut a, &mut b);
+        destroy(a);
+        destroy(b);
+    }
+    assert_eq!((one.close(), cx.close(), cy.close()), (0, 0, 0));
 }
 
 #[test]

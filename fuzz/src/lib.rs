@@ -3,43 +3,26 @@
 //! * [`packets`]: packets of any content into an engine with QPs of every type and state.
 //! * [`pair`]: two engines; the string says what is posted, and what the network does to the packets between them.
 //! * [`wire`]: the packet parsers.
+//! * [`pcap`]: the reader of capture files.
+//! * [`capi`]: the C calls, in any order, with arguments that no sane program passes.
 //!
 //! The same functions run under libFuzzer (`targets/`, nightly) and, with random strings and a bound, in
 //! `tests/bounded.rs` on stable.
 
+mod bytes;
+mod capi;
 mod host;
+mod pcap;
 
+use bytes::Bytes;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wr_opcode};
 use gdrcore_core::wire::{Flow, Opcode, Packet, View, ICRC_LEN};
 use host::Host;
 
-/// Reads numbers out of a byte string; past its end everything is 0.
-pub(crate) struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn u8(&mut self) -> u8 {
-        match self.0.split_first() {
-            Some((&b, rest)) => {
-                self.0 = rest;
-                b
-            }
-            None => 0,
-        }
-    }
-    fn u16(&mut self) -> u16 {
-        u16::from(self.u8()) | u16::from(self.u8()) << 8
-    }
-    fn take(&mut self, n: usize) -> &'a [u8] {
-        let (head, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        head
-    }
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
+pub use capi::{capi, Reached};
+pub use pcap::{pcap, Seen};
 
 /// What most packets are; the rest have any opcode.
 const COMMON: [Opcode; 6] = [
@@ -56,7 +39,7 @@ const COMMON: [Opcode; 6] = [
 /// Each packet of the string begins with a plan: which QP, how far from the expected PSN, whether its ICRC is right.
 /// Without that help nearly every string would end at the ICRC. Returns what the engine counted.
 pub fn packets(data: &[u8]) -> Counters {
-    let mut input = Bytes(data);
+    let mut input = Bytes::new(data);
     let mut host = Host::new(1);
     let mut qps = Vec::new();
     for state in [qp_state::RESET, qp_state::INIT, qp_state::RTR, qp_state::RTS, qp_state::SQD, qp_state::ERR] {
@@ -127,7 +110,7 @@ pub fn packets(data: &[u8]) -> Counters {
 
 /// Two engines fed by one byte string. Returns what both counted.
 pub fn pair(data: &[u8]) -> Counters {
-    let mut input = Bytes(data);
+    let mut input = Bytes::new(data);
     let kind = [qp_type::RC, qp_type::UC, qp_type::UD][usize::from(input.u8() % 3)];
     let (mut a, mut b) = (Host::new(1), Host::new(2));
     let (qa, qb) = (a.qp(kind, qp_state::INIT), b.qp(kind, qp_state::INIT));

@@ -2,6 +2,7 @@
 //! `GDRC_FUZZ_SEED=S` repeats one string.
 
 use gdrcore_core::counters::Counters;
+use gdrcore_fuzz::{Reached, Seen};
 
 /// One string only was asked for.
 fn single() -> bool {
@@ -17,9 +18,9 @@ fn next(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-fn string(seed: u64) -> Vec<u8> {
+fn string(seed: u64, max: usize) -> Vec<u8> {
     let mut s = seed;
-    let len = next(&mut s) as usize % 2048;
+    let len = next(&mut s) as usize % max;
     let sparse = next(&mut s).is_multiple_of(2);
     (0..len)
         .map(|_| {
@@ -34,25 +35,30 @@ fn string(seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Runs a target over many strings. Returns the sum of what it counted.
-fn run(name: &str, runs: u64, target: impl Fn(&[u8]) -> Counters) -> Counters {
+/// Runs a target over many strings of fewer than `max` bytes, each of whose results goes to `add`.
+fn run<T>(name: &str, runs: u64, max: usize, target: impl Fn(&[u8]) -> T, mut add: impl FnMut(T)) {
     if let Some(seed) = std::env::var("GDRC_FUZZ_SEED").ok().and_then(|s| s.parse().ok()) {
-        return target(&string(seed));
+        return add(target(&string(seed, max)));
     }
     let runs = std::env::var("GDRC_FUZZ_RUNS").ok().and_then(|s| s.parse().ok()).unwrap_or(runs);
-    let mut sum = Counters::default();
     for seed in 0..runs {
-        let data = string(seed);
+        let data = string(seed, max);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| target(&data)));
-        let Ok(counts) = outcome else { panic!("{name}: GDRC_FUZZ_SEED={seed} repeats it") };
-        sum.add(&counts);
+        let Ok(result) = outcome else { panic!("{name}: GDRC_FUZZ_SEED={seed} repeats it") };
+        add(result);
     }
+}
+
+/// Runs a target over many strings. Returns the sum of what it counted.
+fn counted(name: &str, runs: u64, target: impl Fn(&[u8]) -> Counters) -> Counters {
+    let mut sum = Counters::default();
+    run(name, runs, 2048, target, |c| sum.add(&c));
     sum
 }
 
 #[test]
 fn packets_into_qps_of_every_state() {
-    let c = run("packets", 400, gdrcore_fuzz::packets);
+    let c = counted("packets", 400, gdrcore_fuzz::packets);
     // A fuzzer that does not get past the first check finds nothing: these places were reached.
     let reached = [
         c.rcvd_icrc_err,
@@ -73,7 +79,7 @@ fn packets_into_qps_of_every_state() {
 
 #[test]
 fn two_engines_fed_by_one_string() {
-    let c = run("pair", 400, gdrcore_fuzz::pair);
+    let c = counted("pair", 400, gdrcore_fuzz::pair);
     let reached = [
         c.rdma_sends,
         c.rdma_writes,
@@ -93,8 +99,30 @@ fn two_engines_fed_by_one_string() {
 
 #[test]
 fn parsers_take_anything() {
-    run("wire", 20_000, |data| {
-        gdrcore_fuzz::wire(data);
-        Counters::default()
-    });
+    run("wire", 20_000, 2048, gdrcore_fuzz::wire, |()| {});
+}
+
+#[test]
+fn capture_files_of_any_content() {
+    let mut sum = Seen::default();
+    run("pcap", 4000, 2048, gdrcore_fuzz::pcap, |s| sum.add(&s));
+    let reached = [sum.files, sum.records, sum.cut, sum.datagrams, sum.roce];
+    assert!(single() || reached.iter().all(|&n| n > 100), "{sum:?}");
+}
+
+#[test]
+fn c_calls_in_any_order_with_any_arguments() {
+    let mut sum = Reached::default();
+    run("capi", 300, 200_000, gdrcore_fuzz::capi, |r| sum.add(&r));
+    println!("{sum:#?}");
+    if single() {
+        return;
+    }
+    // Every call has done its work, and every call that can has refused.
+    let never = ["gdrc_open"];
+    for (name, [good, refused]) in &sum.calls {
+        assert!(*good > 0, "{name} never succeeded");
+        assert!(*refused > 0 || never.contains(name), "{name} never refused");
+    }
+    assert!(sum.good > 500 && sum.failed > 2000 && sum.statuses.count_ones() >= 8, "{sum:#?}");
 }

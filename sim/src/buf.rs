@@ -4,8 +4,10 @@ use std::alloc::{alloc, dealloc, Layout};
 
 /// What untouched memory holds.
 pub const BACKGROUND: u8 = 0xaa;
+/// Bytes before and behind a block that nobody may write: a page, which keeps the block aligned to one.
+const GUARD: usize = 4096;
 
-/// A block of memory, aligned to a page, filled with [`BACKGROUND`].
+/// A block of memory, aligned to a page, filled with [`BACKGROUND`], between two guards.
 pub struct Buf {
     ptr: *mut u8,
     len: usize,
@@ -15,15 +17,17 @@ impl Buf {
     /// `len` bytes.
     pub fn new(len: usize) -> Buf {
         // SAFETY: the layout is not empty.
-        let ptr = unsafe { alloc(Buf::layout(len)) };
-        assert!(!ptr.is_null());
+        let start = unsafe { alloc(Buf::layout(len)) };
+        assert!(!start.is_null());
         // SAFETY: fresh memory of this length.
-        unsafe { ptr.write_bytes(BACKGROUND, len.max(1)) };
+        unsafe { start.write_bytes(BACKGROUND, Buf::layout(len).size()) };
+        // SAFETY: inside the allocation.
+        let ptr = unsafe { start.add(GUARD) };
         Buf { ptr, len }
     }
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(1), 4096).expect("a size that fits")
+        Layout::from_size_align(len + 2 * GUARD, 4096).expect("a size that fits")
     }
 
     /// Its address.
@@ -62,23 +66,68 @@ impl Buf {
         unsafe { self.ptr.add(at).write_bytes(byte, len) }
     }
 
-    /// Writes byte `i` of message `id`'s pattern at `at + i`.
+    /// Writes the pattern of message `id`.
     pub fn put_pattern(&self, at: usize, len: usize, id: u64) {
         assert!(at + len <= self.len);
-        for i in 0..len {
-            // SAFETY: inside the block, as checked.
-            unsafe { self.ptr.add(at + i).write(pattern(id, i)) }
+        // SAFETY: inside the block, as checked.
+        let to = unsafe { self.ptr.add(at) };
+        let words = len / 8;
+        for k in 0..words {
+            // SAFETY: word `k` lies inside the piece.
+            let word = unsafe { to.add(8 * k) };
+            // SAFETY: as above; the piece need not be aligned.
+            unsafe { word.cast::<u64>().write_unaligned(pattern(id, k).to_le()) }
         }
+        let rest = &pattern(id, words).to_le_bytes()[..len % 8];
+        self.put(at + 8 * words, rest);
     }
 
     /// The first place where a piece differs from a message's pattern.
     pub fn differs(&self, at: usize, len: usize, id: u64) -> Option<usize> {
-        self.view(at, len).iter().enumerate().position(|(i, &b)| b != pattern(id, i))
+        let piece = self.view(at, len);
+        let (words, rest) = piece.split_at(len & !7);
+        let mut wrong = 0;
+        for (k, word) in words.chunks_exact(8).enumerate() {
+            wrong |= read(word) ^ pattern(id, k);
+        }
+        let last = pattern(id, len / 8).to_le_bytes();
+        if wrong == 0 && *rest == last[..len % 8] {
+            return None;
+        }
+        piece.iter().enumerate().position(|(i, &b)| b != pattern(id, i / 8).to_le_bytes()[i % 8])
     }
 
     /// The first place in a piece that was touched.
     pub fn touched(&self, at: usize, len: usize) -> Option<usize> {
-        self.view(at, len).iter().position(|&b| b != BACKGROUND)
+        let piece = self.view(at, len);
+        let wrong = piece.iter().fold(0, |wrong, &b| wrong | (b ^ BACKGROUND));
+        if wrong == 0 {
+            return None;
+        }
+        piece.iter().position(|&b| b != BACKGROUND)
+    }
+
+    /// A sum over all bytes, for a later comparison.
+    pub fn sum(&self) -> u64 {
+        let mix = |sum: u64, b: &u8| (sum ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3);
+        self.view(0, self.len).iter().fold(0xcbf2_9ce4_8422_2325, mix)
+    }
+
+    /// Whether nothing wrote outside the block, just before or behind it.
+    pub fn is_guarded(&self) -> bool {
+        let intact = |from: *mut u8| {
+            (0..GUARD).all(|i| {
+                // SAFETY: the guards belong to the allocation.
+                let at = unsafe { from.add(i) };
+                // SAFETY: as above.
+                unsafe { at.read() == BACKGROUND }
+            })
+        };
+        // SAFETY: the guard before the block.
+        let before = unsafe { self.ptr.sub(GUARD) };
+        // SAFETY: the guard behind it.
+        let behind = unsafe { self.ptr.add(self.len) };
+        intact(before) && intact(behind)
     }
 
     /// Eight bytes as a number.
@@ -92,17 +141,54 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         // SAFETY: allocated so in `new`.
-        unsafe { dealloc(self.ptr, Buf::layout(self.len)) }
+        let start = unsafe { self.ptr.sub(GUARD) };
+        // SAFETY: as above.
+        unsafe { dealloc(start, Buf::layout(self.len)) }
     }
 }
 
-/// Byte `i` of message `id`. The first eight are the id itself, so that a message tells who it is.
+fn read(word: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(word);
+    u64::from_le_bytes(bytes)
+}
+
+/// Word `k` of message `id`. The first is the id itself, so that a message tells who it is.
 #[inline]
-pub fn pattern(id: u64, i: usize) -> u8 {
-    if i < 8 {
-        (id >> (8 * i)) as u8
-    } else {
-        let x = (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
-        (x.wrapping_add(i.wrapping_mul(167)).wrapping_add(i >> 8) & 0xff) as u8
+pub fn pattern(id: u64, k: usize) -> u64 {
+    let step = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    id.wrapping_add(step.wrapping_mul(k as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_byte_is_found_wherever_it_is() {
+        let buf = Buf::new(64);
+        for len in 0..=40 {
+            buf.put_pattern(3, len, 77);
+            assert_eq!((buf.differs(3, len, 77), buf.touched(3 + len, 20)), (None, None));
+            for at in 0..len {
+                let was = buf.view(3 + at, 1)[0];
+                buf.put(3 + at, &[was ^ 1]);
+                assert_eq!(buf.differs(3, len, 77), Some(at));
+                buf.put(3 + at, &[was]);
+            }
+            buf.fill(3, len, BACKGROUND);
+            assert_eq!(buf.touched(0, 64), None);
+        }
+    }
+
+    #[test]
+    fn a_byte_outside_is_noticed() {
+        let buf = Buf::new(10);
+        assert!(buf.is_guarded());
+        // SAFETY: the guard belongs to the allocation.
+        let behind = unsafe { buf.ptr.add(10) };
+        // SAFETY: as above.
+        unsafe { behind.write(0) };
+        assert!(!buf.is_guarded());
     }
 }

@@ -8,11 +8,17 @@ use gdrcore_core::verbs::types::{access, Handle, RecvWr, SendWr, Sge};
 
 use crate::buf::Buf;
 use crate::rng::Rng;
+use crate::scenario::{feature, Scenario};
 use crate::slow::Slow;
 use crate::trap::armed;
 
 /// Everything a peer may do to memory.
 pub const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+
+/// QPNs of an engine: few, so that they are used again.
+const QPNS: u32 = 128;
+/// Where the clock jumps, a time-wait ends before the packets do that it waits for: so many that none is used again.
+const QPNS_OF_JUMPERS: u32 = 4096;
 
 /// A registered buffer.
 pub struct Area {
@@ -55,21 +61,28 @@ pub struct Host {
     pub shared: Option<SharedRecv>,
     /// A packet has come since it was last asked to run its timers.
     pub heard: bool,
+    /// What its clock is ahead of the world's.
+    pub skew: u64,
+    /// When it last jumped.
+    pub jumped_at: u64,
+    /// Which CQs are armed and have had no event.
+    pub armed: Vec<bool>,
     /// Bytes of the heap that were free before anything was created.
     pub free_at_first: usize,
 }
 
 impl Host {
-    /// Host number `n`.
-    pub fn new(rng: &mut Rng, n: usize, v6: bool) -> Host {
+    /// Host number `n`, whose engine is its `life`th. Each life has other QPNs.
+    pub fn new(rng: &mut Rng, n: usize, scenario: &Scenario, life: u64) -> Host {
         let mut gid = [0; 16];
-        if v6 {
+        if scenario.v6 {
             gid[..2].copy_from_slice(&[0xfd, 0]);
         } else {
             gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 0]);
         }
         gid[15] = n as u8 + 1;
         let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
+        let qpn_count = if scenario.has(feature::JUMP) { QPNS_OF_JUMPERS } else { QPNS };
         let config = Config {
             max_pd: 2,
             max_mr: 256,
@@ -78,6 +91,9 @@ impl Host {
             max_srq: 2,
             max_ah: 32,
             max_peer: 8,
+            ring_bytes: 1 << 20,
+            qpn_base: crate::chaos::block(rng, n, life, qpn_count),
+            qpn_count,
             seed: rng.next(),
             ..Config::default()
         };
@@ -85,7 +101,7 @@ impl Host {
         // SAFETY: fresh memory, kept beside the engine and dropped after it.
         let engine = unsafe { Engine::init(memory.ptr(), memory.len(), &config, addr) }.expect("room");
         let busy = if rng.coin() { 0 } else { 20_000 };
-        let delay = rng.pick(&[1, 5_000, 100_000, 1_000_000]);
+        let delay = if scenario.has(feature::SLOW) { rng.pick(&[1, 5_000, 100_000, 1_000_000]) } else { 0 };
         let slow = Box::new(Slow::new(rng.next(), delay, busy));
         let provider: *const Slow = &*slow;
         let (pd, free_at_first) = {
@@ -104,22 +120,32 @@ impl Host {
             cqs: Vec::new(),
             shared: None,
             heard: false,
+            skew: 0,
+            jumped_at: 0,
+            armed: Vec::new(),
             free_at_first,
         };
         for _ in 0..rng.range(1, 3) {
-            let cqe = rng.pick(&[1, 2, 4, 16, 256]);
+            let dense = scenario.has(feature::DENSE);
+            let cqe = if dense { 256 } else { rng.pick(&[1, 2, 4, 16, 256]) };
             let cq = host.lock().cq_create(cqe).expect("room").0;
             host.cqs.push(cq);
+            host.armed.push(false);
         }
-        if rng.coin() {
+        if scenario.has(feature::SRQ) {
             let slots = rng.range(2, 24) as usize;
             let stride = 20_000 + 128;
             let attr = SrqAttr { max_wr: slots as u32, max_sge: 4, srq_limit: 0 };
             let srq = host.lock().srq_create(pd, &attr).expect("room").0;
-            let area = host.area(slots * stride, rng.coin());
+            let area = host.area(slots * stride, scenario.has(feature::SLOW) && rng.coin());
             host.shared = Some(SharedRecv { srq, area, stride, free: (0..slots).collect(), posted: Vec::new() });
         }
         host
+    }
+
+    /// What its clock says at a time of the world.
+    pub fn time(&self, now: u64) -> u64 {
+        now + self.skew
     }
 
     /// The engine's lock.
@@ -130,6 +156,9 @@ impl Host {
     /// Registers fresh memory.
     pub fn area(&self, len: usize, slow: bool) -> Area {
         let buf = Buf::new(len);
+        if slow {
+            self.slow.prepare();
+        }
         let reg = MrReg {
             pd: self.pd,
             addr: buf.addr(),

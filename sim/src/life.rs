@@ -2,15 +2,20 @@
 
 use gdrcore_core::verbs::types::*;
 
+use crate::chaos::Numbers;
 use crate::host::Host;
-use crate::link::{index, Link, GAP, GRH};
+use crate::link::{index, Drain, Link, GAP, GRH};
 use crate::rng::Rng;
 
 impl Link {
-    /// Makes both QPs and takes them to RTS.
-    pub fn connect(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) {
+    /// Makes both QPs and takes them to RTS. False: all QPNs of a host rest; try again later.
+    pub fn connect(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) -> bool {
         for i in 0..2 {
             let e = &mut self.ends[i];
+            if e.qpn != 0 {
+                // It has waited for the other one.
+                continue;
+            }
             let h = &hosts[e.host];
             let mut g = h.lock();
             let cap = QpCap {
@@ -26,11 +31,20 @@ impl Link {
             };
             let (send_cq, recv_cq) = (h.cqs[e.cqs[0]], h.cqs[e.cqs[1]]);
             let init = QpInit { pd: h.pd, send_cq, recv_cq, srq, qp_type: self.plan.kind, sq_sig_all: 0, cap };
-            let (qp, qpn, _) = g.qp_create(now, &init).expect("room for a QP");
-            (e.qp, e.qpn) = (qp, qpn);
-            let (mw, key) = g.mw_alloc(h.pd, 2).expect("room for a window");
-            e.mw = (mw, key, false);
+            match g.qp_create(h.time(now), &init) {
+                Ok((qp, qpn, _)) => (e.qp, e.qpn) = (qp, qpn),
+                Err(err) => {
+                    assert_eq!(err, gdrcore_core::Error::NoMemory, "qp_create");
+                    return false;
+                }
+            }
         }
+        for e in &mut self.ends {
+            let h = &hosts[e.host];
+            let (mw, key) = h.lock().mw_alloc(h.pd, 2).expect("room for a window");
+            (e.mw, e.mw_key) = ((mw, key, false), None);
+        }
+        self.down = false;
         let psn = [rng.next() as u32 & 0xff_ffff, rng.next() as u32 & 0xff_ffff];
         for i in 0..2 {
             self.rise(hosts, i, psn, now);
@@ -42,6 +56,7 @@ impl Link {
             let at = self.word_at();
             self.ends[i].win.buf.put(at, &0u64.to_ne_bytes());
         }
+        true
     }
 
     fn rise(&mut self, hosts: &[Host], i: usize, psn: [u32; 2], now: u64) {
@@ -73,7 +88,7 @@ impl Link {
         let own = if ud { m::QKEY } else { m::ACCESS_FLAGS };
         let mut step = |g: &mut gdrcore_core::engine::Guard<'_>, state, mask| {
             attr.qp_state = state;
-            g.qp_modify(now, e.qp, &attr, m::STATE | mask).expect("a legal transition");
+            g.qp_modify(h.time(now), e.qp, &attr, m::STATE | mask).expect("a legal transition");
         };
         step(&mut g, qp_state::INIT, m::PKEY_INDEX | m::PORT | own);
         let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
@@ -89,19 +104,23 @@ impl Link {
     /// Moves both QPs to ERR: what is under way flushes.
     pub fn begin_end(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
         self.ending = true;
-        for e in &mut self.ends {
+        for e in self.ends.iter_mut().filter(|e| !e.dead) {
             e.failed = true;
             let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
-            let done = hosts[e.host].lock().qp_modify(now, e.qp, &attr, qp_attr_mask::STATE);
+            let h = &hosts[e.host];
+            let done = h.lock().qp_modify(h.time(now), e.qp, &attr, qp_attr_mask::STATE);
             done.map_err(|err| format!("to ERR: {err:?}"))?;
         }
         Ok(())
     }
 
-    /// Once everything has flushed: checks what is left, and makes both QPs anew. True: it did.
-    pub fn finish_end(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) -> Result<bool, String> {
+    /// Once everything has flushed: checks what is left, and destroys both QPs. True: it did.
+    pub fn finish_end(&mut self, hosts: &[Host], numbers: &mut Numbers, now: u64) -> Result<bool, String> {
         for i in 0..2 {
             let e = &self.ends[i];
+            if e.dead {
+                continue;
+            }
             let h = &hosts[e.host];
             let shared = h.engine.shared();
             let drained = |c: usize| shared.cqs[index(h.cqs[c])].ring.is_empty();
@@ -118,7 +137,11 @@ impl Link {
                 self.check_op(i, &op)?;
             }
         }
+        for i in 0..2 {
+            numbers.release(self, i, &hosts[self.ends[i].host], now);
+        }
         self.destroy(hosts, now)?;
+        self.restore(hosts)?;
         let slots = self.slots;
         for i in 0..2 {
             let stride = self.stride;
@@ -139,21 +162,102 @@ impl Link {
             }
             e.expected.clear();
             (e.got, e.sent) = (0, 0);
-            (e.failed, e.broken, e.last_wqe) = (false, false, false);
+            (e.failed, e.broken, e.last_wqe, e.dead) = (false, false, false, false);
+            (e.drain, e.mute_at) = (Drain::No, 0);
         }
-        self.ending = false;
+        (self.ending, self.down, self.doomed) = (false, true, false);
         self.remade += 1;
-        self.connect(hosts, rng, now);
         Ok(true)
     }
 
     /// Destroys both QPs and what goes with them.
     pub fn destroy(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
-        for e in &mut self.ends {
-            let mut g = hosts[e.host].lock();
-            g.qp_destroy(now, e.qp).map_err(|err| format!("qp_destroy: {err:?}"))?;
+        for e in self.ends.iter_mut().filter(|e| !e.dead && e.qpn != 0) {
+            let h = &hosts[e.host];
+            let mut g = h.lock();
+            g.qp_destroy(h.time(now), e.qp).map_err(|err| format!("qp_destroy: {err:?}"))?;
             g.mw_dealloc(e.mw.0).map_err(|err| format!("mw_dealloc: {err:?}"))?;
+            (e.qp, e.qpn) = (0, 0);
         }
+        Ok(())
+    }
+
+    /// The engine of an end has died: nothing of it is left, and its memory is another.
+    pub fn die(&mut self, hosts: &[Host], rng: &mut Rng, i: usize) {
+        if self.gone.is_some_and(|gone| gone.0 == i) {
+            self.gone = None;
+        }
+        let e = &mut self.ends[i];
+        let h = &hosts[e.host];
+        let cqs = h.cqs.len() as u64;
+        for area in [&mut e.src, &mut e.win, &mut e.rcv] {
+            let slow = area.mr.provider != 0;
+            *area = h.area(area.buf.len(), slow);
+        }
+        e.cqs = [rng.below(cqs) as usize, rng.below(cqs) as usize];
+        e.ended[1] += e.ops.len() as u64;
+        e.ops.clear();
+        e.posted.clear();
+        e.free = (0..self.plan.recvs).collect();
+        (e.qp, e.qpn, e.ah, e.mw_key) = (0, 0, 0, None);
+        // Where the QPs are gone already, the next ones find the new engine.
+        e.dead = !self.down;
+    }
+
+    /// Deregisters memory under traffic.
+    pub fn dereg(&mut self, hosts: &[Host], rng: &mut Rng) -> Result<(), String> {
+        let (i, n) = (rng.below(2) as usize, rng.below(3) as usize);
+        let e = &mut self.ends[i];
+        let h = &hosts[e.host];
+        // What slow memory has taken over lands.
+        h.slow.flush();
+        let area = e.areas()[n];
+        match h.lock().mr_dereg(area.handle) {
+            // A window is bound to it, or its invalidation waits in the queue.
+            Err(gdrcore_core::Error::Busy) if n == 1 => return Ok(()),
+            other => other.map_err(|err| format!("mr_dereg: {err:?}"))?,
+        }
+        self.gone = Some((i, n, area.buf.sum()));
+        self.doomed = true;
+        Ok(())
+    }
+
+    /// Nobody has touched deregistered memory since. It is registered again.
+    fn restore(&mut self, hosts: &[Host]) -> Result<(), String> {
+        if let Some((i, n, sum)) = self.gone.take() {
+            let e = &mut self.ends[i];
+            let h = &hosts[e.host];
+            let area = match n {
+                0 => &mut e.src,
+                1 => &mut e.win,
+                _ => &mut e.rcv,
+            };
+            if area.buf.sum() != sum {
+                return Err(format!("end {i}: area {n} was touched after its deregistration"));
+            }
+            *area = h.area(area.buf.len(), area.mr.provider != 0);
+        }
+        Ok(())
+    }
+
+    /// Lets a send queue drain, and go on.
+    pub fn drain(&mut self, hosts: &[Host], rng: &mut Rng, now: u64, i: usize) -> Result<(), String> {
+        let e = &mut self.ends[i];
+        let h = &hosts[e.host];
+        let (state, mask, next) = match e.drain {
+            Drain::No if rng.chance(3000) => (qp_state::SQD, qp_attr_mask::EN_SQD_ASYNC_NOTIFY, Drain::Begun),
+            Drain::Done(at) if at <= h.time(now) => (qp_state::RTS, 0, Drain::No),
+            _ => return Ok(()),
+        };
+        let attr = QpAttr { qp_state: state, en_sqd_async_notify: 1, ..QpAttr::default() };
+        let mut g = h.lock();
+        let (was, _) = g.qp_query(e.qp).map_err(|err| format!("qp_query: {err:?}"))?;
+        if was.qp_state == qp_state::ERR {
+            // It has failed, which its completions will say.
+            return Ok(());
+        }
+        g.qp_modify(h.time(now), e.qp, &attr, qp_attr_mask::STATE | mask).map_err(|err| format!("SQD: {err:?}"))?;
+        (e.drain, e.ready_at) = (next, h.time(now));
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! completions in the order of posting, receives in the order of sending, each once, every byte in its place and
 //! no other byte touched, atomics executed once in order. UC and UD may lose messages, never mix them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use gdrcore_core::verbs::types::*;
 
@@ -15,6 +15,9 @@ use crate::rng::Rng;
 pub const GAP: usize = 128;
 /// What UD puts before a datagram.
 pub const GRH: usize = 40;
+
+/// Messages of UC and UD whose lengths are known: more than can be under way.
+const REMEMBERED: usize = 1 << 14;
 
 /// How a link is made.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +46,8 @@ pub struct Plan {
     pub sge: u32,
     /// Requests that each end is to post.
     pub todo: u32,
+    /// Windows are bound, used and closed.
+    pub windows: bool,
     /// Which ends receive from their host's SRQ.
     pub srq: [bool; 2],
     /// One request in how many is signalled.
@@ -68,6 +73,21 @@ pub struct Op {
     pub b: u64,
     /// Number among the messages that end a receive of the peer.
     pub message: u64,
+    /// It goes through a window of the peer.
+    pub via: bool,
+    /// When it was posted, by the host's clock.
+    pub posted_at: u64,
+}
+
+/// A send queue on its way to SQD and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// It sends.
+    No,
+    /// It was told to drain.
+    Begun,
+    /// It has drained, and goes on at this time.
+    Done(u64),
 }
 
 /// A message that ends a receive.
@@ -81,6 +101,8 @@ pub struct Message {
     pub len: usize,
     /// With immediate data.
     pub imm: bool,
+    /// The key that it invalidates.
+    pub inv: Option<u32>,
 }
 
 /// One end of a link.
@@ -101,8 +123,18 @@ pub struct End {
     pub rcv: Area,
     /// UD: the way to the peer.
     pub ah: Handle,
-    /// Its window of type 2, the key of it, and whether the last request bound it.
+    /// Its window of type 2 over all of `win`, the key of it, and whether it is bound or about to be.
     pub mw: (Handle, u32, bool),
+    /// The key by which the peer may use the window.
+    pub mw_key: Option<u32>,
+    /// It was in an engine that died.
+    pub dead: bool,
+    /// When nothing that it had sent was left unanswered, as far as was seen last. By the host's clock.
+    pub mute_at: u64,
+    /// When its send queue last began to send again, by the host's clock.
+    pub ready_at: u64,
+    /// Its send queue drains.
+    pub drain: Drain,
     /// Requests that have not ended.
     pub ops: VecDeque<Op>,
     /// Receives: request id, slot.
@@ -117,8 +149,8 @@ pub struct End {
     pub sent: u64,
     /// The peer's word, as this end's atomics have left it.
     pub word: u64,
-    /// UC, UD: length of every message by number.
-    pub lens: HashMap<u64, usize>,
+    /// UC, UD: number and length of the latest messages, in order.
+    pub lens: VecDeque<(u64, usize)>,
     /// Its queues flush.
     pub failed: bool,
     /// A request has ended badly.
@@ -139,6 +171,12 @@ pub struct Link {
     pub ends: [End; 2],
     /// Both QPs go through ERR and are made anew.
     pub ending: bool,
+    /// They are gone, and wait for free QPNs.
+    pub down: bool,
+    /// Memory of it was deregistered: requests may fail for that.
+    pub doomed: bool,
+    /// Deregistered memory as it was then: end, area, sum.
+    pub gone: Option<(usize, usize, u64)>,
     /// How often they were.
     pub remade: u64,
     /// Slots of each area.
@@ -153,7 +191,7 @@ impl Link {
         let stride = (plan.most + GRH + GAP).next_multiple_of(8);
         let mut end = |i: usize| {
             let h = &hosts[plan.hosts[i]];
-            let slow = |rng: &mut Rng| rng.below(3) == 0;
+            let slow = |rng: &mut Rng| h.slow.delay_ns() > 0 && rng.below(3) == 0;
             let n = h.cqs.len() as u64;
             let slots = plan.recvs;
             End {
@@ -166,6 +204,11 @@ impl Link {
                 rcv: h.area(slots * stride, slow(rng)),
                 ah: 0,
                 mw: (0, 0, false),
+                mw_key: None,
+                dead: false,
+                ready_at: 0,
+                mute_at: 0,
+                drain: Drain::No,
                 ops: VecDeque::new(),
                 posted: VecDeque::new(),
                 free: (0..slots).collect(),
@@ -173,7 +216,7 @@ impl Link {
                 got: 0,
                 sent: 0,
                 word: 0,
-                lens: HashMap::new(),
+                lens: VecDeque::new(),
                 failed: false,
                 broken: false,
                 last_wqe: false,
@@ -182,7 +225,8 @@ impl Link {
             }
         };
         let ends = [end(0), end(1)];
-        let mut link = Link { plan, ends, ending: false, remade: 0, slots: plan.depth, stride };
+        let (down, doomed, gone) = (true, false, None);
+        let mut link = Link { plan, ends, ending: false, down, doomed, gone, remade: 0, slots: plan.depth, stride };
         link.connect(hosts, rng, now);
         link
     }
@@ -200,14 +244,22 @@ impl Link {
     /// Whether nothing is left to do or to wait for.
     pub fn is_done(&self) -> bool {
         let rc = self.plan.kind == qp_type::RC;
-        !self.ending && self.ends.iter().all(|e| e.todo == 0 && e.ops.is_empty() && (!rc || e.expected.is_empty()))
+        !self.ending
+            && !self.down
+            && !self.is_orphan()
+            && self.ends.iter().all(|e| e.todo == 0 && e.ops.is_empty() && (!rc || e.expected.is_empty()))
+    }
+
+    /// Whether an engine of it died.
+    pub fn is_orphan(&self) -> bool {
+        self.ends.iter().any(|e| e.dead)
     }
 
     /// Posts receives and requests, as chance has it. True: it did something.
-    pub fn step(&mut self, hosts: &[Host], rng: &mut Rng, next_id: &mut u64) -> Result<bool, String> {
+    pub fn step(&mut self, hosts: &[Host], rng: &mut Rng, next_id: &mut u64, now: u64) -> Result<bool, String> {
         let mut moved = false;
         for i in 0..2 {
-            if self.ending {
+            if self.ending || self.down || self.is_orphan() {
                 break;
             }
             if !self.plan.srq[i] && rng.below(3) == 0 {
@@ -227,7 +279,7 @@ impl Link {
                     break;
                 }
                 moved = true;
-                self.post(hosts, rng, i, next_id)?;
+                self.post(hosts, rng, i, next_id, now)?;
             }
         }
         Ok(moved)
@@ -235,7 +287,8 @@ impl Link {
 
     fn choose(&self, rng: &mut Rng) -> u32 {
         let (all, plenty) = match self.plan.kind {
-            qp_type::RC => (10, 8),
+            qp_type::RC if self.plan.windows => (10, 8),
+            qp_type::RC => (8, 8),
             qp_type::UC => (4, 4),
             _ => (2, 2),
         };
@@ -251,6 +304,13 @@ impl Link {
             // Bound and closed in turns.
             _ => wr_opcode::BIND_MW,
         }
+    }
+
+    /// Whether the window of an end can be bound, or closed again: not while the peer uses it.
+    fn may_bind(&self, i: usize) -> bool {
+        let uses = |op: &Op| op.via || op.opcode == wr_opcode::SEND_WITH_INV;
+        let e = &self.ends[i];
+        !e.mw.2 || e.mw_key.is_some() && !self.ends[1 - i].ops.iter().any(uses)
     }
 
     fn length(&self, rng: &mut Rng) -> usize {
@@ -273,12 +333,15 @@ impl Link {
         }
     }
 
-    fn post(&mut self, hosts: &[Host], rng: &mut Rng, i: usize, next_id: &mut u64) -> Result<(), String> {
+    fn post(&mut self, hosts: &[Host], rng: &mut Rng, i: usize, next_id: &mut u64, now: u64) -> Result<(), String> {
         *next_id += 1;
         let id = *next_id;
         let mut opcode = self.choose(rng);
-        let busy: Vec<usize> = self.ends[i].ops.iter().map(|op| op.slot).collect();
-        let slot = (0..self.slots).find(|s| !busy.contains(s)).ok_or("no slot")?;
+        if opcode == wr_opcode::BIND_MW && !self.may_bind(i) {
+            opcode = wr_opcode::SEND;
+        }
+        let busy = self.ends[i].ops.iter().fold(0u64, |busy, op| busy | 1 << op.slot);
+        let slot = busy.trailing_ones() as usize;
         let at = self.at(slot);
         let atomic = matches!(opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
         let len = if atomic { 8 } else { self.length(rng) };
@@ -294,28 +357,49 @@ impl Link {
             remote_srqn: 0,
             bind_mw: BindMwWr::default(),
         };
+        let (mut via, mut invalidates) = (false, None);
         let (sges, a, b) = {
             let word_at = self.word_at();
             let (left, right) = self.ends.split_at_mut(1);
             let (e, peer) = if i == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
             let mut sges = split(rng, &e.src, at, len, self.plan.sge as usize);
             let (mut a, mut b) = (0, 0);
-            let rkey = peer.win.mr.rkey;
+            let mut rkey = peer.win.mr.rkey;
+            if let (Some(key), true) = (peer.mw_key, rng.coin()) {
+                match opcode {
+                    // Behind every READ, since one that is asked for again would find the window closed.
+                    wr_opcode::SEND_WITH_IMM if rng.below(4) == 0 => {
+                        opcode = wr_opcode::SEND_WITH_INV;
+                        wr.opcode = opcode;
+                        wr.imm_data = key;
+                        wr.send_flags |= send_flags::FENCE;
+                        invalidates = Some(key);
+                    }
+                    wr_opcode::SEND | wr_opcode::SEND_WITH_IMM | wr_opcode::BIND_MW => {}
+                    _ => {
+                        rkey = key;
+                        via = true;
+                    }
+                }
+            }
             match opcode {
+                _ if self.doomed && !atomic && opcode != wr_opcode::BIND_MW => {}
                 wr_opcode::RDMA_READ => peer.win.buf.put_pattern(at, len, id),
                 wr_opcode::BIND_MW => {
-                    e.mw.2 = !e.mw.2;
-                    if e.mw.2 {
+                    sges.clear();
+                    if !e.mw.2 {
                         e.mw.1 = (e.mw.1 & !0xff) | (e.mw.1.wrapping_add(1) & 0xff);
-                        let bind_info =
-                            MwBindInfo { mr: e.win.handle, addr: e.win.mr.iova, length: 64, mw_access_flags: 2 };
+                        let (addr, length) = (e.win.mr.iova, e.win.buf.len() as u64);
+                        let mw_access_flags = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+                        let bind_info = MwBindInfo { mr: e.win.handle, addr, length, mw_access_flags };
                         wr.bind_mw = BindMwWr { mw: e.mw.0, rkey: e.mw.1, bind_info };
+                        e.mw.2 = true;
                     } else {
                         opcode = wr_opcode::LOCAL_INV;
                         wr.opcode = opcode;
                         wr.imm_data = e.mw.1;
+                        (e.mw.2, e.mw_key) = (false, None);
                     }
-                    sges.clear();
                 }
                 _ if atomic => {
                     a = if opcode == wr_opcode::ATOMIC_FETCH_AND_ADD { id << 8 | 1 } else { rng.next() };
@@ -350,7 +434,11 @@ impl Link {
             wr.send_flags |= send_flags::SOLICITED;
         }
         let send = matches!(opcode, wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
+        let send = send || opcode == wr_opcode::SEND_WITH_INV;
         let with_imm = matches!(opcode, wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM);
+        if invalidates.is_some() {
+            self.ends[1 - i].mw_key = None;
+        }
         let e = &mut self.ends[i];
         e.todo -= 1;
         let silent = e.ops.iter().rev().take_while(|op| !op.signaled).count();
@@ -358,22 +446,48 @@ impl Link {
         if signaled {
             wr.send_flags |= send_flags::SIGNALED;
         }
-        let mut op = Op { id, opcode, len, slot, signaled, a, b, message: 0 };
+        let mut op = Op { id, opcode, len, slot, signaled, a, b, message: 0, via, posted_at: hosts[e.host].time(now) };
         if send || with_imm {
             e.sent += 1;
             op.message = e.sent;
-            e.lens.insert(id, len);
-            let m = Message { id, send, len, imm: with_imm };
-            self.ends[1 - i].expected.push_back(m);
+            if self.plan.kind == qp_type::RC {
+                let m = Message { id, send, len, imm: with_imm, inv: invalidates };
+                self.ends[1 - i].expected.push_back(m);
+            } else {
+                if e.lens.len() == REMEMBERED {
+                    e.lens.pop_front();
+                }
+                e.lens.push_back((id, len));
+            }
         }
         let e = &mut self.ends[i];
         e.ops.push_back(op);
         hosts[e.host].post_send(e.qp, &mut wr, &sges)?;
-        if wr.send_flags & send_flags::INLINE != 0 {
+        if wr.send_flags & send_flags::INLINE != 0 && !self.doomed {
             // It has been copied.
             e.src.buf.fill(at, len, 0x55);
         }
         Ok(())
+    }
+}
+
+impl End {
+    /// Its memory: source, window, receives.
+    pub fn areas(&self) -> [&Area; 3] {
+        [&self.src, &self.win, &self.rcv]
+    }
+
+    /// UC, UD: the length of a message.
+    pub fn len_of(&self, id: u64) -> Option<usize> {
+        let i = self.lens.binary_search_by_key(&id, |m| m.0).ok()?;
+        Some(self.lens[i].1)
+    }
+
+    /// UC, UD: the message whose number ends so.
+    pub fn by_imm(&self, imm: u32) -> Option<(u64, usize)> {
+        let newest = self.lens.back()?.0;
+        let id = newest.wrapping_sub(u64::from((newest as u32).wrapping_sub(imm)));
+        Some((id, self.len_of(id)?))
     }
 }
 

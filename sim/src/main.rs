@@ -1,45 +1,65 @@
 //! The seeded simulator: `sim --seed N` repeats what `sim --seeds A..B` found, exactly.
 
+mod bottleneck;
 mod buf;
+mod chaos;
 mod host;
 mod life;
 mod link;
 mod net;
 mod oracle;
 mod rng;
+mod scenario;
 mod slow;
+mod swarm;
 mod trap;
 mod world;
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use scenario::{feature, Limits};
+use swarm::{Outcome, Seeds};
 
 #[global_allocator]
 static ALLOCATOR: trap::Trap = trap::Trap;
 
-/// The seed under way, for the report of a panic.
-static SEED: AtomicU64 = AtomicU64::new(0);
-
 const HELP: &str = "\
-Usage: sim [--seed N | --seeds A..B | --count N] [--verbose]
+Usage: sim [--seed N | --seeds A..B | --count N] [--swarm] [--packets N] [limits] [--verbose]
+       sim --bottleneck [--seed N]
 
-Runs engines against a network that loses, doubles, reorders and damages packets, and checks every byte and
-every completion. All that happens follows from the seed.
+Runs engines against a network that loses, doubles, reorders and damages packets and falls apart, restarts them
+under way, and checks every byte and every completion. All that happens in a world follows from its seed.
 
-  --seed N      the world of seed N
-  --seeds A..B  the worlds of seeds A to B-1
-  --count N     the worlds of seeds 0 to N-1 (default 1000)
-  --verbose     print the links and every completion
+  --seed N        the world of seed N
+  --seeds A..B    the worlds of seeds A to B-1
+  --count N       the worlds of seeds 0 to N-1 (default 1000)
+  --packets N     worlds from the first seed on until N packets were sent
+  --swarm         on all cores, and what fails is made small
+  --threads N     with --swarm: on N threads
+  --shrink        makes the world of --seed small, if it fails
+  --hosts N, --links N, --ops N, --without FEATURE,...
+                  no more than that: a smaller world of the same seed
+  --all           with the features whose worlds still fail, too; before --without
+  --features      names the features
+  --verbose       prints the links and every completion
+  --bottleneck    eight flows through one switch port instead, with congestion control and without (default seed 0)
 ";
 
+#[derive(Default)]
 struct Args {
     from: u64,
     to: u64,
+    packets: Option<u64>,
+    threads: usize,
+    swarm: bool,
+    shrink: bool,
     verbose: bool,
+    bottleneck: bool,
+    limits: Limits,
 }
 
 fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
-    let mut out = Args { from: 0, to: 1000, verbose: false };
+    let mut out = Args { to: 1000, ..Args::default() };
     let mut args = args;
     let number = |s: &str| s.parse::<u64>().map_err(|_| format!("'{s}' is not a number"));
     while let Some(arg) = args.next() {
@@ -55,56 +75,56 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
                 (out.from, out.to) = (number(a)?, number(b)?);
             }
             "--count" => (out.from, out.to) = (0, number(&value()?)?),
+            "--packets" => out.packets = Some(number(&value()?)?),
+            "--threads" => out.threads = number(&value()?)? as usize,
+            "--swarm" => out.swarm = true,
+            "--shrink" => out.shrink = true,
+            "--hosts" => out.limits.hosts = number(&value()?)?.max(1) as usize,
+            "--links" => out.limits.links = number(&value()?)?.max(1) as usize,
+            "--ops" => out.limits.ops = number(&value()?)?.max(1) as u32,
+            "--all" => out.limits.without = 0,
+            "--without" => {
+                for name in value()?.split(',') {
+                    let found = feature::NAMES.iter().find(|f| f.0 == name);
+                    out.limits.without |= found.ok_or_else(|| format!("no feature '{name}'; see --features"))?.1;
+                }
+            }
+            "--features" => {
+                feature::NAMES.iter().for_each(|f| println!("{}", f.0));
+                return Ok(None);
+            }
             "--verbose" | "-v" => out.verbose = true,
-            "--help" | "-h" => return Ok(None),
+            "--bottleneck" => out.bottleneck = true,
+            "--help" | "-h" => {
+                print!("{HELP}");
+                return Ok(None);
+            }
             _ => return Err(format!("unknown option '{arg}'; --help shows what there is")),
         }
     }
     Ok(Some(out))
 }
 
-fn run(seed: u64, verbose: bool) -> Result<world::Stats, String> {
-    SEED.store(seed, Ordering::Relaxed);
-    let mut world = world::World::new(seed);
-    world.verbose = verbose;
-    world.run()
-}
-
-fn main() -> ExitCode {
-    let args = match parse(std::env::args().skip(1)) {
-        Ok(Some(args)) => args,
-        Ok(None) => {
-            print!("{HELP}");
-            return ExitCode::SUCCESS;
-        }
-        Err(e) => {
-            eprintln!("sim: {e}");
-            return ExitCode::from(2);
-        }
-    };
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        eprintln!("seed {}: panic; repeat it with --seed {0}", SEED.load(Ordering::Relaxed));
-        hook(info);
-    }));
-    let mut stats = world::Stats::default();
-    let (mut passed, mut failed) = (0u64, 0u64);
-    for seed in args.from..args.to {
-        match run(seed, args.verbose) {
-            Ok(s) => {
-                passed += 1;
-                stats.add(&s);
-            }
+/// Shows what congestion control makes of a bottleneck.
+fn bottleneck(seed: u64) -> ExitCode {
+    for (name, dcqcn) in bottleneck::NAMES.into_iter().zip([true, false]) {
+        match bottleneck::run(seed, dcqcn, 200) {
+            Ok(report) => bottleneck::print(name, &report),
             Err(e) => {
-                failed += 1;
-                println!("seed {seed}: FAILED; repeat it with --seed {seed}\n  {e}");
+                eprintln!("sim: seed {seed}: {e}");
+                return ExitCode::FAILURE;
             }
         }
     }
-    let (n, c) = (stats.net, stats.counters);
+    ExitCode::SUCCESS
+}
+
+fn report(out: &Outcome) {
+    let (s, n, c) = (&out.stats, out.stats.net, out.stats.counters);
     println!(
-        "{} packets: {} lost, {} doubled, {} late, {} damaged; {} requests ended well, {} did not; {} links made anew",
-        n.packets, n.lost, n.doubled, n.late, n.corrupted, stats.ended, stats.failed, stats.remade
+        "{} packets: {} lost, {} doubled, {} late, {} damaged, {} replayed; {} partitions, {} restarts; \
+         {} requests ended well, {} did not; {} links made anew",
+        n.packets, n.lost, n.doubled, n.late, n.corrupted, n.replayed, n.cuts, s.restarts, s.ended, s.failed, s.remade
     );
     println!(
         "{} sent again, {} duplicates, {} timeouts, {} RNR, {} sequence errors, {} waits for a CQ, {} for a window; \
@@ -116,10 +136,48 @@ fn main() -> ExitCode {
         c.rcvd_seq_err,
         c.cq_full,
         c.window_closed,
-        stats.time_ns as f64 / 1e9
+        s.time_ns as f64 / 1e9
     );
-    println!("{passed} passed, {failed} failed");
-    if failed == 0 {
+    println!("{} passed, {} failed", s.worlds, out.failed.len());
+}
+
+fn main() -> ExitCode {
+    let args = match parse(std::env::args().skip(1)) {
+        Ok(Some(args)) => args,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("sim: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    if args.bottleneck {
+        return bottleneck(args.from);
+    }
+    let hook = std::panic::take_hook();
+    let limits = args.limits;
+    std::panic::set_hook(Box::new(move |info| {
+        eprintln!("panic; repeat it with {0}, make it small with {0} --shrink", swarm::command(swarm::seed(), &limits));
+        hook(info);
+    }));
+    if args.shrink {
+        let small = swarm::shrink(args.from, &limits, &mut |l| swarm::fails_alone(args.from, l));
+        println!("repeat it with {}", swarm::command(args.from, &small));
+        return ExitCode::SUCCESS;
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = match (args.swarm, args.threads) {
+        (false, _) => 1,
+        (true, 0) => cores,
+        (true, n) => n,
+    };
+    let (packets, to) = args.packets.map_or((u64::MAX, args.to), |n| (n, u64::MAX));
+    let out = swarm::swarm(&Seeds { from: args.from, to, packets, threads }, &limits, args.verbose);
+    if let (true, Some((seed, _))) = (args.swarm, out.failed.first()) {
+        let small = swarm::shrink(*seed, &limits, &mut |l| swarm::fails_alone(*seed, l));
+        println!("the first failure, made small: repeat it with {}", swarm::command(*seed, &small));
+    }
+    report(&out);
+    if out.failed.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -128,11 +186,13 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     /// With debug assertions and overflow checks, which the release build lacks.
     #[test]
     fn a_few_worlds_hold() {
         for seed in 0..40 {
-            if let Err(e) = super::run(seed, false) {
+            if let Err(e) = super::swarm::run(seed, &Limits::default(), false) {
                 panic!("seed {seed}: {e}");
             }
         }
@@ -140,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_exactly() {
-        let [a, b] = [7, 7].map(|seed| format!("{:?}", super::run(seed, false)));
+        let [a, b] = [7, 7].map(|seed| format!("{:?}", super::swarm::run(seed, &Limits::default(), false)));
         assert_eq!(a, b);
     }
 }

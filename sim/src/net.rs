@@ -1,4 +1,4 @@
-//! The network between the hosts: delay, loss, duplication, reordering, corruption, darkness. By seed.
+//! The network between the hosts: delay, loss, duplication, reordering, corruption, partitions, replays. By seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::rng::Rng;
 
 /// What a network does to packets. Chances are in a million.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// A packet vanishes.
     pub loss: u32,
@@ -16,16 +16,29 @@ pub struct Faults {
     pub reorder: u32,
     /// Some of its bits change.
     pub corrupt: u32,
-    /// The path goes dark for a while, at any packet.
+    /// A path goes dark for a while, at any packet: one way, both ways, or all paths of a host.
     pub dark: u32,
     /// How long at most.
     pub dark_ns: u64,
+    /// Packets of every other period of this length arrive together at its end, the newest first.
+    pub reverse_ns: u64,
     /// Time on the way.
     pub delay_ns: u64,
     /// More of it for those that are overtaken.
     pub late_ns: u64,
     /// Bursts arrive whole, as with receive offload.
     pub bursts: bool,
+    /// Copies of some packets are kept, for [`Network::replay`].
+    pub keep: bool,
+}
+
+impl Faults {
+    /// Whether every packet arrives once, in order and unchanged.
+    pub fn none(&self) -> bool {
+        let harmless =
+            Faults { delay_ns: self.delay_ns, late_ns: self.late_ns, bursts: self.bursts, ..Faults::default() };
+        *self == harmless
+    }
 }
 
 /// What it did.
@@ -41,12 +54,28 @@ pub struct Done {
     pub late: u64,
     /// Changed.
     pub corrupted: u64,
+    /// Partitions.
+    pub cuts: u64,
+    /// Delivered again after their connection had ended.
+    pub replayed: u64,
+}
+
+impl Done {
+    /// Adds another's numbers.
+    pub fn add(&mut self, o: &Done) {
+        self.packets += o.packets;
+        self.lost += o.lost;
+        self.doubled += o.doubled;
+        self.late += o.late;
+        self.corrupted += o.corrupted;
+        self.cuts += o.cuts;
+        self.replayed += o.replayed;
+    }
 }
 
 /// Bytes on their way.
+#[derive(Default)]
 pub struct Flight {
-    at: u64,
-    seq: u64,
     /// Sending host.
     pub from: usize,
     /// Receiving host.
@@ -57,33 +86,37 @@ pub struct Flight {
     pub bytes: Vec<u8>,
 }
 
-impl PartialEq for Flight {
-    fn eq(&self, other: &Flight) -> bool {
-        (self.at, self.seq) == (other.at, other.seq)
-    }
+/// One direction between two hosts.
+#[derive(Clone, Copy, Default)]
+struct Path {
+    /// When it is light again.
+    light_at: u64,
+    /// When its last packet arrives that nothing overtook.
+    last_at: u64,
 }
-impl Eq for Flight {}
-impl PartialOrd for Flight {
-    fn partial_cmp(&self, other: &Flight) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Flight {
-    fn cmp(&self, other: &Flight) -> std::cmp::Ordering {
-        (self.at, self.seq).cmp(&(other.at, other.seq))
-    }
-}
+
+/// No packet is under way for longer: half the shortest time-wait of a QPN.
+const LIFETIME_NS: u64 = 50_000_000;
+/// Copies kept for a replay.
+const KEPT: usize = 128;
 
 /// The network.
 pub struct Network {
     faults: Faults,
     rng: Rng,
-    queue: BinaryHeap<Reverse<Flight>>,
+    /// Arrival, order among those of the same instant, index of the flight.
+    queue: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    flights: Vec<Flight>,
+    spare: Vec<u32>,
     seq: u64,
-    /// By sender and receiver: when the path is light again, and when its last packet arrives.
-    paths: Vec<(u64, u64)>,
+    /// By sender and receiver.
+    paths: Vec<Path>,
     hosts: usize,
-    spare: Vec<Vec<u8>>,
+    /// Sum of the chances that a packet is touched at all.
+    any: u32,
+    /// When each was sent, and a copy.
+    kept: Vec<(u64, Flight)>,
+    kept_at: usize,
     /// What it did so far.
     pub done: Done,
 }
@@ -91,65 +124,178 @@ pub struct Network {
 impl Network {
     /// An empty network.
     pub fn new(faults: Faults, rng: Rng, hosts: usize) -> Network {
-        let paths = vec![(0, 0); hosts * hosts];
         Network {
             faults,
             rng,
             queue: BinaryHeap::new(),
-            seq: 0,
-            paths,
-            hosts,
+            flights: Vec::new(),
             spare: Vec::new(),
+            seq: 0,
+            paths: vec![Path::default(); hosts * hosts],
+            hosts,
+            any: faults.loss + faults.dup + faults.reorder + faults.corrupt + faults.dark,
+            kept: Vec::new(),
+            kept_at: 0,
             done: Done::default(),
         }
     }
 
     /// Takes a burst.
     pub fn send(&mut self, now: u64, from: usize, to: usize, seg: usize, data: &[u8]) {
-        let f = self.faults;
-        if f.bursts && !self.rng.chance(f.loss + f.dup + f.reorder + f.corrupt + f.dark) {
-            self.done.packets += data.len().div_ceil(seg) as u64;
-            self.fly(now, from, to, seg, data, 0);
-            return;
-        }
+        // Packets that nothing happens to fly on together, if they may.
+        let (mut first, mut at) = (0, 0);
         for packet in data.chunks(seg) {
             self.done.packets += 1;
-            let path = &mut self.paths[from * self.hosts + to];
-            if self.rng.chance(f.dark) {
-                path.0 = now + self.rng.below(f.dark_ns);
+            let plain = self.fate(now, from, to, packet);
+            if !plain || !self.faults.bursts {
+                self.fly(now, from, to, seg, &data[first..at], 0);
+                first = at;
             }
-            if now < path.0 || self.rng.chance(f.loss) {
-                self.done.lost += 1;
-                continue;
+            at += packet.len();
+            if !plain {
+                first = at;
             }
-            let copies = if self.rng.chance(f.dup) { 2 } else { 1 };
-            self.done.doubled += copies - 1;
-            for _ in 0..copies {
-                let late = if self.rng.chance(f.reorder) { 1 + self.rng.below(f.late_ns) } else { 0 };
-                self.done.late += u64::from(late > 0);
+        }
+        self.fly(now, from, to, seg, &data[first..at], 0);
+    }
+
+    /// What happens to a packet. True: nothing, the caller lets it fly.
+    fn fate(&mut self, now: u64, from: usize, to: usize, packet: &[u8]) -> bool {
+        let f = self.faults;
+        if f.keep {
+            self.keep(now, from, to, packet);
+        }
+        let dark = now < self.paths[from * self.hosts + to].light_at;
+        let dice = if self.any == 0 { u32::MAX } else { self.rng.below(1_000_000) as u32 };
+        if dark || dice < f.loss {
+            self.done.lost += 1;
+            return false;
+        }
+        let mut over = f.loss;
+        let mut is = |chance: u32| {
+            over += chance;
+            dice < over
+        };
+        // A packet that is doubled or damaged may be late too.
+        if is(f.dup) {
+            self.done.doubled += 1;
+            for _ in 0..2 {
+                let late = self.lateness(4);
                 self.fly(now, from, to, packet.len(), packet, late);
+            }
+        } else if is(f.reorder) {
+            let late = self.lateness(1);
+            self.fly(now, from, to, packet.len(), packet, late);
+        } else if is(f.corrupt) {
+            self.done.corrupted += 1;
+            let late = self.lateness(8);
+            let slot = self.slot(from, to, packet.len(), packet);
+            let mut bytes = std::mem::take(&mut self.flights[slot as usize].bytes);
+            self.damage(&mut bytes);
+            self.flights[slot as usize].bytes = bytes;
+            self.depart(now, slot, late);
+        } else if is(f.dark) {
+            self.done.lost += 1;
+            self.darken(now, from, to);
+        } else {
+            return true;
+        }
+        false
+    }
+
+    /// How long a packet is held up, in one of `n` cases.
+    fn lateness(&mut self, n: u64) -> u64 {
+        if self.rng.below(n) > 0 {
+            return 0;
+        }
+        self.done.late += 1;
+        1 + self.rng.below(self.faults.late_ns)
+    }
+
+    /// A partition: one way, both ways, or everything to and from a host.
+    fn darken(&mut self, now: u64, from: usize, to: usize) {
+        self.done.cuts += 1;
+        let until = now + self.rng.below(self.faults.dark_ns);
+        let kind = self.rng.below(4);
+        for a in 0..self.hosts {
+            for b in 0..self.hosts {
+                let hit = match kind {
+                    0 | 1 => (a, b) == (from, to),
+                    2 => (a, b) == (from, to) || (b, a) == (from, to),
+                    _ => a == from || b == from,
+                };
+                let path = &mut self.paths[a * self.hosts + b];
+                if hit {
+                    path.light_at = path.light_at.max(until);
+                }
             }
         }
     }
 
-    fn fly(&mut self, now: u64, from: usize, to: usize, seg: usize, data: &[u8], late: u64) {
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(data);
-        if self.rng.chance(self.faults.corrupt) {
-            self.done.corrupted += 1;
-            self.damage(&mut bytes);
+    fn keep(&mut self, now: u64, from: usize, to: usize, packet: &[u8]) {
+        if self.rng.below(8) > 0 {
+            return;
         }
-        let path = &mut self.paths[from * self.hosts + to];
+        if self.kept.len() < KEPT {
+            self.kept.push((0, Flight::default()));
+        }
+        let i = self.kept_at % KEPT;
+        self.kept_at += 1;
+        self.kept[i].0 = now;
+        let f = &mut self.kept[i].1;
+        (f.from, f.to, f.seg) = (from, to, packet.len());
+        f.bytes.clear();
+        f.bytes.extend_from_slice(packet);
+    }
+
+    /// Everything that was kept arrives once more, as if it had been under way all the time.
+    pub fn replay(&mut self, now: u64) {
+        for (at, mut f) in std::mem::take(&mut self.kept) {
+            if now - at > LIFETIME_NS {
+                continue;
+            }
+            self.done.replayed += 1;
+            let late = self.rng.below(self.faults.late_ns + 1);
+            let bytes = std::mem::take(&mut f.bytes);
+            self.fly(now, f.from, f.to, f.seg, &bytes, late);
+        }
+        self.kept_at = 0;
+    }
+
+    fn slot(&mut self, from: usize, to: usize, seg: usize, data: &[u8]) -> u32 {
+        let slot = self.spare.pop().unwrap_or_else(|| {
+            self.flights.push(Flight::default());
+            self.flights.len() as u32 - 1
+        });
+        let f = &mut self.flights[slot as usize];
+        (f.from, f.to, f.seg) = (from, to, seg);
+        f.bytes.clear();
+        f.bytes.extend_from_slice(data);
+        slot
+    }
+
+    fn fly(&mut self, now: u64, from: usize, to: usize, seg: usize, data: &[u8], late: u64) {
+        if !data.is_empty() {
+            let slot = self.slot(from, to, seg, data);
+            self.depart(now, slot, late);
+        }
+    }
+
+    fn depart(&mut self, now: u64, slot: u32, late: u64) {
+        let f = &self.flights[slot as usize];
+        let path = &mut self.paths[f.from * self.hosts + f.to];
         let mut at = now + self.faults.delay_ns;
         if late > 0 {
             at += late;
         } else {
-            at = at.max(path.1);
-            path.1 = at;
+            at = at.max(path.last_at);
+            path.last_at = at;
         }
         self.seq += 1;
-        self.queue.push(Reverse(Flight { at, seq: self.seq, from, to, seg, bytes }));
+        let period = self.faults.reverse_ns;
+        let reversed = period > 0 && (at / period) & 1 == 1;
+        let (at, order) = if reversed { ((at / period + 1) * period, u64::MAX - self.seq) } else { (at, self.seq) };
+        self.queue.push(Reverse((at, order, slot)));
     }
 
     fn damage(&mut self, bytes: &mut Vec<u8>) {
@@ -173,7 +319,7 @@ impl Network {
 
     /// When the next packet arrives.
     pub fn next_at(&self) -> Option<u64> {
-        self.queue.peek().map(|Reverse(f)| f.at)
+        self.queue.peek().map(|Reverse(f)| f.0)
     }
 
     /// A packet that has arrived by now.
@@ -181,16 +327,23 @@ impl Network {
         if self.next_at()? > now {
             return None;
         }
-        self.queue.pop().map(|Reverse(f)| f)
+        let Reverse((_, _, slot)) = self.queue.pop()?;
+        self.spare.push(slot);
+        Some(std::mem::take(&mut self.flights[slot as usize]))
     }
 
     /// Lets a flight arrive once more, later: its host is stopped.
     pub fn again(&mut self, flight: Flight, at: u64) {
-        self.queue.push(Reverse(Flight { at, ..flight }));
+        let slot = self.slot(flight.from, flight.to, flight.seg, &flight.bytes);
+        self.recycle(flight);
+        self.seq += 1;
+        self.queue.push(Reverse((at, self.seq, slot)));
     }
 
     /// Takes the bytes of a delivered flight back.
     pub fn recycle(&mut self, flight: Flight) {
-        self.spare.push(flight.bytes);
+        if let Some(&slot) = self.spare.last() {
+            self.flights[slot as usize].bytes = flight.bytes;
+        }
     }
 }

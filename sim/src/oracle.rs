@@ -23,6 +23,9 @@ pub fn is_recv(wc: &Wc) -> bool {
 
 /// Statuses by which a request may be the first to fail.
 const FIRST: [u32; 2] = [wc_status::RETRY_EXC_ERR, wc_status::RNR_RETRY_EXC_ERR];
+/// And those that memory causes which has vanished, here or at the peer.
+const VANISHED: [u32; 4] =
+    [wc_status::LOC_PROT_ERR, wc_status::MW_BIND_ERR, wc_status::REM_ACCESS_ERR, wc_status::REM_OP_ERR];
 
 macro_rules! ensure {
     ($cond:expr, $($why:tt)*) => {
@@ -49,11 +52,12 @@ impl Link {
         let silent = e.ops.iter().take(n).all(|op| !op.signaled);
         ensure!(silent, "completion of {} before {:?}", wc.wr_id, e.ops[0]);
         if wc.status != wc_status::SUCCESS {
-            if e.failed {
-                let flushed = wc.status == wc_status::WR_FLUSH_ERR || FIRST.contains(&wc.status);
-                ensure!(flushed, "{wc:?} on a failed queue");
+            let reason = FIRST.contains(&wc.status) || self.doomed && VANISHED.contains(&wc.status);
+            let flushed = wc.status == wc_status::WR_FLUSH_ERR;
+            if e.failed || self.doomed {
+                ensure!(flushed || reason, "{wc:?} on a failed queue");
             } else {
-                ensure!(FIRST.contains(&wc.status), "{wc:?} without a reason");
+                ensure!(reason, "{wc:?} without a reason");
                 ensure!(self.plan.kind == qp_type::RC, "{wc:?} on a transport that cannot know");
                 ensure!(wc.vendor_err != 0, "{wc:?} without a cause");
             }
@@ -76,7 +80,7 @@ impl Link {
         ensure!(!e.broken, "{wc:?} ended well behind a failure");
         ensure!(op.signaled, "completion of {op:?}, which is not signalled");
         let opcode = match op.opcode {
-            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM => wc_opcode::SEND,
+            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM | wr_opcode::SEND_WITH_INV => wc_opcode::SEND,
             wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
             wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
             wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
@@ -89,7 +93,8 @@ impl Link {
         ensure!(!carries || wc.byte_len as usize == op.len, "{wc:?} for {op:?}");
         // An RC message that is acknowledged has been received: its completion is in the peer's CQ.
         let messages = e.ops.iter().take(n + 1).map(|op| op.message).max().unwrap_or(0);
-        if self.plan.kind == qp_type::RC && messages > self.ends[1 - i].got {
+        let lives = !self.ends[1 - i].dead;
+        if self.plan.kind == qp_type::RC && lives && messages > self.ends[1 - i].got {
             return Ok(Verdict::PeerFirst);
         }
         for _ in 0..=n {
@@ -102,9 +107,14 @@ impl Link {
 
     /// A request has ended well: the bytes are where they belong, and nowhere else.
     pub(crate) fn check_op(&mut self, i: usize, op: &Op) -> Result<(), String> {
+        if self.doomed {
+            // Deregistered memory is left alone, to see whether anybody touches it.
+            return Ok(());
+        }
         let (at, word_at) = (self.at(op.slot), self.word_at());
         let behind = self.at(1) - op.len;
-        let rc = self.plan.kind == qp_type::RC;
+        // The memory of an engine that has died is gone.
+        let rc = self.plan.kind == qp_type::RC && !self.ends[1 - i].dead;
         let (left, right) = self.ends.split_at_mut(1);
         let (e, peer) = if i == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
         let (src, win) = (&e.src.buf, &peer.win.buf);
@@ -122,14 +132,17 @@ impl Link {
                 if let Some(x) = src.differs(at, op.len, op.id) {
                     return Err(format!("{op:?}: byte {x} that was read is wrong"));
                 }
-                win.fill(at, op.len, crate::buf::BACKGROUND);
+                if rc {
+                    win.fill(at, op.len, crate::buf::BACKGROUND);
+                }
             }
+            wr_opcode::BIND_MW => e.mw_key = Some(e.mw.1),
             wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
                 let old = src.get_u64(at);
                 ensure!(old == e.word, "{op:?}: returned {old:#x}, the word was {:#x}", e.word);
                 e.word = op.apply(e.word);
                 let more = |op: &Op| op.is_atomic();
-                if !e.ops.iter().any(more) {
+                if rc && !e.ops.iter().any(more) {
                     let now = win.get_u64(word_at);
                     ensure!(now == e.word, "{op:?}: the word is {now:#x}, not {:#x}", e.word);
                 }
@@ -150,7 +163,8 @@ impl Link {
         let (srq, stride) = (self.plan.srq[i], self.at(1));
         let failed = self.ends[i].failed;
         let message = if !ok {
-            ensure!(wc.status == wc_status::WR_FLUSH_ERR, "{wc:?}");
+            let vanished = self.doomed && VANISHED.contains(&wc.status);
+            ensure!(vanished || wc.status == wc_status::WR_FLUSH_ERR, "{wc:?}");
             ensure!(failed || rc, "{wc:?} on a transport that cannot fail so");
             None
         } else if rc {
@@ -185,13 +199,19 @@ impl Link {
             (_, Some(slot), _) => (&e.rcv.buf, slot * stride, stride),
             _ => return Err("no receive memory".into()),
         };
-        if let Some(m) = message {
+        if let (Some(m), false) = (message, self.doomed) {
             self.check_message(e, buf, at, stride, &m, wc)?;
         }
+        let closed = message.is_some_and(|m| m.inv.is_some());
         if let Some(x) = buf.touched(at + stride - GAP, GAP) {
             return Err(format!("{wc:?}: byte {x} behind the receive buffer was touched"));
         }
-        buf.fill(at, stride, crate::buf::BACKGROUND);
+        if srq || !self.doomed {
+            buf.fill(at, stride, crate::buf::BACKGROUND);
+        }
+        if closed {
+            self.ends[i].mw.2 = false;
+        }
         Ok(if ok || failed { Verdict::Fine } else { Verdict::Failed })
     }
 
@@ -201,12 +221,11 @@ impl Link {
         let send = wc.opcode == wc_opcode::RECV;
         let head = if self.plan.kind == qp_type::UD { GRH } else { 0 };
         let len = (wc.byte_len as usize).checked_sub(head).ok_or_else(|| format!("{wc:?}: shorter than a GRH"))?;
-        let sender = &self.ends[1 - i].lens;
         // By its immediate data, else by its first bytes, which `check_message` reads.
-        let id = if imm { sender.keys().copied().find(|&id| id as u32 == wc.imm_data) } else { Some(0) };
-        let id = id.ok_or_else(|| format!("{wc:?}: nobody sent that"))?;
-        ensure!(!imm || sender[&id] == len, "{wc:?}: sent with {} bytes", sender[&id]);
-        Ok(Message { id, send, len, imm })
+        let known = if imm { self.ends[1 - i].by_imm(wc.imm_data) } else { Some((0, len)) };
+        let (id, sent) = known.ok_or_else(|| format!("{wc:?}: nobody sent that"))?;
+        ensure!(sent == len, "{wc:?}: sent with {sent} bytes");
+        Ok(Message { id, send, len, imm, inv: None })
     }
 
     fn check_message(
@@ -221,7 +240,11 @@ impl Link {
         let ud = self.plan.kind == qp_type::UD;
         let head = if ud { GRH } else { 0 };
         let opcode = if m.send { wc_opcode::RECV } else { wc_opcode::RECV_RDMA_WITH_IMM };
-        let flags = if m.imm { wc_flags::WITH_IMM } else { 0 } | if ud { wc_flags::GRH } else { 0 };
+        let mut flags = if m.imm { wc_flags::WITH_IMM } else { 0 } | if ud { wc_flags::GRH } else { 0 };
+        if let Some(key) = m.inv {
+            flags |= wc_flags::WITH_INV;
+            ensure!(wc.imm_data == key, "{wc:?}: key {key:#x} was to be invalidated");
+        }
         let same = wc.opcode == opcode && wc.byte_len as usize == m.len + head && wc.wc_flags == flags;
         ensure!(same && (!m.imm || wc.imm_data == m.id as u32), "{wc:?} for {m:?}");
         ensure!(wc.qp_num == e.qpn, "{wc:?} for QP {:#x}", e.qpn);
@@ -229,8 +252,8 @@ impl Link {
         let mut id = m.id;
         if placed >= 8 && self.plan.kind != qp_type::RC {
             id = buf.get_u64(at + head);
-            let sent = self.ends.iter().find_map(|e| e.lens.get(&id));
-            ensure!(sent == Some(&m.len), "{wc:?}: message {id} has {sent:?} bytes");
+            let sent = self.ends.iter().find_map(|e| e.len_of(id));
+            ensure!(sent == Some(m.len), "{wc:?}: message {id} has {sent:?} bytes");
             ensure!(!m.imm || id == m.id, "{wc:?}: message {id} with the data of {}", m.id);
         }
         if let Some(x) = buf.differs(at + head, placed, id) {

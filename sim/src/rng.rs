@@ -21,11 +21,7 @@ impl Rng {
 
     /// A number below `n`; 0 for `n` = 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        if n == 0 {
-            0
-        } else {
-            self.next() % n
-        }
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
     /// A number in `from..=to`.

@@ -29,13 +29,14 @@ struct Job {
     ready_ns: u64,
     /// An atomic's result, once executed.
     result: Option<u64>,
-    bytes: Box<[u8]>,
 }
 
 struct State {
     rng: Rng,
     /// A ring of jobs.
     jobs: Vec<Job>,
+    /// What they are to place, `STAGE` bytes each. Empty until memory is registered here.
+    stage: Vec<u8>,
     head: usize,
     len: usize,
     next_token: u64,
@@ -56,17 +57,11 @@ pub struct Slow {
 impl Slow {
     /// Accesses take up to `delay_ns`; `busy` in a million find no room.
     pub fn new(seed: u64, delay_ns: u64, busy: u32) -> Slow {
-        let job = || Job {
-            token: 0,
-            addr: 0,
-            op: Op::Fetch(0),
-            ready_ns: 0,
-            result: None,
-            bytes: vec![0; STAGE].into_boxed_slice(),
-        };
+        let job = || Job { token: 0, addr: 0, op: Op::Fetch(0), ready_ns: 0, result: None };
         let state = State {
             rng: Rng::new(seed),
             jobs: (0..PLACES).map(|_| job()).collect(),
+            stage: Vec::new(),
             head: 0,
             len: 0,
             next_token: 1,
@@ -76,6 +71,11 @@ impl Slow {
             granted: Vec::with_capacity(4 * PLACES),
         };
         Slow { state: Mutex::new(state), now: AtomicU64::new(0) }
+    }
+
+    /// Makes room for the accesses to come. Before the first registration.
+    pub fn prepare(&self) {
+        self.with(|s, _| s.stage.resize(PLACES * STAGE, 0));
     }
 
     /// The longest that an access takes.
@@ -106,7 +106,7 @@ impl Slow {
 
 impl State {
     fn push(&mut self, now: u64, addr: u64, op: Op, src: &[u8]) -> Access {
-        if self.len == PLACES || src.len() > STAGE || self.rng.chance(self.busy) {
+        if self.len == PLACES || src.len() > STAGE || self.stage.is_empty() || self.rng.chance(self.busy) {
             return Access::Busy;
         }
         let last = if self.len == 0 { 0 } else { self.jobs[(self.head + self.len - 1) % PLACES].ready_ns };
@@ -118,7 +118,7 @@ impl State {
         job.op = op;
         job.ready_ns = (now + delay).max(last);
         job.result = None;
-        job.bytes[..src.len()].copy_from_slice(src);
+        self.stage[at * STAGE..][..src.len()].copy_from_slice(src);
         self.next_token += 1;
         self.len += 1;
         Access::Pending(Token(self.next_token - 1))
@@ -131,7 +131,8 @@ impl State {
             match job.op {
                 // SAFETY: the engine checked the range against the registered memory, which outlives the world.
                 Op::Place(len) => unsafe {
-                    std::ptr::copy_nonoverlapping(job.bytes.as_ptr(), job.addr as *mut u8, len);
+                    let from = &self.stage[self.head * STAGE..][..len];
+                    std::ptr::copy_nonoverlapping(from.as_ptr(), job.addr as *mut u8, len);
                 },
                 Op::Fetch(_) => {}
                 Op::Atomic(op) => {

@@ -3,20 +3,25 @@
 use std::collections::VecDeque;
 
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::types::*;
 
+use crate::chaos::Numbers;
 use crate::host::Host;
-use crate::link::{Link, Plan};
-use crate::net::{Done, Faults, Network};
+use crate::link::{index, Drain, Link, Plan};
+use crate::net::{Done, Network};
 use crate::oracle::{is_recv, Verdict};
 use crate::rng::Rng;
+use crate::scenario::{feature, Limits, Scenario};
 use crate::trap::armed;
 
 /// A world that is not done by then is stuck.
 const TIME_MAX_NS: u64 = 3_000_000_000_000;
-/// So is one that has gone round so often.
-const ROUNDS_MAX: u64 = 1_000_000;
+/// So is one that has gone round so often without a request's end.
+const ROUNDS_MAX: u64 = 500_000;
+/// How much longer than its timers a request may take: the world looks at a quiet engine every 5 ms only.
+const SLACK_NS: u64 = 100_000_000;
+/// No world posts more once it has sent so many packets.
+const PACKETS_MAX: u64 = 300_000;
 
 /// What happened in a world, or in many.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +36,8 @@ pub struct Stats {
     pub failed: u64,
     /// Links made anew after a failure.
     pub remade: u64,
+    /// Engines that died and came back.
+    pub restarts: u64,
     /// The engines' counters.
     pub counters: Counters,
     /// Virtual time.
@@ -41,14 +48,11 @@ impl Stats {
     /// Adds another's numbers.
     pub fn add(&mut self, o: &Stats) {
         self.worlds += o.worlds;
-        self.net.packets += o.net.packets;
-        self.net.lost += o.net.lost;
-        self.net.doubled += o.net.doubled;
-        self.net.late += o.net.late;
-        self.net.corrupted += o.net.corrupted;
+        self.net.add(&o.net);
         self.ended += o.ended;
         self.failed += o.failed;
         self.remade += o.remade;
+        self.restarts += o.restarts;
         self.counters.add(&o.counters);
         self.time_ns += o.time_ns;
     }
@@ -56,18 +60,26 @@ impl Stats {
 
 /// The world of one seed.
 pub struct World {
-    rng: Rng,
-    now: u64,
-    net: Network,
-    links: Vec<Link>,
-    hosts: Vec<Host>,
+    pub(crate) scenario: Scenario,
+    pub(crate) rng: Rng,
+    pub(crate) now: u64,
+    pub(crate) net: Network,
+    pub(crate) links: Vec<Link>,
+    pub(crate) hosts: Vec<Host>,
     /// Until when a host's process is stopped.
-    stopped: Vec<u64>,
-    stops: u32,
+    pub(crate) stopped: Vec<u64>,
+    /// Engines that died.
+    pub(crate) restarts: u64,
+    /// What those had counted.
+    pub(crate) dead: Counters,
+    /// QPNs that rest.
+    pub(crate) numbers: Numbers,
+    /// When a host last heard of another, by receiver and sender and the receiver's clock.
+    heard_at: Vec<u64>,
     /// How often a CQ gets another size, in a million rounds.
     resizes: u32,
     /// Completions polled but not judged, by host and CQ.
-    backlog: Vec<Vec<VecDeque<Wc>>>,
+    pub(crate) backlog: Vec<Vec<VecDeque<Wc>>>,
     next_id: u64,
     /// Nothing goes wrong in this world: no request may fail.
     calm: bool,
@@ -76,86 +88,31 @@ pub struct World {
     pub verbose: bool,
 }
 
-fn faults(rng: &mut Rng) -> Faults {
-    let delay_ns = rng.pick(&[0, 2_000, 20_000, 200_000]);
-    let base = Faults { delay_ns, late_ns: delay_ns * 4 + 1000, bursts: rng.coin(), ..Faults::default() };
-    match rng.below(8) {
-        0 => base,
-        1 => Faults { loss: rng.pick(&[1000, 10_000, 100_000]), ..base },
-        2 => Faults { dup: rng.pick(&[1000, 50_000, 300_000]), ..base },
-        3 => Faults { reorder: rng.pick(&[1000, 50_000, 300_000]), ..base },
-        4 => Faults { corrupt: rng.pick(&[1000, 50_000]), ..base },
-        5 => Faults { dark: 200, dark_ns: 50_000_000, ..base },
-        _ => Faults {
-            loss: rng.below(30_000) as u32,
-            dup: rng.below(30_000) as u32,
-            reorder: rng.below(50_000) as u32,
-            corrupt: rng.below(10_000) as u32,
-            dark: rng.pick(&[0, 0, 100]),
-            dark_ns: rng.pick(&[1_000_000, 300_000_000]),
-            ..base
-        },
-    }
-}
-
-fn plan(rng: &mut Rng, hosts: &[Host]) -> Plan {
-    let kind = rng.pick(&[qp_type::RC, qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD]);
-    let ends = [rng.below(hosts.len() as u64) as usize, rng.below(hosts.len() as u64) as usize];
-    let mut most = rng.pick(&[300, 5_000, 5_000, 20_000, 20_000, 150_000]);
-    let mut srq = [false; 2];
-    for i in 0..2 {
-        srq[i] = kind != qp_type::UC && hosts[ends[i]].shared.is_some() && rng.coin();
-    }
-    if kind == qp_type::UD {
-        most = most.min(4096);
-    }
-    if srq[0] || srq[1] {
-        most = most.min(20_000 - crate::link::GRH);
-    }
-    let depth = rng.pick(&[1, 2, 4, 16]);
-    let todo = if most > 100_000 { 20 } else { rng.range(20, 150) as u32 };
-    Plan {
-        hosts: ends,
-        kind,
-        mtu: rng.range(1, 5) as u32,
-        most,
-        depth,
-        recvs: rng.pick(&[1, 4, 16]),
-        timeout: rng.range(8, 13) as u8,
-        retry: rng.pick(&[1, 3, 7, 7, 7]),
-        rnr: rng.pick(&[7, 7, 7, 7, 3, 0]),
-        rd_atomic: rng.pick(&[1, 2, 4, 16]),
-        sge: rng.pick(&[1, 3, 8]),
-        todo,
-        srq,
-        signal_every: rng.pick(&[1, 2, 8]),
-    }
-}
-
 impl World {
     /// The world of a seed.
-    pub fn new(seed: u64) -> World {
+    pub fn new(seed: u64, limits: &Limits) -> World {
         let mut rng = Rng::new(seed);
-        let faults = faults(&mut rng);
-        // A receiver of IPv4 cannot check 16 bits of the ICRC, so now and then it would take a damaged packet
-        // for a good one. There UDP's checksum and Ethernet's stand before it, here nothing does.
-        let v6 = faults.corrupt > 0 || rng.coin();
-        let n = rng.range(1, 3) as usize;
-        let hosts: Vec<Host> = (0..n).map(|i| Host::new(&mut rng, i, v6)).collect();
-        let plans: Vec<Plan> = (0..rng.range(1, 5)).map(|_| plan(&mut rng, &hosts)).collect();
+        let scenario = Scenario::new(seed, limits);
+        let n = scenario.hosts;
+        let hosts: Vec<Host> = (0..n).map(|i| Host::new(&mut rng, i, &scenario, 0)).collect();
+        let plans: Vec<Plan> = (0..scenario.links).map(|_| scenario.plan(&mut rng, &hosts)).collect();
         let now = 1_000_000;
         let links: Vec<Link> = plans.iter().map(|p| Link::new(*p, &hosts, &mut rng, now)).collect();
-        let quiet = Faults { delay_ns: 0, late_ns: 0, bursts: false, ..faults };
-        let quiet = format!("{quiet:?}") == format!("{:?}", Faults::default());
-        let stops = if rng.below(4) == 0 { 20 } else { 0 };
+        let harmless = feature::SLOW | feature::RESIZE | feature::ARM | feature::SRQ | feature::WINDOW | feature::DENSE;
         World {
             // Memory as slow as an ACK timeout makes peers look silent.
-            calm: quiet && stops == 0 && hosts.iter().all(|h| h.slow.delay_ns() <= 5_000),
-            net: Network::new(faults, Rng::new(rng.next()), n),
+            calm: scenario.faults.none()
+                && scenario.features & !harmless == 0
+                && hosts.iter().all(|h| h.slow.delay_ns() <= 5_000),
+            net: Network::new(scenario.faults, Rng::new(rng.next()), n),
             backlog: hosts.iter().map(|h| vec![VecDeque::new(); h.cqs.len()]).collect(),
             stopped: vec![0; n],
-            stops,
-            resizes: if rng.below(4) == 0 { 20_000 } else { 0 },
+            restarts: 0,
+            dead: Counters::default(),
+            numbers: Numbers::default(),
+            heard_at: vec![0; n * n],
+            resizes: if scenario.has(feature::RESIZE) { 20_000 } else { 0 },
+            scenario,
             rng,
             now,
             links,
@@ -169,17 +126,28 @@ impl World {
     /// Runs it to its end.
     pub fn run(&mut self) -> Result<Stats, String> {
         if self.verbose {
+            println!("{:?}", self.scenario);
             for l in &self.links {
                 println!("{:?}", l.plan);
             }
         }
         let mut idle = 0u32;
-        for round in 0.. {
+        let (mut rounds, mut ended) = (0, 0);
+        loop {
+            rounds += 1;
             if self.links.iter().all(Link::is_done) {
                 break;
             }
             let moved = self.round().map_err(|e| format!("at {} ns: {e}", self.now))?;
-            if self.now > TIME_MAX_NS || round > ROUNDS_MAX {
+            let all = self.links.iter().flat_map(|l| &l.ends).map(|e| e.ended[0] + e.ended[1]).sum();
+            if all != ended {
+                (rounds, ended) = (0, all);
+            }
+            if self.net.done.packets > PACKETS_MAX {
+                // The last request is signalled, so each end posts one more.
+                self.links.iter_mut().flat_map(|l| &mut l.ends).for_each(|e| e.todo = e.todo.min(1));
+            }
+            if self.now > TIME_MAX_NS || rounds > ROUNDS_MAX {
                 return Err(format!("stuck at {} ns: {}", self.now, self.describe()));
             }
             if moved {
@@ -190,7 +158,11 @@ impl World {
             let tick = self.now + (20_000u64 << idle.min(8));
             let timers = (0..self.hosts.len()).filter_map(|i| match self.stopped[i] {
                 t if t > self.now => Some(t),
-                _ => self.hosts[i].lock().next_timeout(self.now),
+                _ => {
+                    let host = &self.hosts[i];
+                    let at = host.lock().next_timeout(host.time(self.now));
+                    at.map(|at| at.saturating_sub(host.skew))
+                }
             });
             let at = timers.chain(self.net.next_at()).chain([tick]).min().unwrap_or(tick);
             self.now = at.max(self.now + 1);
@@ -201,32 +173,32 @@ impl World {
     fn round(&mut self) -> Result<bool, String> {
         let mut moved = self.receive();
         for i in 0..self.hosts.len() {
-            if self.stops > 0 && self.rng.chance(self.stops) {
-                self.stopped[i] = self.now + self.rng.below(20_000_000);
-            }
-            if self.stopped[i] <= self.now {
+            self.disturb(i)?;
+            let starved = self.scenario.starved == Some(i) && self.rng.below(20) > 0;
+            if self.stopped[i] <= self.now && !starved {
                 moved |= self.drive(i);
             }
         }
         for k in 0..self.links.len() {
             let up = self.links[k].plan.hosts.iter().all(|&h| self.stopped[h] <= self.now);
             if up {
-                moved |= self.links[k].step(&self.hosts, &mut self.rng, &mut self.next_id)?;
+                self.disturb_link(k)?;
+                moved |= self.links[k].step(&self.hosts, &mut self.rng, &mut self.next_id, self.now)?;
             }
+            moved |= self.bury(k)?;
         }
         for i in 0..self.hosts.len() {
             moved |= self.hosts[i].refill(&mut self.rng, &mut self.next_id)?;
-            self.events(i)?;
+            if self.scenario.has(feature::ARM) || self.links.iter().any(|l| l.ending) || self.rng.below(8) == 0 {
+                self.events(i)?;
+            }
             for c in 0..self.hosts[i].cqs.len() {
                 if self.rng.chance(self.resizes) {
-                    // Refused where more is in it, or promised, than would fit.
-                    let cqe = self.rng.pick(&[1, 2, 4, 16, 256]);
-                    let done = self.hosts[i].lock().cq_resize(self.hosts[i].cqs[c], cqe);
-                    if done.is_err_and(|e| e != gdrcore_core::Error::Invalid) {
-                        return Err(format!("cq_resize: {done:?}"));
-                    }
+                    self.resize(i, c)?;
                 }
-                if self.rng.coin() {
+                if self.scenario.has(feature::ARM) {
+                    moved |= self.poll_sleeping(i, c)?;
+                } else if self.rng.coin() {
                     let most = self.rng.range(1, 16) as usize;
                     moved |= self.poll(i, c, most)?;
                 }
@@ -238,9 +210,18 @@ impl World {
         }
         for k in 0..self.links.len() {
             if self.links[k].ending {
-                moved |= self.links[k].finish_end(&self.hosts, &mut self.rng, self.now)?;
+                moved |= self.links[k].finish_end(&self.hosts, &mut self.numbers, self.now)?;
+            }
+            if self.links[k].down && self.links[k].connect(&self.hosts, &mut self.rng, self.now) {
+                for e in &self.links[k].ends {
+                    self.numbers.take(e.host, e.qpn, self.hosts[e.host].time(self.now))?;
+                }
+                // Nobody may take what was meant for those that are gone.
+                self.net.replay(self.now);
+                moved = true;
             }
         }
+        self.check_deadlines()?;
         Ok(moved)
     }
 
@@ -256,9 +237,12 @@ impl World {
             let src = self.hosts[flight.from].addr;
             let host = &mut self.hosts[flight.to];
             host.heard = true;
-            host.slow.set_now(self.now);
+            let now = host.time(self.now);
+            self.heard_at[flight.to * self.hosts.len() + flight.from] = now;
+            let host = &self.hosts[flight.to];
+            host.slow.set_now(now);
             let mut g = host.engine.try_lock().expect("one thread");
-            armed(|| g.handle_packets(self.now, &src, flight.seg, &flight.bytes, false));
+            armed(|| g.handle_packets(now, &src, flight.seg, &flight.bytes, false));
             drop(g);
             self.net.recycle(flight);
         }
@@ -271,9 +255,9 @@ impl World {
 
     /// One round of a host's engine, as the soft device drives it.
     fn drive(&mut self, i: usize) -> bool {
-        let now = self.now;
         let heard = std::mem::take(&mut self.hosts[i].heard);
         let host = &self.hosts[i];
+        let now = host.time(self.now);
         host.slow.set_now(now);
         let mut g = host.engine.try_lock().expect("one thread");
         let moved = armed(|| {
@@ -293,25 +277,59 @@ impl World {
             bursts += 1;
             let to = self.hosts.iter().position(|h| h.addr.gid == b.dst.gid);
             if let Some(to) = to {
-                self.net.send(now, i, to, b.seg, &self.buf[..b.len]);
+                self.net.send(self.now, i, to, b.seg, &self.buf[..b.len]);
             }
         }
         moved || bursts > 0
     }
 
-    fn events(&mut self, i: usize) -> Result<(), String> {
-        while let Some(event) = self.hosts[i].lock().take_async_event() {
-            if event.event == async_event::QP_LAST_WQE_REACHED {
-                let ends = self.links.iter_mut().flat_map(|l| l.ends.iter_mut());
-                let end = ends.filter(|e| e.host == i).find(|e| e.qp == event.handle);
-                end.ok_or("LAST_WQE of no QP")?.last_wqe = true;
+    /// Every request of an RC queue pair ends once its peer has been silent for as long as its attributes say.
+    fn check_deadlines(&mut self) -> Result<(), String> {
+        let patience = |l: &Link| (u64::from(l.plan.retry) + 2) * (4096u64 << l.plan.timeout) + SLACK_NS;
+        for k in 0..self.links.len() {
+            let l = &self.links[k];
+            if l.plan.kind != qp_type::RC || l.ending {
+                continue;
+            }
+            for i in 0..2 {
+                let (e, peer) = (&self.links[k].ends[i], self.links[k].ends[1 - i].host);
+                // Requests before these ended well and silently.
+                let open = self.hosts[e.host].engine.shared().qps[index(e.qp)].sq.len() as usize;
+                let oldest = e.ops.len().checked_sub(open).and_then(|first| e.ops.get(first));
+                let (Some(op), Drain::No, false) = (oldest, e.drain, e.dead || peer == e.host) else { continue };
+                if self.scenario.starved == Some(e.host) {
+                    continue;
+                }
+                let host = &self.hosts[e.host];
+                let now = host.time(self.now);
+                let heard = self.heard_at[e.host * self.hosts.len() + peer].max(self.stopped[e.host] + host.skew);
+                let since = op.posted_at.max(heard).max(e.ready_at).max(host.jumped_at);
+                let asks = {
+                    let g = host.lock();
+                    let req = &g.transport.qps[index(e.qp)].req;
+                    req.una_psn != req.max_psn
+                };
+                // What has not left may wait for a window that others to the same peer hold until they give up.
+                let waits_for = |o: &&Link| o.plan.kind == qp_type::RC && o.plan.hosts.contains(&peer);
+                let shared: u64 = self.links.iter().filter(waits_for).map(patience).sum();
+                let (silent, limit) = match asks {
+                    true => (now.saturating_sub(since.max(e.mute_at)), patience(&self.links[k])),
+                    false => (now.saturating_sub(since), shared),
+                };
+                if silent > limit {
+                    let why = self.describe();
+                    return Err(format!("link {k} end {i}: {op:?} did not end in {silent} ns of silence {why}"));
+                }
+                if !asks {
+                    self.links[k].ends[i].mute_at = now;
+                }
             }
         }
         Ok(())
     }
 
     /// Polls a CQ once; receives are judged at once, so that sends may ask for them.
-    fn poll(&mut self, i: usize, c: usize, most: usize) -> Result<bool, String> {
+    pub(crate) fn poll(&mut self, i: usize, c: usize, most: usize) -> Result<bool, String> {
         let mut wc = [Wc::default(); 16];
         let host = &self.hosts[i];
         let n = armed(|| host.engine.poll_cq(host.cqs[c], &mut wc[..most])).map_err(|e| format!("poll_cq: {e:?}"))?;
@@ -330,7 +348,7 @@ impl World {
 
     fn judge(&mut self, i: usize, wc: &Wc) -> Result<Verdict, String> {
         let owner = self.links.iter().enumerate().find_map(|(k, l)| {
-            let end = l.ends.iter().position(|e| e.host == i && e.qpn == wc.qp_num)?;
+            let end = l.ends.iter().position(|e| e.host == i && e.qpn == wc.qp_num && !e.dead)?;
             Some((k, end))
         });
         let (k, end) = owner.ok_or_else(|| format!("{wc:?} of no QP"))?;
@@ -342,7 +360,7 @@ impl World {
             format!("link {k}, end {end}: {e}\n  {why:?}")
         })?;
         if verdict == Verdict::Failed && !self.links[k].ending {
-            let expected = self.links[k].plan.rnr != 7 || !self.calm;
+            let expected = self.links[k].plan.rnr != 7 || !self.calm || self.links[k].doomed;
             if !expected {
                 let e = &self.links[k].ends[end];
                 let cause = self.hosts[i].lock().qp_cause(e.qp).map(|c| c.to_string());
@@ -390,6 +408,11 @@ impl World {
 
     fn describe(&self) -> String {
         let mut out = String::new();
+        for (i, h) in self.hosts.iter().enumerate() {
+            let g = h.lock();
+            out +=
+                &format!("\n  host {i}: skew {} heap {}/{} {:?}", h.skew, g.free_bytes(), h.free_at_first, g.leaks());
+        }
         for (k, l) in self.links.iter().enumerate() {
             for (i, e) in l.ends.iter().enumerate() {
                 let g = self.hosts[e.host].lock();
@@ -409,6 +432,7 @@ impl World {
                 let qi = crate::link::index(e.qp);
                 let recv = &t.qps[qi].resp.recv;
                 let (fences, jobs) = (t.qps[qi].resp.fence_len, t.qps[qi].resp.job_len);
+                out += &format!(" {:?}", t.qps[qi].req);
                 out += &format!(" taken {} reserved {} fences {fences} jobs {jobs}", recv.taken, recv.reserved);
                 for c in e.cqs.map(|c| crate::link::index(self.hosts[e.host].cqs[c])) {
                     let ring = &self.hosts[e.host].engine.shared().cqs[c].ring;
@@ -425,16 +449,23 @@ impl World {
     /// Takes everything down and checks that nothing is left.
     fn close(&mut self) -> Result<Stats, String> {
         let mut stats = Stats { worlds: 1, net: self.net.done, time_ns: self.now, ..Stats::default() };
+        (stats.restarts, stats.counters) = (self.restarts, self.dead);
         self.poll_all()?;
         while self.judge_backlog()? {}
         for l in &mut self.links {
             l.destroy(&self.hosts, self.now)?;
             stats.remade += l.remade;
-            for e in &l.ends {
+            for (i, e) in l.ends.iter().enumerate() {
                 stats.ended += e.ended[0];
                 stats.failed += e.ended[1];
                 let mut g = self.hosts[e.host].lock();
-                for area in [&e.src, &e.win, &e.rcv] {
+                for (n, area) in e.areas().into_iter().enumerate() {
+                    if l.gone.is_some_and(|gone| (gone.0, gone.1) == (i, n)) {
+                        continue;
+                    }
+                    if !area.buf.is_guarded() {
+                        return Err(format!("bytes outside the region at {:#x} were touched", area.mr.addr));
+                    }
                     g.mr_dereg(area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
                 }
                 if e.ah != 0 {
@@ -446,6 +477,9 @@ impl World {
             let mut g = h.lock();
             stats.counters.add(&g.counters());
             if let Some(shared) = &h.shared {
+                if !shared.area.buf.is_guarded() {
+                    return Err(format!("host {i}: bytes outside the SRQ's memory were touched"));
+                }
                 g.srq_destroy(shared.srq).map_err(|e| format!("srq_destroy: {e:?}"))?;
                 g.mr_dereg(shared.area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
             }

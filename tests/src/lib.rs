@@ -1,5 +1,6 @@
 //! What the tests of the whole repository share.
 
+pub mod cm;
 pub mod ends;
 pub mod far;
 pub mod forge;
@@ -9,6 +10,7 @@ pub mod map;
 pub mod rxe;
 pub mod soft;
 pub mod source;
+pub mod suite;
 pub mod tools;
 pub mod traffic;
 pub mod trio;

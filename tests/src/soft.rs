@@ -3,7 +3,7 @@
 use crate::ends::Buffer;
 use gdrcore_core::device::Device;
 use gdrcore_core::Result;
-use gdrcore_net::soft::{SoftConfig, SoftDevice};
+use gdrcore_net::soft::{PathChoice, SoftConfig, SoftDevice};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A soft device in memory of its own; closed when dropped.
@@ -49,7 +49,7 @@ pub fn address(last: u8) -> String {
     format!("soft:127.43.{}.{last}:{port}", n % 250)
 }
 
-/// Runs `test` over each kind of port: both ends on one loopback device, and a device each over UDP.
+/// Runs `test` over each kind of port: both ends on one loopback device, and a device each over UDP and over shared memory.
 pub fn over_each(test: impl Fn(&dyn Device, &dyn Device)) {
     over_each_with(&SoftConfig::default(), test);
 }
@@ -61,5 +61,10 @@ pub fn over_each_with(config: &SoftConfig, test: impl Fn(&dyn Device, &dyn Devic
     test(one.dev(), one.dev());
     drop(one);
     let (a, b) = (open(&address(1)), open(&address(2)));
+    test(a.dev(), b.dev());
+    drop((a, b));
+    let config = SoftConfig { path: PathChoice::Shm, ..*config };
+    let open = |name: &str| Soft::open(name, &config).unwrap_or_else(|e| panic!("{name} over shm: {e}"));
+    let (a, b) = (open(&address(3)), open(&address(4)));
     test(a.dev(), b.dev());
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 /// Structs without typedef, as a call has the same name.
-const TAGS_ONLY: &[&str] = &["gdrc_async_event"];
+const TAGS_ONLY: &[&str] = &["gdrc_async_event", "gdrc_cm_event"];
 /// In the order in which they appear in the header.
 const SOURCES: &[&str] = &[
     "consts.rs",
@@ -17,6 +17,7 @@ const SOURCES: &[&str] = &[
     "data.rs",
     "endpoint.rs",
     "connect.rs",
+    "cm.rs",
     "stats.rs",
 ];
 

@@ -37,6 +37,9 @@ fn apart() -> [&'static str; 4] {
     [net, "-pf", "--mount-proc", "--kill-child"]
 }
 
+/// Heading of the part of docs/INTEROP.md that `scripts/interop_long.sh` writes.
+const LONGER: &str = "## A longer run";
+
 /// The features of a table, in order.
 fn features(text: &str) -> Vec<String> {
     let rows = text.lines().filter(|l| l.starts_with("| ") && !l.starts_with("| feature"));
@@ -58,7 +61,7 @@ fn every_feature_works_between_our_device_and_rxe() {
     std::fs::copy(driver, share.join("interop")).expect("a copy for the machine");
     let mut lab = Command::new("unshare");
     lab.args(apart()).arg(driver).arg("lab").arg(&share);
-    let done = run(&mut lab, 600);
+    let done = run(&mut lab, 900);
     for line in done.output.lines().filter(|l| l.contains("FAILED") || l.starts_with("broken off")) {
         println!("{line}");
     }
@@ -67,8 +70,22 @@ fn every_feature_works_between_our_device_and_rxe() {
     assert!(done.ok(), "{said}; all of it is in {}", share.display());
     let now = std::fs::read_to_string(share.join("INTEROP.md")).expect("the report");
     let path = root().join("docs/INTEROP.md");
+    let kept = root().join("tests/vm/evidence");
+    let evidence: Vec<_> = std::fs::read_dir(share.join("evidence")).expect("captures").flatten().collect();
     if std::env::var_os("GDRC_BLESS").is_some() {
-        std::fs::write(&path, &now).expect("docs/INTEROP.md");
+        // The longer run stands behind the table, and has a command of its own.
+        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        let tail = old.find(LONGER).map_or("", |at| &old[at..]);
+        std::fs::write(&path, format!("{now}\n{tail}")).expect("docs/INTEROP.md");
+        std::fs::create_dir_all(&kept).expect("tests/vm/evidence");
+        for file in &evidence {
+            std::fs::copy(file.path(), kept.join(file.file_name())).expect("a capture");
+        }
+    }
+    for file in &evidence {
+        let name = file.file_name();
+        assert!(kept.join(&name).exists(), "no capture {name:?} in {}: run this with GDRC_BLESS=1", kept.display());
+        assert!(now.contains(name.to_string_lossy().as_ref()), "docs/INTEROP.md does not name {name:?}");
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(features(&kept), features(&now), "docs/INTEROP.md is of other cases: run this with GDRC_BLESS=1");

@@ -16,6 +16,7 @@ pub mod fault;
 pub mod fork;
 pub mod map;
 pub mod pcap;
+pub mod shm;
 pub mod soft;
 mod sys;
 pub mod udp;

@@ -8,18 +8,12 @@ use crate::addr::Endpoint;
 use crate::sys::{check, errno, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::wire::ip::{emit_frame_headers, ETHERNET_LEN};
+use gdrcore_core::wire::pcap::{FileHeader, RECORD_HEADER_LEN};
 use std::ffi::CStr;
 
 /// Least bytes of memory for [`Pcap::open`].
 pub const MEM_MIN: usize = 4096;
 
-/// Nanosecond times, byte order of the writer.
-const MAGIC: u32 = 0xA1B2_3C4D;
-/// Larger than any frame that a port carries.
-const SNAPLEN: u32 = 256 << 10;
-const LINKTYPE_ETHERNET: u32 = 1;
-const FILE_HEADER: usize = 24;
-const RECORD_HEADER: usize = 16;
 /// Ethernet, IPv6 and UDP.
 const FRAME_HEADER: usize = ETHERNET_LEN + 40 + 8;
 
@@ -92,12 +86,8 @@ impl Pcap {
             failed: 0,
             wall_offset_ns,
         };
-        let mut header = [0u8; FILE_HEADER];
-        header[0..4].copy_from_slice(&MAGIC.to_ne_bytes());
-        header[4..6].copy_from_slice(&2u16.to_ne_bytes());
-        header[6..8].copy_from_slice(&4u16.to_ne_bytes());
-        header[16..20].copy_from_slice(&SNAPLEN.to_ne_bytes());
-        header[20..24].copy_from_slice(&LINKTYPE_ETHERNET.to_ne_bytes());
+        let mut header = [0u8; FileHeader::LEN];
+        FileHeader::ethernet().emit(&mut header);
         p.append(&[&header]);
         p.flush();
         match p.failed {
@@ -113,8 +103,8 @@ impl Pcap {
             self.lost += 1;
             return;
         }
-        let mut head = [0u8; RECORD_HEADER + FRAME_HEADER];
-        let (record, frame) = head.split_at_mut(RECORD_HEADER);
+        let mut record = [0u8; RECORD_HEADER_LEN];
+        let frame = &mut [0u8; FRAME_HEADER];
         let headers =
             emit_frame_headers(&src.ip, &dst.ip, src.port, dst.port, ident, udp_payload.len(), frame).unwrap_or(0);
         if headers == 0 {
@@ -128,14 +118,11 @@ impl Pcap {
             frame[headers - 2..headers].copy_from_slice(&sum.to_be_bytes());
         }
         let wall = now_ns.wrapping_add(self.wall_offset_ns);
-        // Both fit: the format's seconds end in 2106, a frame is below 64 KiB and its headers.
+        // A frame is below 64 KiB and its headers.
         let bytes = (headers + udp_payload.len()) as u32;
-        record[0..4].copy_from_slice(&((wall / 1_000_000_000) as u32).to_ne_bytes());
-        record[4..8].copy_from_slice(&((wall % 1_000_000_000) as u32).to_ne_bytes());
-        record[8..12].copy_from_slice(&bytes.to_ne_bytes());
-        record[12..16].copy_from_slice(&bytes.to_ne_bytes());
+        FileHeader::ethernet().emit_record(wall, bytes, bytes, &mut record);
         self.waiting += 1;
-        self.append(&[&head[..RECORD_HEADER + headers], udp_payload]);
+        self.append(&[&record, &frame[..headers], udp_payload]);
     }
 
     /// Writes the packets of a burst: each `seg` bytes, the last maybe shorter, with identifications from `ident` on.
@@ -183,7 +170,7 @@ impl Pcap {
                 let p = parts.get(i).copied().unwrap_or(&[]);
                 libc::iovec { iov_base: p.as_ptr().cast_mut().cast(), iov_len: p.len() }
             };
-            self.write([part(0), part(1)]);
+            self.write([part(0), part(1), part(2)]);
             return;
         }
         for p in parts {

@@ -12,21 +12,7 @@ pub(crate) fn errno() -> i32 {
 
 /// The [`Error`] of an errno.
 pub(crate) fn error_of(errno: i32) -> Error {
-    match errno {
-        libc::EINVAL => Error::Invalid,
-        libc::ENOMEM | libc::ENOBUFS => Error::NoMemory,
-        libc::EAGAIN => Error::Again,
-        libc::EBUSY => Error::Busy,
-        libc::EACCES | libc::EPERM => Error::Access,
-        libc::EFAULT => Error::Fault,
-        libc::EOPNOTSUPP | libc::ENOSYS => Error::Unsupported,
-        libc::EMSGSIZE => Error::MessageSize,
-        libc::ENODEV => Error::NoDevice,
-        libc::EADDRNOTAVAIL => Error::AddressNotLocal,
-        libc::EADDRINUSE => Error::AddressInUse,
-        libc::ETIMEDOUT => Error::TimedOut,
-        e => Error::Os(e),
-    }
+    Error::from_errno(errno)
 }
 
 /// The [`Error`] of the last failed call.

@@ -159,3 +159,50 @@ fn write_read_send_over_udp_ipv6() {
     connect(&a, &b);
     traffic(&mut a, &mut b);
 }
+
+#[test]
+fn a_doorbell_that_meets_a_control_call_is_rung_by_it() {
+    let a = open("loopback", 4096);
+    let b = side(a.dev, Map::new(4096).unwrap(), 4096);
+    connect(&a, &b);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                // A large ring is cleared under the lock, which takes some microseconds.
+                let (cq, _) = a.dev.cq_create(4096).unwrap();
+                a.dev.cq_destroy(cq).unwrap();
+            }
+        });
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let word = b.buf.as_ptr().cast::<u64>();
+        for k in 1..=20_000u64 {
+            let sge = Sge { addr: &raw const k as u64, length: 8, lkey: 0 };
+            let wr = SendWr {
+                wr_id: k,
+                next: core::ptr::null(),
+                sg_list: &sge,
+                num_sge: 1,
+                opcode: wr_opcode::RDMA_WRITE,
+                send_flags: send_flags::INLINE,
+                imm_data: 0,
+                wr: WrOp { rdma: RdmaWr { remote_addr: b.mr.addr, rkey: b.mr.rkey } },
+                remote_srqn: 0,
+                bind_mw: BindMwWr::default(),
+            };
+            let mut bad = core::ptr::null();
+            // SAFETY: the request and its piece live through the call.
+            unsafe { a.dev.post_send(a.qp, &wr, &mut bad) }.unwrap();
+            // Nobody polls: only the doorbell moves it.
+            // SAFETY: the buffer lives, is aligned to 8 as all of its kind are, and is written by atomic stores.
+            while unsafe { word.read_volatile() } != k {
+                if std::time::Instant::now() > end {
+                    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                    panic!("the doorbell of WRITE {k} was lost");
+                }
+                std::thread::yield_now();
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}

@@ -50,7 +50,8 @@ impl<T> Table<T> {
         debug_assert_eq!(chunk.len(), CHUNK);
         let len = self.len.load(Ordering::Relaxed);
         let entry = self.directory.get(len as usize / CHUNK).ok_or(Error::NoMemory)?;
-        entry.store(chunk.ptr.as_ptr(), Ordering::Relaxed);
+        // Pairs with the acquire in `get`.
+        entry.store(chunk.ptr.as_ptr(), Ordering::Release);
         // Pairs with the acquire in `len`: who sees the length sees the pointer and the elements.
         self.len.store(len + CHUNK as u32, Ordering::Release);
         Ok(())
@@ -90,29 +91,31 @@ impl<T> Table<T> {
         self.directory.len() * CHUNK
     }
 
-    /// Pointer to element `i`, if it exists.
+    /// Pointer to element `i` of a chunk, if that exists.
     #[inline]
-    fn at(&self, i: usize) -> Option<*mut T> {
-        if i >= self.len() {
+    fn at(chunk: *mut T, i: usize) -> Option<*mut T> {
+        if chunk.is_null() {
             return None;
         }
-        let chunk = self.directory.get(i / CHUNK)?.load(Ordering::Relaxed);
-        // SAFETY: i < len, so `attach` stored this chunk's pointer, of CHUNK elements that never move.
+        // SAFETY: not null, so `attach` stored it: CHUNK elements that never move.
         Some(unsafe { chunk.add(i % CHUNK) })
     }
 
     /// Element `i`, from any thread.
     #[inline]
     pub fn get(&self, i: usize) -> Option<&T> {
+        // Acquire pairs with the release in `attach`: who sees the pointer sees the elements.
+        let chunk = self.directory.get(i / CHUNK)?.load(Ordering::Acquire);
         // SAFETY: `at` gives live elements only, and they are borrowed from the table.
-        self.at(i).map(|p| unsafe { &*p })
+        Self::at(chunk, i).map(|p| unsafe { &*p })
     }
 
     /// Element `i`, exclusively.
     #[inline]
     pub fn get_mut(&mut self, i: usize) -> Option<&mut T> {
+        let chunk = *self.directory.get_mut(i / CHUNK)?.get_mut();
         // SAFETY: as `get`, and `&mut self` makes the borrow exclusive.
-        self.at(i).map(|p| unsafe { &mut *p })
+        Self::at(chunk, i).map(|p| unsafe { &mut *p })
     }
 
     /// All elements that exist now, in order.

@@ -8,8 +8,8 @@ use crate::arena::Region;
 use crate::device::{MrAttr, MrReg, SrqAttr};
 use crate::error::{Error, Result};
 use crate::mem::Memory;
-use crate::roce::peer::{Peer, PeerAddr, Window};
-use crate::verbs::objects::{Ah, Cq, Pd, Srq};
+use crate::roce::peer::{Path, Peer, PeerAddr, Window};
+use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq};
 use crate::verbs::shared::{CqShared, SrqShared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
@@ -36,11 +36,16 @@ impl Inner {
 
     /// The peer record of an address; made if there is none. Counts one more user.
     pub(super) fn peer_get(&mut self, addr: PeerAddr) -> Result<u32> {
+        let path = match self.next_link {
+            _ if addr.gid == self.local.gid && addr.port == self.local.port => Path::Loopback,
+            Some(link) => Path::Link(link),
+            None => Path::Port,
+        };
         let t = &mut self.transport;
         let mut free = None;
         for i in 0..t.peers.len() {
             let p = &mut t.peers[i];
-            if p.refs > 0 && p.addr == addr {
+            if p.refs > 0 && p.addr == addr && p.path == path {
                 p.refs += 1;
                 return Ok(i as u32);
             }
@@ -60,7 +65,7 @@ impl Inner {
         t.peers[i] = Peer {
             refs: 1,
             addr,
-            loopback: addr.gid == self.local.gid && addr.port == self.local.port,
+            path,
             max_seg: u16::MAX,
             flow: Flow::from_gids(&self.local.gid, &addr.gid, self.local.port, addr.port),
             tx: Window::new(window),
@@ -280,8 +285,6 @@ impl Guard<'_> {
             }
         };
         s.install_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.key);
-        s.cqs[i].armed.store(0, Ordering::Relaxed);
-        s.cqs[i].starved.store(false, Ordering::Relaxed);
         inner.transport.cqs[i] = Cq { live: true, mem: Some(mem), ..Cq::default() };
         Ok((h, capacity))
     }
@@ -311,8 +314,25 @@ impl Guard<'_> {
         if let Some(old) = inner.transport.cqs[i].mem.replace(mem) {
             inner.heap.free(old);
         }
-        s.room.store(true, Ordering::SeqCst);
+        // Whoever waited for room may look again.
+        inner.transport.cqs[i].seen_free = 0;
         Ok(capacity)
+    }
+
+    /// Arms a CQ: its next completion (`solicited_only`: its next solicited or failed one) raises an event; an arming for
+    /// any completion stays one. True: completions are there already, which raise none.
+    ///
+    /// Under the lock, so that completions come before it or after it, and pushing one needs no fence: a program that
+    /// only polls pays nothing for those that sleep.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn arm_cq(&mut self, cq: Handle, solicited_only: bool) -> Result<bool> {
+        let (inner, s) = self.split();
+        let i = s.cq_pool.check(cq)?;
+        let armed = &mut inner.transport.cqs[i].armed;
+        *armed = (*armed).max(if solicited_only { Armed::Urgent } else { Armed::Any });
+        Ok(!s.cqs[i].ring.is_empty())
     }
 
     /// # Errors
@@ -329,6 +349,7 @@ impl Guard<'_> {
             inner.heap.free(mem);
         }
         inner.transport.cqs[i] = Cq::default();
+        inner.transport.full_cqs.clear(i);
         Ok(())
     }
 

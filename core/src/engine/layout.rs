@@ -6,13 +6,15 @@ use core::sync::atomic::AtomicBool;
 use super::{qpn::Qpns, Engine, Inner};
 use crate::arena::{Heap, RawSlice, Region, Table, Walk};
 use crate::bitmap::Bitmap;
+use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::mem::{Providers, Regions};
 use crate::pool::Pool;
 use crate::roce::peer::{Peer, PeerAddr};
-use crate::roce::run::RECORD_LEN;
+use crate::roce::txbuf::Handed;
+use crate::roce::LocalAck;
 use crate::roce::Transport;
 use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
@@ -20,8 +22,10 @@ use crate::verbs::shared::{tag, EngineKey, Shared};
 use crate::wheel::Wheel;
 use crate::wire::Flow;
 
-/// Largest run between QPs of one engine: stays in the cache.
-const SCRATCH: usize = (64 << 10) + RECORD_LEN;
+/// Payload of the runs that one QP hands to others of its engine at a time: stays in the cache.
+const SCRATCH: usize = 64 << 10;
+/// How many such runs.
+const HANDED: usize = 32;
 
 /// Everything that the walk lays out.
 pub(super) struct Parts {
@@ -37,9 +41,12 @@ pub(super) struct Parts {
     regions: Regions,
     by_qpn: RawSlice<u32>,
     qpns: Qpns,
-    bitmaps: [Bitmap; 6],
+    cm: Cm,
+    bitmaps: [Bitmap; 7],
+    full_cqs: Bitmap,
     wheel: Wheel,
     scratch: RawSlice<u8>,
+    handed: RawSlice<Handed>,
     heap: Region,
 }
 
@@ -65,6 +72,7 @@ pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
         regions: Regions::carve(w, n(c.max_mr), limit(c.max_mr).max(n(c.max_mr)), c.seed)?,
         by_qpn: w.slice(n(c.qpn_count), 0u32)?,
         qpns: Qpns::carve(w, c)?,
+        cm: Cm::carve(w, c)?,
         bitmaps: [
             Bitmap::carve(w, qp_limit)?,
             Bitmap::carve(w, qp_limit)?,
@@ -72,9 +80,12 @@ pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
             Bitmap::carve(w, qp_limit)?,
             Bitmap::carve(w, qp_limit)?,
             Bitmap::carve(w, qp_limit)?,
+            Bitmap::carve(w, qp_limit)?,
         ],
+        full_cqs: Bitmap::carve(w, limit(c.max_cq))?,
         wheel: Wheel::carve(w, n(c.max_qp), qp_limit)?,
         scratch: w.slice(SCRATCH, 0u8)?,
+        handed: w.slice(HANDED, Handed::EMPTY)?,
         heap: w.bytes(Heap::bytes_for(c.ring_bytes as usize), 4096)?,
     })
 }
@@ -87,7 +98,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
     let mut heap = Heap::new();
     // SAFETY: the walk gave this region to the heap alone.
     unsafe { heap.add(p.heap.as_ptr(), p.heap.len())? };
-    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps] = p.bitmaps;
+    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed] = p.bitmaps;
     let transport = Transport {
         // SAFETY: one transport per engine, inside its lock.
         key: unsafe { EngineKey::new() },
@@ -108,22 +119,30 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         ready,
         ack_pending,
         ack_flush_at: u64::MAX,
+        local_ack: LocalAck::default(),
         mem_wait,
         cq_wait,
+        full_cqs: p.full_cqs,
         win_wait,
+        cnp_owed,
         wheel: p.wheel,
         counters: Counters::default(),
         cause: Cause::default(),
         event_qps,
     };
+    let mut cm = p.cm;
+    cm.set_local(super::cm::local(config, &local));
     let inner = Inner {
         transport,
+        cm,
         heap,
         qpns: p.qpns,
         local,
         scratch: p.scratch,
+        handed: p.handed,
         rx_flow: (PeerAddr::default(), Flow::v4([0; 4], [0; 4], 0, 0)),
         cursor: 0,
+        next_link: None,
     };
     Ok(Engine { shared: p.shared, locked: AtomicBool::new(false), inner: UnsafeCell::new(inner) })
 }

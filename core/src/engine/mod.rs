@@ -10,6 +10,7 @@
 //! Data-plane calls that need no lock are methods of [`Engine`] (post, poll, arm); everything else is a
 //! method of [`Guard`], which is the engine's lock.
 
+pub mod cm;
 mod control;
 mod layout;
 mod qp;
@@ -20,12 +21,14 @@ mod tx;
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{fence, AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arena::{Heap, RawSlice, Walk};
+use crate::cm::Cm;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::roce::peer::PeerAddr;
+use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::verbs::post;
 use crate::verbs::shared::Shared;
@@ -45,15 +48,21 @@ pub mod limits {
 pub struct Inner {
     /// The transport and its tables.
     pub transport: Transport,
+    /// The connection manager.
+    cm: Cm,
     heap: Heap,
     qpns: qpn::Qpns,
     local: PeerAddr,
-    /// Where bursts between QPs of this engine are built.
+    /// Payload of what one QP hands to others of this engine.
     scratch: RawSlice<u8>,
+    /// The runs that carry it.
+    handed: RawSlice<Handed>,
     /// For the ICRC of what arrives: the last sender, and its flow.
     rx_flow: (PeerAddr, Flow),
     /// Where the next round of sending begins.
     cursor: usize,
+    /// The link of peers that are named from now on.
+    next_link: Option<u16>,
 }
 
 /// A soft device without its port. `Sync`: any thread may call anything.
@@ -117,6 +126,21 @@ impl Engine {
         }
     }
 
+    /// Takes the lock if it is free, for a thread that failed to, has left a mark in [`Shared::active`] and must know that
+    /// somebody will see it: `None` is a promise that the holder, if it looks at the marks after unlocking, finds it.
+    ///
+    /// The pair: here the mark, then the swap of the lock; there (`Drop` of [`Guard`]) the swap that unlocks, then the
+    /// look at the marks. Both swaps are of one word, so one comes first. If it is this one, the holder's reads what it
+    /// wrote, and so the mark is visible to the holder's look; if it is the holder's, this one finds the lock free.
+    #[inline]
+    pub fn try_lock_marked(&self) -> Option<Guard<'_>> {
+        if self.locked.swap(true, Ordering::AcqRel) {
+            None
+        } else {
+            Some(Guard { engine: self })
+        }
+    }
+
     /// Posts a list of send requests. The doorbell is the caller's: take the lock and send.
     ///
     /// # Errors
@@ -128,14 +152,34 @@ impl Engine {
     /// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
     #[inline]
     pub unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<post::Posted> {
-        *bad = wr;
-        let qi = self.shared.qp_pool.check(qp)?;
         // SAFETY: the caller's promise.
-        let (posted, outcome) = unsafe { post::send(&self.shared.qps[qi], wr, bad) };
+        let (qi, posted, outcome) = unsafe { self.post_send_quietly(qp, wr, bad)? };
         if posted.count > 0 {
             self.shared.active.set(qi);
         }
         outcome.map(|()| posted)
+    }
+
+    /// As [`Engine::post_send`], and leaves it to the caller to tell the engine: by [`Guard::wake`] where it gets the
+    /// lock, which costs no atomic operation, else by a mark in [`Shared::active`]. Returns the QP's index as well.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; the others of [`Engine::post_send`] inside, beside what was posted before.
+    ///
+    /// # Safety
+    /// As [`Engine::post_send`].
+    #[inline]
+    pub unsafe fn post_send_quietly(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<(usize, post::Posted, Result<()>)> {
+        *bad = wr;
+        let qi = self.shared.qp_pool.check(qp)?;
+        // SAFETY: the caller's promise.
+        let (posted, outcome) = unsafe { post::send(&self.shared.qps[qi], wr, bad) };
+        Ok((qi, posted, outcome))
     }
 
     /// Posts a list of receive requests.
@@ -186,44 +230,17 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: another thread polls this CQ.
-    #[inline]
+    #[inline(always)]
     pub fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let i = self.shared.cq_pool.check(cq)?;
-        let c = &self.shared.cqs[i];
-        let mut side = c.ring.consumer().ok_or(Error::Busy)?;
-        let mut n = 0;
-        while n < wc.len() {
-            match side.pop() {
-                Some(w) => wc[n] = w,
-                None => break,
-            }
-            n += 1;
+        let mut side = self.shared.cqs[i].ring.consumer().ok_or(Error::Busy)?;
+        let n = wc.len().min(side.len() as usize);
+        for (k, w) in wc.iter_mut().enumerate().take(n) {
+            *w = *side.peek(k as u32).header();
         }
-        if n > 0 {
-            // Pairs with `starve`: it stores the flag, then looks at the room.
-            fence(Ordering::SeqCst);
-            if c.starved.load(Ordering::Relaxed) {
-                c.starved.store(false, Ordering::Relaxed);
-                self.shared.room.store(true, Ordering::SeqCst);
-            }
-        }
+        // An engine that waits for the room looks for itself, in its next round.
+        side.release(n as u32);
         Ok(n)
-    }
-
-    /// Arms a CQ: its next completion (`solicited_only`: its next solicited or failed one) raises an event.
-    /// True: completions are there already, which raise none.
-    ///
-    /// # Errors
-    /// [`Error::StaleHandle`].
-    #[inline]
-    pub fn arm_cq(&self, cq: Handle, solicited_only: bool) -> Result<bool> {
-        let i = self.shared.cq_pool.check(cq)?;
-        let c = &self.shared.cqs[i];
-        let level = if solicited_only { 1 } else { 2 };
-        // Never weaken an arming that is under way.
-        c.armed.fetch_max(level, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        Ok(!c.ring.is_empty())
     }
 }
 
@@ -232,6 +249,15 @@ impl Guard<'_> {
     #[inline]
     pub fn shared(&self) -> &Shared {
         &self.engine.shared
+    }
+
+    /// The doorbell: the QP at this index may have something to send. False: that may wait for the next doorbell or
+    /// poll, since much of the QP is under way and little waits; several requests then leave as one burst.
+    #[inline]
+    pub fn wake(&mut self, qi: usize) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.ready.set(qi);
+        !inner.transport.may_gather(s, qi)
     }
 
     /// Both halves at once.
@@ -261,6 +287,7 @@ impl DerefMut for Guard<'_> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.engine.locked.store(false, Ordering::Release);
+        // A read-modify-write where a store would do for a lock: see `try_lock_marked`.
+        self.engine.locked.swap(false, Ordering::AcqRel);
     }
 }

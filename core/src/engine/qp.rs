@@ -5,9 +5,13 @@ use core::sync::atomic::Ordering;
 use super::control::MAX_DEPTH;
 use super::{Guard, Inner};
 use crate::arena::{RawSlice, Region};
+use crate::bucket::TokenBucket;
 use crate::config::config_flags;
+use crate::dcqcn::Dcqcn;
 use crate::device::async_event;
 use crate::error::{Error, Result};
+use crate::roce::peer::Path;
+use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Qp, Req, Resource, Resp, WqeState, NONE};
 use crate::verbs::shared::{QpShared, Shared};
 use crate::verbs::transition;
@@ -34,7 +38,7 @@ impl Inner {
             + (0..qp.resp.fence_len)
                 .filter(|k| fences[(qp.resp.fence_head + k) as usize % fences.len()].wc.is_some())
                 .count() as u32;
-        t.unreserve(s, rcq as u32, promised);
+        t.unreserve(rcq as u32, promised);
         let qp = &mut t.qps[qi];
         let mut sq = s.sq(qi, &t.key);
         let n = sq.len();
@@ -46,19 +50,58 @@ impl Inner {
             rq.release(n);
         }
         qp.wqes.fill(WqeState::default());
+        if qp.req.max_psn != Psn::default() {
+            qp.former_psn = qp.req.max_psn;
+        }
         qp.req = Req { una: at, acked: at, next: at, ..Req::default() };
         let resources = core::mem::take(&mut qp.resp.resources);
         let jobs = core::mem::take(&mut qp.resp.jobs);
         qp.resp = Resp { resources, jobs, ..Resp::default() };
         qp.resp.resources.fill(Resource::default());
+        // Limits belong to the attributes and the path, both of which end.
+        qp.bucket = TokenBucket::default();
+        qp.congestion = Dcqcn::default();
+        qp.paced = false;
         let (peer, qpn) = (qp.peer, qp.qpn);
         qp.peer = NONE;
+        qp.loopback = false;
         qp.events = 0;
         t.event_qps.clear(qi);
         if peer != NONE {
             self.peer_put(peer);
         }
         self.transport.regions.unbind_qp(qpn);
+    }
+
+    /// To RESET: nothing of the former life is left but the PSN behind it.
+    fn enter_reset(&mut self, s: &Shared, qi: usize) {
+        self.reset_qp(s, qi);
+        let q = &mut self.transport.qps[qi];
+        q.attr = QpAttr { cap: q.init.cap, port_num: 1, sq_psn: q.former_psn.get(), ..QpAttr::default() };
+        self.transport.set_state(s, qi, qp_state::RESET);
+    }
+
+    /// To ERR because the program wants it: no event tells of it, and no cause of its own hides why the QP had failed.
+    fn enter_error_on_request(&mut self, s: &Shared, qi: usize, now: u64) {
+        let t = &mut self.transport;
+        let from = t.qps[qi].state;
+        if from == qp_state::RESET {
+            t.set_state(s, qi, qp_state::ERR);
+        } else {
+            if from != qp_state::ERR && !t.qps[qi].req.failed {
+                t.note(qi, now, CauseCode::Flushed, 0, 0, 0);
+            }
+            t.enter_error(s, qi);
+        }
+        t.qps[qi].events &= !(1 << async_event::QP_FATAL);
+    }
+
+    /// Whether every request that was posted to a QP has its completion. What waits in an SRQ is not the QP's.
+    fn is_flushed(&self, s: &Shared, qi: usize) -> bool {
+        let t = &self.transport;
+        let q = &t.qps[qi];
+        let received = q.srq != NONE || s.rq(qi, &t.key).is_empty();
+        s.sq(qi, &t.key).is_empty() && received && !q.resp.recv.taken && q.resp.fence_len == 0
     }
 }
 
@@ -211,6 +254,7 @@ impl Guard<'_> {
             let peer = inner.peer_get(addr)?;
             let t = &mut inner.transport;
             t.forget_inflight(qi);
+            t.qps[qi].loopback = t.peers[peer as usize].path == Path::Loopback;
             let old = core::mem::replace(&mut t.qps[qi].peer, peer);
             if old != NONE {
                 inner.peer_put(old);
@@ -250,31 +294,14 @@ impl Guard<'_> {
         }
         if m & mask::RATE_LIMIT != 0 {
             q.bucket.set_rate(now, attr.rate_limit_bps, RATE_BURST);
+            q.paced = attr.rate_limit_bps != 0 || q.congestion.is_limiting();
         }
         if to == from {
             return Ok(());
         }
         match to {
-            qp_state::RESET => {
-                inner.reset_qp(s, qi);
-                let cap = inner.transport.qps[qi].init.cap;
-                inner.transport.qps[qi].attr = QpAttr { cap, port_num: 1, ..QpAttr::default() };
-                inner.transport.set_state(s, qi, to);
-            }
-            qp_state::ERR => {
-                let t = &mut inner.transport;
-                if from == qp_state::RESET {
-                    t.set_state(s, qi, to);
-                } else {
-                    if from != qp_state::ERR && !t.qps[qi].req.failed {
-                        // The program's own wish; it does not hide why the QP had failed.
-                        t.note(qi, now, crate::verbs::cause::CauseCode::Flushed, 0, 0, 0);
-                    }
-                    t.enter_error(s, qi);
-                }
-                // A fatal event is for failures, not for what the program asked.
-                t.qps[qi].events &= !(1 << async_event::QP_FATAL);
-            }
+            qp_state::RESET => inner.enter_reset(s, qi),
+            qp_state::ERR => inner.enter_error_on_request(s, qi, now),
             qp_state::SQD => {
                 t.set_state(s, qi, to);
                 let q = &mut t.qps[qi];
@@ -305,6 +332,35 @@ impl Guard<'_> {
                 t.ready.set(qi);
             }
         }
+        Ok(())
+    }
+
+    /// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew. Every request that was
+    /// posted gets its completion first: those under way and those that wait are flushed, as by a transition to ERR.
+    /// The QP keeps its handle, QPN, queues and counters. `qp_query` then says in `sq_psn` where its PSNs had ended.
+    ///
+    /// A QP that is reset keeps its number, without the time-wait that the number of a destroyed one has. Packets of
+    /// the former life may still be on their way, and only their PSNs tell them from new ones. So the next life
+    /// must begin a little ahead of where the last one ended: all that is old is then behind what both ends expect,
+    /// which the responder takes for a duplicate and the requester for nothing, for as long as PSNs last, 2^23.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now; [`Error::Again`]: a CQ has no room for
+    /// all completions yet: the QP is in ERR, poll the CQ and call again.
+    pub fn qp_reset(&mut self, now: u64, qp: Handle) -> Result<()> {
+        let (inner, s) = self.split();
+        let qi = s.qp_pool.check(qp)?;
+        // A post that had seen the old state would otherwise vanish between the flush and RESET.
+        let _posts = s.hold_posts(qi)?;
+        match inner.transport.qps[qi].state {
+            qp_state::RESET => return Ok(()),
+            qp_state::ERR => inner.transport.flush(s, qi),
+            _ => inner.enter_error_on_request(s, qi, now),
+        }
+        if !inner.is_flushed(s, qi) {
+            return Err(Error::Again);
+        }
+        inner.enter_reset(s, qi);
         Ok(())
     }
 

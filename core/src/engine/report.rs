@@ -10,7 +10,15 @@ use crate::verbs::types::Handle;
 impl Guard<'_> {
     /// Counts of the device.
     pub fn counters(&self) -> Counters {
-        self.transport.counters
+        let cm = self.cm.counters();
+        Counters {
+            cm_rcvd: cm.rcvd,
+            cm_sent: cm.sent,
+            cm_retries: cm.retries,
+            cm_rejected: cm.rejected,
+            cm_dropped: cm.dropped,
+            ..self.transport.counters
+        }
     }
 
     /// Counts of a QP.

@@ -1,7 +1,7 @@
 //! Packets in.
 
-use super::Guard;
-use crate::roce::peer::PeerAddr;
+use super::{cm, Guard};
+use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::Run;
 use crate::roce::Origin;
 use crate::wire::{Flow, ICRC_LEN};
@@ -20,7 +20,7 @@ impl Guard<'_> {
             inner.rx_flow = (*src, flow);
         }
         let t = &mut inner.transport;
-        let from = Origin { gid: src.gid, loopback: false };
+        let from = Origin { gid: src.gid, path: Path::Port };
         let seg = if seg == 0 { data.len().max(1) } else { seg };
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
@@ -36,7 +36,11 @@ impl Guard<'_> {
             match Run::parse_packet(&packet[..packet.len() - ICRC_LEN]) {
                 Ok((run, payload)) => {
                     if ce {
-                        t.counters.ecn_marked += 1;
+                        t.on_mark(now, &from, &run);
+                    }
+                    if run.dest_qpn == cm::GSI_QPN {
+                        cm::take(&mut inner.cm, t, s, &inner.local, now, src, &run, payload);
+                        continue;
                     }
                     t.handle_run(s, now, &from, &run, payload);
                 }
@@ -46,21 +50,31 @@ impl Guard<'_> {
         n
     }
 
+    /// Takes one run that another process of this host wrote: what a record says, checked by nobody yet.
+    #[inline]
+    pub fn handle_run(&mut self, now: u64, src: &PeerAddr, run: &Run, payload: &[u8]) {
+        let (inner, s) = self.split();
+        let from = Origin { gid: src.gid, path: Path::Link(0) };
+        inner.transport.handle_run(s, now, &from, run, payload);
+    }
+
+    /// Something came that was no packet and no run.
+    pub fn count_malformed(&mut self) {
+        self.split().0.transport.counters.rcvd_malformed += 1;
+    }
+
     /// Takes records that another process of this host wrote (a path that carries runs whole).
     pub fn handle_records(&mut self, now: u64, src: &PeerAddr, mut data: &[u8]) -> usize {
-        let (inner, s) = self.split();
-        let t = &mut inner.transport;
-        let from = Origin { gid: src.gid, loopback: false };
         let mut n = 0;
         while !data.is_empty() {
             n += 1;
             match Run::parse_record(data) {
                 Ok((run, payload, rest)) => {
-                    t.handle_run(s, now, &from, &run, payload);
+                    self.handle_run(now, src, &run, payload);
                     data = rest;
                 }
                 Err(_) => {
-                    t.counters.rcvd_malformed += 1;
+                    self.count_malformed();
                     break;
                 }
             }

@@ -1,12 +1,9 @@
 //! Packets out, loopback, and time.
 
-use core::sync::atomic::Ordering;
-
 use super::{Guard, Inner};
-use crate::roce::peer::PeerAddr;
-use crate::roce::run::Run;
-use crate::roce::txbuf::{Framing, TxBuf};
-use crate::roce::{Origin, Sent};
+use crate::roce::peer::{Path, PeerAddr};
+use crate::roce::txbuf::TxBuf;
+use crate::roce::{Origin, Sent, Transport};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::NONE;
 use crate::verbs::shared::Shared;
@@ -23,18 +20,33 @@ pub struct Burst {
     pub seg: usize,
 }
 
+/// Posts on a QP in ERR or SQE are flushed, not sent.
+#[inline]
+fn flush_if_failed(t: &mut Transport, s: &Shared, qi: usize) {
+    match t.qps[qi].state {
+        qp_state::ERR => t.flush(s, qi),
+        qp_state::SQE => t.flush_sq(s, qi),
+        _ => {}
+    }
+}
+
 impl Inner {
-    /// Collects the QPs that posts have marked.
-    #[inline]
+    /// Collects the QPs that posts have marked, and those that waited for room in a CQ.
+    #[inline(always)]
     fn absorb(&mut self, s: &Shared, now: u64) {
-        let t = &mut self.transport;
-        if s.active.any() {
-            s.active.drain(|qi| {
-                t.ready.set(qi);
-            });
+        if s.active.any() || !self.transport.full_cqs.is_empty() {
+            self.absorb_marked(s, now);
         }
-        if s.room.load(Ordering::Relaxed) && s.room.swap(false, Ordering::SeqCst) {
-            t.retry_full(s, now);
+    }
+
+    #[inline(never)]
+    fn absorb_marked(&mut self, s: &Shared, now: u64) {
+        let t = &mut self.transport;
+        s.active.drain(|qi| {
+            t.ready.set(qi);
+        });
+        if !t.full_cqs.is_empty() {
+            t.look_for_room(s, now);
         }
     }
 
@@ -47,16 +59,40 @@ impl Inner {
         }
     }
 
-    /// Posts on a QP in ERR or SQE are flushed, not sent. True: it was such a QP.
+    /// Fills a burst from the QPs that have something for its path, fairly.
     #[inline]
-    fn flush_if_failed(&mut self, s: &Shared, qi: usize) -> bool {
-        let t = &mut self.transport;
-        match t.qps[qi].state {
-            qp_state::ERR => t.flush(s, qi),
-            qp_state::SQE => t.flush_sq(s, qi),
-            _ => return false,
+    fn fill(&mut self, s: &Shared, tx: &mut TxBuf<'_>, now: u64) {
+        let mut seen_first = NONE as usize;
+        let mut at = self.cursor;
+        while let Some(qi) = self.transport.ready.next_from(at) {
+            if qi == seen_first {
+                break;
+            }
+            if seen_first == NONE as usize {
+                seen_first = qi;
+            }
+            at = qi + 1;
+            self.transport.ready.clear(qi);
+            match self.transport.transmit(s, qi, tx, now) {
+                Sent::Idle => {
+                    flush_if_failed(&mut self.transport, s, qi);
+                    if seen_first == qi {
+                        seen_first = NONE as usize;
+                    }
+                }
+                Sent::Full => {
+                    self.transport.ready.set(qi);
+                    if !tx.is_empty() {
+                        break;
+                    }
+                }
+                Sent::OtherPath => {
+                    flush_if_failed(&mut self.transport, s, qi);
+                    self.transport.ready.set(qi);
+                }
+            }
         }
-        true
+        self.cursor = at;
     }
 }
 
@@ -70,38 +106,21 @@ impl Guard<'_> {
         if now >= inner.transport.ack_flush_at {
             inner.flush_acks();
         }
+        if inner.cm.is_ready() {
+            if let Some(burst) = inner.transmit_mad(s, now, buf) {
+                return Some(burst);
+            }
+        }
         if inner.transport.ready.is_empty() {
             return None;
         }
-        let mut tx = TxBuf::new(buf, Framing::Packets, inner.rx_flow.1);
-        let mut seen_first = NONE as usize;
-        let mut at = inner.cursor;
-        while let Some(qi) = inner.transport.ready.next_from(at) {
-            if qi == seen_first {
-                break;
-            }
-            if seen_first == NONE as usize {
-                seen_first = qi;
-            }
-            at = qi + 1;
-            inner.transport.ready.clear(qi);
-            match inner.transport.transmit(s, qi, &mut tx, now) {
-                Sent::Idle => {
-                    inner.flush_if_failed(s, qi);
-                    if seen_first == qi {
-                        seen_first = NONE as usize;
-                    }
-                }
-                Sent::Full => {
-                    inner.transport.ready.set(qi);
-                    if !tx.is_empty() {
-                        break;
-                    }
-                }
-                Sent::OtherPath => inner.transport.ready.set(qi),
-            }
+        let mut tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
+        if !inner.transport.cnp_owed.is_empty() {
+            inner.transport.transmit_cnps(&mut tx);
         }
-        inner.cursor = at;
+        if tx.is_empty() {
+            inner.fill(s, &mut tx, now);
+        }
         if tx.is_empty() {
             return None;
         }
@@ -109,35 +128,85 @@ impl Guard<'_> {
         Some(Burst { dst: peer.addr, len: tx.len(), seg: tx.seg() })
     }
 
+    /// The link that a QP with something to send uses, but for those that `skip` names; `None`: there is none.
+    pub fn next_link(&mut self, now: u64, mut skip: impl FnMut(u16) -> bool) -> Option<u16> {
+        let (inner, s) = self.split();
+        inner.absorb(s, now);
+        let t = &inner.transport;
+        let mut at = 0;
+        let mut first = NONE as usize;
+        while let Some(qi) = t.ready.next_from(at) {
+            if qi == first {
+                break;
+            }
+            if first == NONE as usize {
+                first = qi;
+            }
+            at = qi + 1;
+            match t.next_path(s, qi) {
+                Some(Path::Link(link)) if !skip(link) => return Some(link),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Writes what QPs have for a link into `buf`, as runs without ICRC; the bytes, 0 where there is nothing now.
+    /// As [`Guard::poll_transmit`] otherwise.
+    pub fn poll_transmit_link(&mut self, now: u64, link: u16, buf: &mut [u8]) -> usize {
+        let (inner, s) = self.split();
+        inner.absorb(s, now);
+        if now >= inner.transport.ack_flush_at {
+            inner.flush_acks();
+        }
+        let mut tx = TxBuf::new(buf, Path::Link(link), inner.rx_flow.1);
+        inner.fill(s, &mut tx, now);
+        tx.len()
+    }
+
+    /// Peers that control calls under this lock name from here on are reached over `link`; `None`: through the port.
+    pub fn set_link(&mut self, link: Option<u16>) {
+        self.split().0.next_link = link;
+    }
+
+    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again.
+    pub fn link_lost(&mut self, now: u64, link: u16) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        for i in 0..t.peers.len() {
+            if t.peers[i].path == Path::Link(link) {
+                t.peers[i].path = Path::Lost;
+            }
+        }
+        for qi in 0..t.qps.len() {
+            let qp = &t.qps[qi];
+            if qp.live && qp.peer != NONE && t.peers[qp.peer as usize].path == Path::Lost {
+                t.fail_path(s, qi, now);
+            }
+            t.ready.set(qi);
+        }
+    }
+
     /// Moves everything between QPs of this engine, until nothing moves or `rounds` runs were handled.
     /// Returns the runs handled.
     pub fn run_loopback(&mut self, now: u64, rounds: usize) -> usize {
         let (inner, s) = self.split();
         inner.absorb(s, now);
-        let mut handled = 0;
-        let mut scratch = core::mem::take(&mut inner.scratch);
-        let from = Origin { gid: inner.local.gid, loopback: true };
+        let mut handled = if inner.cm.is_ready() { inner.loop_mads(s, now) } else { 0 };
+        let Inner { transport: t, scratch, handed, local, rx_flow, .. } = inner;
+        let from = Origin { gid: local.gid, path: Path::Loopback };
         let mut at = 0;
         let mut skipped = NONE as usize;
-        while let Some(qi) = inner.transport.ready.next_from(at) {
-            let t = &mut inner.transport;
-            if qi == skipped {
-                break;
-            }
+        while !t.ready.is_empty() && handled < rounds {
+            let Some(qi) = t.ready.next_from(at).filter(|&qi| qi != skipped) else { break };
             at = qi + 1;
-            if t.qps[qi].kind != qp_type::UD && !t.is_loopback(qi) {
-                if skipped == NONE as usize {
-                    skipped = qi;
-                }
-                continue;
-            }
             t.ready.clear(qi);
-            let mut tx = TxBuf::new(&mut scratch, Framing::Records, inner.rx_flow.1);
+            let mut tx = TxBuf::of_runs(scratch, handed, rx_flow.1);
             let sent = t.transmit(s, qi, &mut tx, now);
             if sent == Sent::Idle {
-                inner.flush_if_failed(s, qi);
+                flush_if_failed(t, s, qi);
             } else {
-                inner.transport.ready.set(qi);
+                t.ready.set(qi);
             }
             if tx.is_empty() {
                 if sent != Sent::Idle && skipped == NONE as usize {
@@ -146,17 +215,18 @@ impl Guard<'_> {
                 continue;
             }
             skipped = NONE as usize;
-            let mut data = tx.bytes();
-            while let Ok((run, payload, rest)) = Run::parse_record(data) {
-                inner.transport.handle_run(s, now, &from, &run, payload);
-                handled += 1;
-                data = rest;
+            let n = tx.run_count();
+            for h in handed.iter().take(n) {
+                t.handle_run(s, now, &from, &h.run, h.payload(scratch));
             }
-            if handled >= rounds {
-                break;
+            handled += n;
+            if let Some(to) = t.local_ack.take() {
+                match t.take_local_ack(to) {
+                    Some(ack) => t.handle_run(s, now, &from, &ack, &[]),
+                    None => t.ready.set(to),
+                }
             }
         }
-        inner.scratch = scratch;
         handled
     }
 
@@ -168,7 +238,10 @@ impl Guard<'_> {
     /// Whether `poll_transmit` or `run_loopback` may have something.
     pub fn has_work(&mut self) -> bool {
         let (inner, s) = self.split();
-        s.active.any() || s.room.load(Ordering::Relaxed) || !inner.transport.ready.is_empty()
+        s.active.any()
+            || inner.transport.next_with_room(s, 0).is_some()
+            || !inner.transport.ready.is_empty()
+            || inner.cm.is_ready()
     }
 
     /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that
@@ -184,6 +257,7 @@ impl Guard<'_> {
         if !inner.transport.mem_wait.is_empty() {
             inner.transport.poll_memory(s, now);
         }
+        inner.cm_timeout(s, now);
     }
 
     /// Asks slow memory after what QPs wait for.
@@ -196,8 +270,10 @@ impl Guard<'_> {
 
     /// When `handle_timeout` is wanted next; `None`: only after something else has happened.
     pub fn next_timeout(&mut self, now: u64) -> Option<u64> {
-        let t = &self.split().0.transport;
+        let inner = self.split().0;
+        let t = &inner.transport;
         let mut at = t.wheel.next_deadline().unwrap_or(u64::MAX).min(t.ack_flush_at);
+        at = at.min(inner.cm.next_timeout().unwrap_or(u64::MAX));
         if !t.mem_wait.is_empty() {
             // Slow memory has no interrupt: look again soon.
             at = at.min(now + 20_000);
@@ -220,7 +296,10 @@ impl Guard<'_> {
     pub fn has_events(&mut self) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
-        s.cq_events.any() || !t.event_qps.is_empty() || (0..t.srqs.len()).any(|i| t.srqs[i].events != 0)
+        s.cq_events.any()
+            || inner.cm.has_events()
+            || !t.event_qps.is_empty()
+            || (0..t.srqs.len()).any(|i| t.srqs[i].events != 0)
     }
 
     /// A packet to an address was larger than its path carries.

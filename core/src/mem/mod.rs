@@ -141,7 +141,7 @@ impl Providers {
     }
 
     /// Puts `src` at `off` of the target. The order in which a polling program sees the bytes: see [`host::place`].
-    #[inline]
+    #[inline(always)]
     pub fn place(&self, target: &Target, off: u32, src: &[u8]) -> Access {
         let Some(addr) = piece(target, off, src.len()) else { return Access::Fault };
         if target.provider == 0 {

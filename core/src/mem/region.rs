@@ -486,7 +486,7 @@ impl Regions {
     ///
     /// # Cost
     /// One cache line.
-    #[inline]
+    #[inline(always)]
     pub fn remote(&self, rkey: u32, pd: u32, qp: u32, addr: u64, len: u32, need: u32) -> Result<Target, KeyError> {
         let s = self.slots.get((rkey >> 16) as usize).ok_or(KeyError::Unknown)?;
         if s.key != rkey || s.kind == Kind::Free {

@@ -5,12 +5,31 @@ use super::txbuf::TxBuf;
 use super::{Sent, Transport};
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::Resp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state};
 use crate::wire::{Class, Kind, NakCode, Syndrome};
 
 /// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
 const ACK_UNLIMITED: u8 = 0x1f;
+
+impl Resp {
+    /// The ACK for everything that may be acknowledged.
+    #[inline]
+    fn ack(&self, dest_qpn: u32) -> Run {
+        let mut run = Run::new(Class::Rc, Kind::Ack, dest_qpn, self.ack_psn);
+        run.syndrome = ACK_UNLIMITED;
+        run.msn = self.ack_msn;
+        run
+    }
+
+    /// It was sent. What still waits for slow memory is acknowledged when it has landed.
+    #[inline]
+    fn ack_has_left(&mut self) {
+        self.ack_owed = self.fence_len > 0;
+        self.ack_now = false;
+    }
+}
 
 impl Transport {
     /// Sends queued answers. `Full`: there is more than fits.
@@ -36,6 +55,20 @@ impl Transport {
                 run.first = job.sent == 0;
                 run.n = job.npkts - job.sent;
                 bytes = job.len - offset.min(job.len);
+                if qp.paced {
+                    match qp.pace_congestion(now) {
+                        Ok(most) if most < run.n => {
+                            run.n = most;
+                            run.last = false;
+                            bytes = most * qp.mtu;
+                        }
+                        Ok(_) => {}
+                        Err(at) => {
+                            self.wake_at(qi, at);
+                            return Sent::Idle;
+                        }
+                    }
+                }
             }
             let mut stop = None;
             let mut target = None;
@@ -65,6 +98,9 @@ impl Transport {
             job_ref.sent += packets;
             let finished = job_ref.sent == job.npkts;
             let wire = u64::from(bytes.min(packets.wrapping_mul(qp.mtu))) + 20 * u64::from(packets);
+            if qp.paced {
+                qp.congestion.on_sent(now, wire as u32);
+            }
             for c in [&mut qp.counters, &mut self.counters] {
                 c.sent_pkts += u64::from(packets);
                 c.sent_bytes += wire;
@@ -77,6 +113,7 @@ impl Transport {
                     qp.resp.ack_owed = false;
                     qp.resp.ack_now = false;
                     qp.resp.pkts_since_ack = 0;
+                    self.ack_has_left(qi);
                 }
                 continue;
             }
@@ -85,6 +122,12 @@ impl Transport {
                 Some(Access::Pending(_) | Access::Busy) => {
                     self.mem_wait.set(qi);
                     return Sent::Idle;
+                }
+                Some(_) if job.again => {
+                    // A duplicate may be as old as the network makes it, and the key have closed since its answer
+                    // was taken. A peer that still waits asks again, and ends by its retries.
+                    qp.resp.job_head = (qp.resp.job_head + 1) % qp.resp.jobs.len() as u32;
+                    qp.resp.job_len -= 1;
                 }
                 Some(_) => {
                     self.note(qi, now, CauseCode::PeerUsedBadKey, 0, u64::from(job.rkey), job.va);
@@ -119,10 +162,7 @@ impl Transport {
             if resp.pkts_since_ack > 0 && syndrome == Syndrome::Nak(NakCode::Psn).byte() {
                 // What came since the last answer, by an ACK of its own: after a sequence NAK rxe ignores further ones,
                 // whatever they acknowledge, until it has seen an ACK, and would wait for its timer.
-                let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, resp.ack_psn);
-                run.syndrome = ACK_UNLIMITED;
-                run.msn = resp.ack_msn;
-                if !tx.emit_bare(&run) {
+                if !tx.emit_bare(&resp.ack(qp.attr.dest_qp_num)) {
                     return false;
                 }
                 resp.pkts_since_ack = 0;
@@ -146,15 +186,14 @@ impl Transport {
             resp.ack_owed = false;
             resp.ack_now = false;
         } else if resp.ack_owed && qp.state != qp_state::ERR {
-            let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, resp.ack_psn);
-            run.syndrome = ACK_UNLIMITED;
-            run.msn = resp.ack_msn;
-            if !tx.emit_bare(&run) {
+            if !resp.ack_now && tx.is_empty() && self.ack_pending.get(qi) {
+                // Whatever made the QP ready (an ACK of the peer, a window), this one may wait for company still.
+                return true;
+            }
+            if !tx.emit_bare(&resp.ack(qp.attr.dest_qp_num)) {
                 return false;
             }
-            // What still waits for slow memory is acknowledged when it has landed.
-            resp.ack_owed = resp.fence_len > 0;
-            resp.ack_now = false;
+            resp.ack_has_left();
         } else {
             return true;
         }
@@ -163,7 +202,36 @@ impl Transport {
         qp.counters.sent_bytes += 20;
         self.counters.sent_pkts += 1;
         self.counters.sent_bytes += 20;
-        self.ack_pending.clear(qi);
+        self.ack_has_left(qi);
         true
+    }
+
+    /// The ACK that a QP owes to another of this engine, as it would be sent; `None` where an answer or a NAK must go
+    /// first, and the QP has to be asked in its turn.
+    #[inline]
+    pub(crate) fn take_local_ack(&mut self, qi: usize) -> Option<Run> {
+        let qp = &mut self.qps[qi];
+        let resp = &mut qp.resp;
+        if !resp.ack_owed || resp.job_len > 0 || resp.owes_nak() || qp.state == qp_state::ERR {
+            return None;
+        }
+        let run = resp.ack(qp.attr.dest_qp_num);
+        resp.ack_has_left();
+        resp.pkts_since_ack = 0;
+        for c in [&mut qp.counters, &mut self.counters] {
+            c.sent_pkts += 1;
+            c.sent_bytes += 20;
+        }
+        Some(run)
+    }
+
+    /// A QP owes no ACK any more. With the last of them the time to send them ends as well: left standing, it would
+    /// send the next ACK at once, ahead of the program's reply.
+    #[inline]
+    fn ack_has_left(&mut self, qi: usize) {
+        self.ack_pending.clear(qi);
+        if self.ack_pending.is_empty() {
+            self.ack_flush_at = u64::MAX;
+        }
     }
 }

@@ -4,10 +4,12 @@ use super::peer::FlowControl;
 use super::requester::{copy_sges, Move, Stop, PROBE_NS};
 use super::run::Run;
 use super::{Transport, READ_PIECE};
+use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Hold;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_status, wr_opcode};
+use crate::verbs::wqe::SendWqe;
 use crate::wire::{Kind, NakCode, Psn, Syndrome, RNR_TIMER_NS};
 
 /// Sequence NAKs without progress that end an operation: a NAK is a sign of life, but a peer that
@@ -40,12 +42,11 @@ impl Transport {
     /// Takes an ACK, NAK, READ response or atomic answer.
     #[inline]
     pub(crate) fn handle_answer(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
+        debug_assert!(!self.qps[qi].can_send() || self.req_is_sound(s, qi), "{:?} {run:?}", self.qps[qi].req);
         let qp = &mut self.qps[qi];
         if !qp.can_send() {
             return;
         }
-        debug_assert!(self.req_is_sound(s, qi), "{:?} {run:?}", self.qps[qi].req);
-        let qp = &mut self.qps[qi];
         // PSNs that were never sent, or that are long done, say nothing.
         let first = run.psn.diff(qp.req.una_psn);
         let beyond = run.psn.add(run.n - 1).diff(qp.req.max_psn);
@@ -58,7 +59,7 @@ impl Transport {
                     if !payload.is_empty() {
                         return;
                     }
-                    self.ack_through(s, qi, now, run.psn);
+                    self.ack_through(&s.sq(qi, &self.key), qi, s, now, run.psn);
                     self.complete(s, qi, now);
                 }
                 Syndrome::Rnr { timer } => self.handle_rnr(s, qi, now, run.psn, timer),
@@ -72,8 +73,8 @@ impl Transport {
     }
 
     /// Everything up to and including `psn` has arrived, as far as READs and atomics allow.
-    pub(crate) fn ack_through(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) {
-        let sq = s.sq(qi, &self.key);
+    #[inline(always)]
+    fn ack_through(&mut self, sq: &EngineConsumer<'_, SendWqe>, qi: usize, s: &Shared, now: u64, psn: Psn) {
         let mut freed = 0u32;
         let mut progress = false;
         let mut implied = None;
@@ -81,7 +82,8 @@ impl Transport {
         loop {
             let i = qp.req.acked;
             let ws = *qp.wqe(i);
-            if !ws.started || i == sq.head().wrapping_add(sq.len()) {
+            // Behind the last request of a full queue lies the first, which is not released yet.
+            if !ws.started || i == sq.end() {
                 break;
             }
             if ws.npkts == 0 {
@@ -123,6 +125,9 @@ impl Transport {
                 qp.req.cur_pkt = 0;
                 qp.req.next_psn = qp.req.una_psn;
             }
+            if qp.req.acked == sq.end() {
+                break;
+            }
         }
         // A rewound WQE of which more has arrived than was sent again.
         if qp.req.next_psn.diff(qp.req.una_psn) < 0 {
@@ -135,7 +140,7 @@ impl Transport {
             }
         }
         if progress {
-            self.on_progress(s, qi, now, freed, 0);
+            self.on_progress(sq, qi, s, now, freed, 0);
         }
         if let Some(psn) = implied {
             self.answer_lost(qi, now, psn);
@@ -143,6 +148,7 @@ impl Transport {
     }
 
     /// An answer of a READ or atomic is missing: ask again, once until there is progress.
+    #[inline(never)]
     fn answer_lost(&mut self, qi: usize, now: u64, psn: Psn) {
         let qp = &mut self.qps[qi];
         if qp.req.rewound == Some(psn) || qp.req.hold != Hold::None {
@@ -166,7 +172,16 @@ impl Transport {
     }
 
     /// The oldest unacknowledged PSN has moved.
-    fn on_progress(&mut self, s: &Shared, qi: usize, now: u64, freed: u32, read_freed: u32) {
+    #[inline(always)]
+    fn on_progress(
+        &mut self,
+        sq: &EngineConsumer<'_, SendWqe>,
+        qi: usize,
+        s: &Shared,
+        now: u64,
+        freed: u32,
+        read_freed: u32,
+    ) {
         let qp = &mut self.qps[qi];
         qp.req.retry_left = qp.attr.retry_cnt;
         qp.req.rnr_left = qp.attr.rnr_retry;
@@ -184,14 +199,20 @@ impl Transport {
         qp.req.read_inflight -= read_freed;
         let peer = &mut self.peers[qp.peer as usize];
         peer.tx.on_acked(freed);
-        peer.rx.on_acked(read_freed);
-        self.wake_windows();
-        if !s.sq(qi, &self.key).is_empty() {
+        if read_freed > 0 {
+            peer.rx.on_acked(read_freed);
+        }
+        // What is sent already need not be looked at again.
+        if qp.req.next != sq.end() {
             self.ready.set(qi);
         }
-        self.check_drained(s, qi);
+        if qp.req.drain_event {
+            self.check_drained(s, qi);
+        }
+        self.wake_windows();
     }
 
+    #[inline(never)]
     fn handle_rnr(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, timer: u8) {
         self.counters.rcvd_rnr_err += 1;
         self.qps[qi].counters.rcvd_rnr_err += 1;
@@ -227,13 +248,15 @@ impl Transport {
     }
 
     /// A NAK for `psn` acknowledges what came before it.
+    #[inline(never)]
     fn ack_before(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) {
         if psn.diff(self.qps[qi].req.una_psn) > 0 {
-            self.ack_through(s, qi, now, psn.prev());
+            self.ack_through(&s.sq(qi, &self.key), qi, s, now, psn.prev());
             self.complete(s, qi, now);
         }
     }
 
+    #[inline(never)]
     fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode) {
         self.ack_before(s, qi, now, psn);
         let Some(index) = self.oldest_open(s, qi) else { return };
@@ -273,6 +296,7 @@ impl Transport {
         self.fail_wqe(s, qi, now, index, status);
     }
 
+    #[inline(never)]
     fn handle_read_response(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
         self.ack_before(s, qi, now, run.psn);
         let sq = s.sq(qi, &self.key);
@@ -318,7 +342,7 @@ impl Transport {
             qp.req.acked = index.wrapping_add(1);
         }
         self.catch_up(qi, index);
-        self.on_progress(s, qi, now, 0, payload.len() as u32);
+        self.on_progress(&sq, qi, s, now, 0, payload.len() as u32);
         if finished {
             self.skip_done(s, qi);
             self.complete(s, qi, now);
@@ -380,6 +404,7 @@ impl Transport {
         }
     }
 
+    #[inline(never)]
     fn handle_atomic_ack(&mut self, s: &Shared, qi: usize, now: u64, run: &Run) {
         self.ack_before(s, qi, now, run.psn);
         let sq = s.sq(qi, &self.key);
@@ -409,7 +434,7 @@ impl Transport {
         qp.req.una_psn = ws.psn.next();
         qp.req.acked = index.wrapping_add(1);
         self.catch_up(qi, index);
-        self.on_progress(s, qi, now, super::peer::PACKET_COST, 0);
+        self.on_progress(&sq, qi, s, now, super::peer::PACKET_COST, 0);
         self.skip_done(s, qi);
         self.complete(s, qi, now);
     }

@@ -1,8 +1,9 @@
 //! UD: datagrams out and in.
 
+use super::peer::Path;
 use super::requester::{copy_sges, gather, Move, Stop};
 use super::run::Run;
-use super::txbuf::{Framing, TxBuf};
+use super::txbuf::TxBuf;
 use super::{Origin, Sent, Transport};
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
@@ -52,10 +53,12 @@ impl Transport {
                 return Sent::Idle;
             }
             let peer = &self.peers[ah.peer as usize];
-            if peer.loopback != (tx.framing() == Framing::Records) {
+            // A datagram to nobody is lost like any other.
+            let lost = peer.path == Path::Lost;
+            if peer.path != tx.path() && !lost {
                 return Sent::OtherPath;
             }
-            if !tx.aim(ah.peer, &peer.flow, peer.max_seg) {
+            if !lost && !tx.aim(ah.peer, &peer.flow, peer.max_seg) {
                 return Sent::Full;
             }
             let qp = &mut self.qps[qi];
@@ -72,17 +75,16 @@ impl Transport {
             run.qkey = if wqe.b as u32 & 1 << 31 != 0 { own_qkey } else { wqe.b as u32 };
             let mut stop = None;
             let (regions, providers) = (&self.regions, &self.providers);
-            let done = tx.emit(&run, mtu, wqe.length as u32, false, |off, dst| {
-                match gather(regions, providers, pd, &slot, u64::from(off), dst) {
-                    Ok(()) => Access::Ready,
-                    Err(e) => {
-                        stop = Some(e);
-                        Access::Busy
-                    }
+            let fill = |off, dst: &mut [u8]| match gather(regions, providers, pd, &slot, u64::from(off), dst) {
+                Ok(()) => Access::Ready,
+                Err(e) => {
+                    stop = Some(e);
+                    Access::Busy
                 }
-            });
+            };
+            let packets = if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, false, fill).packets };
             match stop {
-                None if done.packets == 1 => {}
+                None if packets == 1 => {}
                 None => return Sent::Full,
                 Some(Stop::Pending(provider, token)) => {
                     self.hold_for_memory(qi, provider, token);
@@ -120,6 +122,17 @@ impl Transport {
         }
     }
 
+    /// How the next datagram of a UD queue pair will travel.
+    pub(crate) fn next_datagram_path(&self, s: &Shared, qi: usize) -> Option<Path> {
+        let sq = s.sq(qi, &self.key);
+        let next = self.qps[qi].req.next;
+        if next == sq.head().wrapping_add(sq.len()) {
+            return None;
+        }
+        let ah = self.ah_pool.check(sq.at(next).header().a).ok()?;
+        Some(self.peers[self.ahs[ah].peer as usize].path)
+    }
+
     /// Takes a datagram: 40 bytes of GRH first, then the payload.
     pub(crate) fn handle_ud(&mut self, s: &Shared, qi: usize, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
         let qp = &mut self.qps[qi];
@@ -131,16 +144,16 @@ impl Transport {
         if payload.len() > self.config.max_mtu as usize
             || qp.resp.fence_len as usize >= crate::verbs::objects::MAX_FENCES - 1
         {
-            return self.drop_message(s, qi);
+            return self.drop_message(qi);
         }
         if !self.take_recv(s, qi) {
-            return self.drop_message(s, qi);
+            return self.drop_message(qi);
         }
         let qp = &mut self.qps[qi];
         let bytes = GRH_LEN + payload.len();
         if bytes as u64 > u64::from(qp.resp.recv.length) {
             // Too long for the buffer: dropped; the buffer serves the next datagram.
-            return self.drop_message(s, qi);
+            return self.drop_message(qi);
         }
         let mut grh = [0u8; GRH_LEN];
         // UDP header 8, BTH 12, DETH 8, ICRC 4, ImmDt; the payload with its padding.
@@ -183,7 +196,7 @@ impl Transport {
                     }
                 }
             }
-            Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(s, qi),
+            Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(qi),
             Err(Stop::Error(code, lkey, addr)) => {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_recv(s, qi, wc_status::LOC_PROT_ERR);

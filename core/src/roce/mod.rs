@@ -5,11 +5,12 @@
 //! in [`Transport`] stands for.
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
-//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `queues` (completions, flush,
+//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `congestion` (marks, notifications), `queues` (completions, flush,
 //! states).
 
 mod answers;
 mod completer;
+mod congestion;
 mod datagram;
 pub mod peer;
 mod queues;
@@ -23,9 +24,9 @@ use crate::bitmap::Bitmap;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::mem::{Access, Providers, Regions, Token};
-use crate::roce::peer::Peer;
+use crate::roce::peer::{Path, Peer};
 use crate::verbs::cause::{Cause, CauseCode};
-use crate::verbs::objects::{Ah, Cq, Hold, Pd, Qp, Srq, NONE};
+use crate::verbs::objects::{Ah, Cq, Hold, Pd, Qp, Srq};
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::verbs::types::{qp_state, qp_type};
 use crate::wheel::Wheel;
@@ -46,7 +47,7 @@ pub enum Sent {
     Idle,
     /// The burst is full; the QP has more.
     Full,
-    /// What the QP sends next travels on the other path (loopback, or the port).
+    /// What the QP sends next travels on the other path (another link, loopback, or the port).
     OtherPath,
 }
 
@@ -55,8 +56,30 @@ pub enum Sent {
 pub struct Origin {
     /// The sender's GID.
     pub gid: [u8; 16],
-    /// It came from this engine itself.
-    pub loopback: bool,
+    /// How it came.
+    pub path: Path,
+}
+
+/// Which QP owes an ACK for what another of its engine has just handed to it. The sender's next look is a few
+/// instructions away, so the ACK need not go through the queue of those that have something to send.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalAck(Option<usize>);
+
+impl LocalAck {
+    /// This QP owes one. An earlier one gets its turn by `ready`.
+    #[inline]
+    fn owe(&mut self, qi: usize, ready: &mut Bitmap) {
+        match self.0.replace(qi) {
+            Some(earlier) if earlier != qi => ready.set(earlier),
+            _ => {}
+        }
+    }
+
+    /// Who owes one.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<usize> {
+        self.0.take()
+    }
 }
 
 /// All state of the transport.
@@ -97,12 +120,18 @@ pub struct Transport {
     pub ack_pending: Bitmap,
     /// When the first of them must leave; `u64::MAX` = none.
     pub ack_flush_at: u64,
+    /// The QP that owes an ACK to another of this engine.
+    pub local_ack: LocalAck,
     /// QPs that wait for slow memory.
     pub mem_wait: Bitmap,
     /// QPs that wait for room in a CQ.
     pub cq_wait: Bitmap,
+    /// CQs that they wait for.
+    pub full_cqs: Bitmap,
     /// QPs that wait for a window to open.
     pub win_wait: Bitmap,
+    /// QPs that owe their peer a congestion notification; `ready` as well.
+    pub cnp_owed: Bitmap,
     /// One timer per QP.
     pub wheel: Wheel,
     /// Events of the whole device.
@@ -144,13 +173,7 @@ impl Transport {
             _ => Class::Ud,
         };
         if run.class == Class::Cnp && qp.kind != qp_type::UD {
-            self.counters.cnp_rcvd += 1;
-            qp.counters.cnp_rcvd += 1;
-            let peer = qp.peer as usize;
-            if let Some(p) = self.peers.get_mut(peer) {
-                peer::FlowControl::on_congestion(&mut p.tx, now);
-            }
-            return;
+            return self.handle_cnp(qi, now, from);
         }
         if run.class != class {
             self.refuse(qi);
@@ -161,9 +184,10 @@ impl Transport {
             self.refuse(qi);
             return;
         }
-        if qp.kind != qp_type::UD {
+        // What comes from this engine itself names no address that could be another's.
+        if qp.kind != qp_type::UD && !(qp.loopback && from.path == Path::Loopback) {
             let peer = &self.peers[qp.peer as usize];
-            if peer.addr.gid != from.gid || peer.loopback != from.loopback {
+            if peer.addr.gid != from.gid || !peer.path.answers(from.path) {
                 self.refuse(qi);
                 return;
             }
@@ -183,11 +207,12 @@ impl Transport {
 
     /// A QP that has failed its peer says so again when the peer asks again: the NAK may have been lost. False: it is no
     /// such QP, or nobody that it answers.
+    #[cold]
     fn repeat_nak(&mut self, qi: usize, from: &Origin, run: &Run) -> bool {
         let qp = &mut self.qps[qi];
         let Some(syndrome) = qp.resp.fatal_nak else { return false };
         let Some(peer) = self.peers.get(qp.peer as usize) else { return false };
-        let ours = peer.addr.gid == from.gid && peer.loopback == from.loopback && run.pkey & 0x7fff == 0x7fff;
+        let ours = peer.addr.gid == from.gid && peer.path.answers(from.path) && run.pkey & 0x7fff == 0x7fff;
         if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
             return false;
         }
@@ -203,6 +228,7 @@ impl Transport {
     }
 
     /// Owes the peer a NAK that ends the connection at a PSN.
+    #[cold]
     pub(crate) fn owe_fatal_nak(&mut self, qi: usize, code: crate::wire::NakCode, psn: crate::wire::Psn) {
         let syndrome = crate::wire::Syndrome::Nak(code).byte();
         let resp = &mut self.qps[qi].resp;
@@ -212,12 +238,14 @@ impl Transport {
         self.ready.set(qi);
     }
 
+    #[cold]
     fn refuse(&mut self, qi: usize) {
         self.counters.rcvd_refused += 1;
         self.qps[qi].counters.rcvd_refused += 1;
     }
 
     /// Notes a cause on a QP and on the device.
+    #[cold]
     pub fn note(&mut self, qi: usize, now: u64, code: CauseCode, status: u32, arg0: u64, arg1: u64) {
         let qp = &self.qps[qi];
         let peer = self.peers.get(qp.peer as usize).map_or([0; 16], |p| p.addr.gid);
@@ -269,12 +297,17 @@ impl Transport {
 
     /// Runs the timer of a QP that the wheel gave back.
     pub fn on_timer(&mut self, s: &Shared, qi: usize, now: u64) {
+        self.qps[qi].req.armed_at = 0;
         match self.qps[qi].req.hold {
             Hold::Rnr(at) | Hold::Rate(at) if at <= now => {
                 self.qps[qi].req.hold = Hold::None;
                 self.ready.set(qi);
             }
             _ => {}
+        }
+        if self.qps[qi].resp.job_len > 0 {
+            // An answer that waited for its rate.
+            self.ready.set(qi);
         }
         let req = &mut self.qps[qi].req;
         if req.probe_at != 0 && req.probe_at <= now {
@@ -292,23 +325,25 @@ impl Transport {
 
     /// Makes sure that the wheel wakes the QP for its earliest deadline. An armed timer that is too
     /// early is left alone: it fires, finds nothing due and is armed again.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arm(&mut self, qi: usize) {
-        let req = &self.qps[qi].req;
-        let mut at = if req.ack_deadline == 0 { u64::MAX } else { req.ack_deadline };
-        if req.ack_deadline != 0 && req.probe_at != 0 {
-            at = at.min(req.probe_at);
-        }
-        if let Hold::Rnr(t) | Hold::Rate(t) = req.hold {
-            at = at.min(t);
-        }
-        if at != u64::MAX && self.wheel.deadline(qi).is_none_or(|armed| armed > at) {
+        let at = self.qps[qi].req.next_deadline();
+        self.wake_at(qi, at);
+    }
+
+    /// The QP's timer runs at this time at the latest; `u64::MAX`: it need not.
+    #[inline(always)]
+    pub(crate) fn wake_at(&mut self, qi: usize, at: u64) {
+        let req = &mut self.qps[qi].req;
+        // The wheel's own answer to the same question takes another two cache lines.
+        if at != u64::MAX && (req.armed_at == 0 || req.armed_at > at) {
+            req.armed_at = at;
             self.wheel.arm(qi, at);
         }
     }
 
     /// Wakes QPs that waited for a window to open.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wake_windows(&mut self) {
         if self.win_wait.is_empty() {
             return;
@@ -321,24 +356,21 @@ impl Transport {
         }
     }
 
-    /// Whether the QP's packets stay inside this engine. UD decides per message.
+    /// How what a QP sends next will travel.
     #[inline]
-    pub(crate) fn is_loopback(&self, qi: usize) -> bool {
-        let peer = self.qps[qi].peer;
-        peer != NONE && self.peers[peer as usize].loopback
+    pub(crate) fn next_path(&self, s: &Shared, qi: usize) -> Option<Path> {
+        let qp = &self.qps[qi];
+        if qp.kind == qp_type::UD {
+            return self.next_datagram_path(s, qi);
+        }
+        self.peers.get(qp.peer as usize).map(|p| p.path)
     }
 
     /// Marks a QP that waits for slow memory.
+    #[cold]
     pub(crate) fn hold_for_memory(&mut self, qi: usize, provider: u32, token: Token) {
         self.qps[qi].req.hold = Hold::Memory(provider as u8, token);
         self.mem_wait.set(qi);
-    }
-
-    /// Whether a QP is in a state that sends anything at all.
-    #[inline]
-    pub(crate) fn may_transmit(&self, qi: usize) -> bool {
-        let qp = &self.qps[qi];
-        qp.live && qp.state != qp_state::RESET && qp.state != qp_state::INIT
     }
 }
 

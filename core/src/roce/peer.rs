@@ -31,18 +31,45 @@ impl PeerAddr {
     }
 }
 
+/// How packets to a peer travel. Chosen when the peer's record is made, and never changed but to [`Path::Lost`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Path {
+    /// As packets through the port.
+    #[default]
+    Port,
+    /// It is this engine itself: as runs, at once.
+    Loopback,
+    /// As runs over a link to another process of this host; the number is the device's own.
+    Link(u16),
+    /// The link is gone; nothing will travel any more.
+    Lost,
+}
+
+impl Path {
+    /// Whether what came by `arrived` may be from a peer that is reached by this path. Links go one way each, so
+    /// their numbers say nothing; the sender's address was checked when the link was made.
+    #[inline]
+    pub fn answers(self, arrived: Path) -> bool {
+        match (self, arrived) {
+            (Path::Link(_), Path::Link(_)) => true,
+            (a, b) => a == b,
+        }
+    }
+}
+
 /// What a packet costs beyond its payload in the receiver's socket buffer: headers and the kernel's
 /// bookkeeping of a small datagram.
 pub const PACKET_COST: u32 = 256;
 
-/// A law of congestion control: how many bytes may be unacknowledged.
+/// A law of congestion control: how many bytes may leave, or be unacknowledged.
 ///
-/// All QPs to one address share one. The engine asks before it sends, and tells what happened.
+/// Two laws stand one behind the other: a [`Window`] that all QPs to one address share, and a rate for each QP that was
+/// told of congestion ([`crate::dcqcn`]). The engine asks before it sends, and tells what happened.
 pub trait FlowControl {
     /// Bytes that may be sent now; 0 = closed.
-    fn available(&self) -> u32;
+    fn available(&mut self, now_ns: u64) -> u32;
     /// These bytes left.
-    fn on_sent(&mut self, bytes: u32);
+    fn on_sent(&mut self, now_ns: u64, bytes: u32);
     /// These bytes were acknowledged.
     fn on_acked(&mut self, bytes: u32);
     /// These bytes no longer count: they will be sent again, or their QP ended.
@@ -51,8 +78,9 @@ pub trait FlowControl {
     fn on_loss(&mut self, now_ns: u64);
     /// Nothing came back in time.
     fn on_timeout(&mut self, now_ns: u64);
-    /// The peer reports congestion marks (CNP).
-    fn on_congestion(&mut self, now_ns: u64);
+    /// The peer reports congestion marks (CNP); the link carries `line_bps` bytes per second. False: an echo of a report that
+    /// was answered already.
+    fn on_congestion(&mut self, now_ns: u64, line_bps: u64) -> bool;
 }
 
 /// Additive increase, multiplicative decrease, in bytes.
@@ -87,37 +115,9 @@ impl Window {
     pub fn size(&self) -> u32 {
         self.size
     }
-    fn cut(&mut self, now_ns: u64, to: u32) {
-        if now_ns.saturating_sub(self.cut_ns) < CUT_INTERVAL_NS && self.cut_ns != 0 {
-            return;
-        }
-        self.cut_ns = now_ns;
-        self.threshold = (self.size / 2).max(WINDOW_MIN);
-        self.size = to.max(WINDOW_MIN);
-        self.growth = 0;
-    }
-}
-
-impl FlowControl for Window {
-    #[inline]
-    fn available(&self) -> u32 {
-        // One packet may always be on its way: a window never locks up.
-        if self.inflight == 0 {
-            return self.size.max(1);
-        }
-        self.size.saturating_sub(self.inflight)
-    }
-    #[inline]
-    fn on_sent(&mut self, bytes: u32) {
-        self.inflight = self.inflight.saturating_add(bytes);
-    }
-    #[inline]
-    fn on_acked(&mut self, bytes: u32) {
-        let was_full = self.inflight.saturating_mul(2) >= self.size;
-        self.inflight = self.inflight.saturating_sub(bytes);
-        if self.size >= self.max || !was_full {
-            return;
-        }
+    /// These bytes of a window in full use were acknowledged.
+    #[inline(never)]
+    fn grow(&mut self, bytes: u32) {
         if self.size < self.threshold {
             self.size = self.size.saturating_add(bytes).min(self.max);
         } else {
@@ -127,6 +127,39 @@ impl FlowControl for Window {
                 self.growth -= self.size;
                 self.size = self.size.saturating_add(4096 + PACKET_COST).min(self.max);
             }
+        }
+    }
+    fn cut(&mut self, now_ns: u64, to: u32) -> bool {
+        if now_ns.saturating_sub(self.cut_ns) < CUT_INTERVAL_NS && self.cut_ns != 0 {
+            return false;
+        }
+        self.cut_ns = now_ns;
+        self.threshold = (self.size / 2).max(WINDOW_MIN);
+        self.size = to.max(WINDOW_MIN);
+        self.growth = 0;
+        true
+    }
+}
+
+impl FlowControl for Window {
+    #[inline(always)]
+    fn available(&mut self, _now_ns: u64) -> u32 {
+        // One packet may always be on its way: a window never locks up.
+        if self.inflight == 0 {
+            return self.size.max(1);
+        }
+        self.size.saturating_sub(self.inflight)
+    }
+    #[inline(always)]
+    fn on_sent(&mut self, _now_ns: u64, bytes: u32) {
+        self.inflight = self.inflight.saturating_add(bytes);
+    }
+    #[inline(always)]
+    fn on_acked(&mut self, bytes: u32) {
+        let was_full = self.inflight.saturating_mul(2) >= self.size;
+        self.inflight = self.inflight.saturating_sub(bytes);
+        if was_full && self.size < self.max {
+            self.grow(bytes);
         }
     }
     #[inline]
@@ -139,8 +172,8 @@ impl FlowControl for Window {
     fn on_timeout(&mut self, now_ns: u64) {
         self.cut(now_ns, WINDOW_MIN);
     }
-    fn on_congestion(&mut self, now_ns: u64) {
-        self.cut(now_ns, self.size / 2);
+    fn on_congestion(&mut self, now_ns: u64, _line_bps: u64) -> bool {
+        self.cut(now_ns, self.size / 2)
     }
 }
 
@@ -151,8 +184,8 @@ pub struct Peer {
     pub refs: u32,
     /// The address.
     pub addr: PeerAddr,
-    /// It is this engine itself.
-    pub loopback: bool,
+    /// How packets to it travel.
+    pub path: Path,
     /// Segments that one burst to it may have (1 where the link refuses segmentation offload).
     pub max_seg: u16,
     /// For the ICRC of what is sent.
@@ -169,7 +202,7 @@ impl Peer {
         Peer {
             refs: 0,
             addr: PeerAddr::default(),
-            loopback: false,
+            path: Path::Port,
             max_seg: u16::MAX,
             flow: Flow::v4([0; 4], [0; 4], 0, 0),
             tx: Window::default(),
@@ -187,7 +220,10 @@ mod tests {
         let mut w = Window::new(128 << 10);
         for step in 0..10_000u64 {
             match step % 7 {
-                0..=3 if w.available() > 0 => w.on_sent(w.available().min(4352)),
+                0..=3 if w.available(0) > 0 => {
+                    let room = w.available(0);
+                    w.on_sent(0, room.min(4352));
+                }
                 4 => w.on_acked(4352),
                 5 if step % 35 == 5 => w.on_loss(step * 60_000),
                 _ if step % 91 == 6 => w.on_timeout(step * 60_000),
@@ -195,7 +231,7 @@ mod tests {
             }
             assert!(w.size() >= WINDOW_MIN && w.size() <= 128 << 10);
             if w.inflight() == 0 {
-                assert!(w.available() > 0);
+                assert!(w.available(0) > 0);
             }
         }
     }
@@ -204,12 +240,12 @@ mod tests {
     fn a_full_window_is_closed_until_something_is_acknowledged() {
         let mut w = Window::new(128 << 10);
         let size = w.size();
-        w.on_sent(size - 100);
-        assert_eq!(w.available(), 100);
-        w.on_sent(100);
-        assert_eq!(w.available(), 0);
+        w.on_sent(0, size - 100);
+        assert_eq!(w.available(0), 100);
+        w.on_sent(0, 100);
+        assert_eq!(w.available(0), 0);
         w.on_acked(4352);
-        assert!(w.available() >= 4352);
+        assert!(w.available(0) >= 4352);
     }
 
     #[test]

@@ -4,10 +4,12 @@ use core::sync::atomic::Ordering;
 
 use super::peer::FlowControl;
 use super::Transport;
+use crate::counters::Counters;
 use crate::device::async_event;
 use crate::mem::Access;
+use crate::ring::EngineProducer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Fence, Hold, Incoming, MAX_FENCES, NONE};
+use crate::verbs::objects::{Armed, Cq, Fence, Hold, Incoming, Qp, MAX_FENCES, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::verbs::wqe::SendWqe;
@@ -26,6 +28,56 @@ fn wc_opcode_of(opcode: u16) -> u32 {
     }
 }
 
+/// The completion of a send request.
+#[inline]
+fn send_wc(qp: &Qp, wqe: &SendWqe, status: u32) -> Wc {
+    let code = wc_opcode_of(wqe.opcode);
+    let carries = matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
+    Wc {
+        wr_id: wqe.wr_id,
+        status,
+        opcode: code,
+        vendor_err: match status {
+            wc_status::SUCCESS => 0,
+            wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
+            _ => qp.cause.code,
+        },
+        byte_len: if carries { wqe.length as u32 } else { 0 },
+        qp_num: qp.qpn,
+        ..Wc::default()
+    }
+}
+
+/// Counts a request that has ended well.
+#[inline]
+fn count_done(counters: [&mut Counters; 2], wqe: &SendWqe) {
+    let code = wc_opcode_of(wqe.opcode);
+    for c in counters {
+        match code {
+            wc_opcode::SEND => c.rdma_sends += 1,
+            wc_opcode::RDMA_WRITE => c.rdma_writes += 1,
+            wc_opcode::RDMA_READ => c.rdma_reads += 1,
+            wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => c.rdma_atomics += 1,
+            _ => return,
+        }
+        c.request_bytes = c.request_bytes.wrapping_add(wqe.length);
+    }
+}
+
+/// [`Transport::push_cqe`] into a CQ that the caller has at hand, and its ring.
+#[inline(always)]
+fn push_to(s: &Shared, ring: &mut EngineProducer<'_, Wc>, cq: &mut Cq, index: u32, wc: Wc, solicited: bool) {
+    let pushed = ring.push(wc);
+    debug_assert!(pushed.is_ok(), "room was checked or reserved");
+    if cq.armed == Armed::No {
+        return;
+    }
+    if cq.armed == Armed::Any || solicited || wc.status != wc_status::SUCCESS {
+        cq.armed = Armed::No;
+        s.raise_cq(index as usize);
+    }
+}
+
 impl Transport {
     /// Free entries of a CQ that nobody was promised.
     #[inline]
@@ -36,30 +88,52 @@ impl Transport {
     /// Pushes a completion for which there is room, and raises the CQ if it is armed for it.
     #[inline]
     pub(crate) fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
-        let pushed = s.cq(cq as usize, &self.key).push(wc);
-        debug_assert!(pushed.is_ok(), "room was checked or reserved");
-        let shared = &s.cqs[cq as usize];
-        // Pairs with the fence in `Engine::arm_cq`: either the program's poll after arming sees the
-        // completion, or this load sees the arming.
-        core::sync::atomic::fence(Ordering::SeqCst);
-        let armed = shared.armed.load(Ordering::Relaxed);
-        if armed == 2 || armed == 1 && (solicited || wc.status != wc_status::SUCCESS) {
-            shared.armed.store(0, Ordering::Relaxed);
-            s.raise_cq(cq as usize);
-        }
+        let mut ring = s.cq(cq as usize, &self.key);
+        push_to(s, &mut ring, &mut self.cqs[cq as usize], cq, wc, solicited);
     }
 
     /// Notes that a QP waits for room in a CQ.
+    #[inline(never)]
     fn starve(&mut self, s: &Shared, qi: usize, cq: u32) {
         self.counters.cq_full += 1;
         self.qps[qi].counters.cq_full += 1;
         self.cq_wait.set(qi);
-        s.cqs[cq as usize].starved.store(true, Ordering::SeqCst);
-        // The program may have polled between our look and the flag.
-        if self.cq_room(s, cq) > 0 {
-            s.room.store(true, Ordering::SeqCst);
-        } else if s.cq(cq as usize, &self.key).free() > 0 {
-            self.take_promise_back(s, cq);
+        self.full_cqs.set(cq as usize);
+        let free = s.cq(cq as usize, &self.key).free();
+        self.cqs[cq as usize].seen_free = free;
+        if free > 0 {
+            self.take_promise_back(cq);
+        }
+    }
+
+    /// Whether a CQ has room that it did not have when a QP began to wait for it.
+    fn has_room_again(&self, s: &Shared, cq: usize) -> bool {
+        let free = s.cq(cq, &self.key).free();
+        free > self.cqs[cq].reserved || free > self.cqs[cq].seen_free
+    }
+
+    /// The first CQ at or after an index that QPs wait for and that has room again.
+    pub(crate) fn next_with_room(&self, s: &Shared, from: usize) -> Option<usize> {
+        let mut at = from;
+        while let Some(cq) = self.full_cqs.next_from(at).filter(|&cq| cq >= at) {
+            if self.has_room_again(s, cq) {
+                return Some(cq);
+            }
+            at = cq + 1;
+        }
+        None
+    }
+
+    /// Goes on with what waited for room in CQs that the program has polled since. The engine looks, every round and
+    /// only where somebody waits, so that a poll has nothing to tell: it would take a fence each time.
+    pub(crate) fn look_for_room(&mut self, s: &Shared, now: u64) {
+        let mut at = 0;
+        while let Some(cq) = self.next_with_room(s, at) {
+            self.full_cqs.clear(cq);
+            at = cq + 1;
+        }
+        if at > 0 {
+            self.retry_full(s, now);
         }
     }
 
@@ -67,7 +141,7 @@ impl Transport {
     /// messages may be the very one that it would tell the program about, so a promise is taken back: the
     /// last packet of that message asks for an entry anew.
     #[cold]
-    fn take_promise_back(&mut self, s: &Shared, cq: u32) {
+    fn take_promise_back(&mut self, cq: u32) {
         let holds = |t: &Self, qi: usize| {
             t.qps
                 .get(qi)
@@ -76,26 +150,21 @@ impl Transport {
         let holder = self.cqs[cq as usize].holder as usize;
         let found = if holds(self, holder) { Some(holder) } else { (0..self.qps.len()).find(|&qi| holds(self, qi)) };
         if let Some(qi) = found {
-            self.release_cqe(s, qi);
+            self.release_cqe(qi);
         }
     }
 
     /// Completes, in order, what has ended. True: something waits for slow memory.
     #[inline]
     pub(crate) fn complete(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
-        if matches!(self.qps[qi].state, qp_state::ERR | qp_state::SQE) {
-            // What is left there flushes.
-            return false;
-        }
+        let mut sq = s.sq(qi, &self.key);
         loop {
-            let sq = s.sq(qi, &self.key);
             let qp = &mut self.qps[qi];
             let una = qp.req.una;
-            if una == sq.head().wrapping_add(sq.len()) {
-                return false;
-            }
+            // Behind the last request of the queue nothing is done: what was there before it was released.
             let ws = *qp.wqe(una);
-            if !ws.done {
+            if !ws.done || matches!(qp.state, qp_state::ERR | qp_state::SQE) {
+                // What is left in those states flushes.
                 return false;
             }
             if ws.placing {
@@ -114,26 +183,30 @@ impl Transport {
                     Access::Ready => qp.wqe(una).placing = false,
                 }
             }
-            let wqe = *sq.at(una).header();
+            let slot = sq.at(una);
+            let wqe = slot.header();
             let status = u32::from(ws.status);
             if status != wc_status::SUCCESS || wqe.is_signaled() {
-                let cq = qp.scq;
-                if self.cq_room(s, cq) == 0 {
-                    self.starve(s, qi, cq);
+                let index = qp.scq;
+                let mut ring = s.cq(index as usize, &self.key);
+                let cq = &mut self.cqs[index as usize];
+                if ring.free() <= cq.reserved {
+                    self.starve(s, qi, index);
                     return false;
                 }
-                let wc = self.send_wc(qi, &wqe, status);
-                self.push_cqe(s, cq, wc, false);
+                push_to(s, &mut ring, cq, index, send_wc(qp, wqe, status), false);
             }
-            let qp = &mut self.qps[qi];
+            if status == wc_status::SUCCESS {
+                count_done([&mut self.counters, &mut qp.counters], wqe);
+            }
             *qp.wqe(una) = Default::default();
             qp.req.una = una.wrapping_add(1);
-            let mut sq = s.sq(qi, &self.key);
             sq.release(1);
             if status == wc_status::SUCCESS {
-                self.count_done(qi, &wqe);
-            } else if qp.state != qp_state::ERR && qp.state != qp_state::SQE {
-                let qp = &mut self.qps[qi];
+                if qp.req.una == sq.end() {
+                    return false;
+                }
+            } else {
                 qp.req.broken = true;
                 // What failed counts as dealt with: the flush begins behind it.
                 if (qp.req.acked.wrapping_sub(qp.req.una) as i32) < 0 {
@@ -153,41 +226,8 @@ impl Transport {
         }
     }
 
-    fn send_wc(&self, qi: usize, wqe: &SendWqe, status: u32) -> Wc {
-        let qp = &self.qps[qi];
-        let code = wc_opcode_of(wqe.opcode);
-        let carries = matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
-        Wc {
-            wr_id: wqe.wr_id,
-            status,
-            opcode: code,
-            vendor_err: match status {
-                wc_status::SUCCESS => 0,
-                wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
-                _ => qp.cause.code,
-            },
-            byte_len: if carries { wqe.length as u32 } else { 0 },
-            qp_num: qp.qpn,
-            ..Wc::default()
-        }
-    }
-
-    fn count_done(&mut self, qi: usize, wqe: &SendWqe) {
-        let add = |c: &mut crate::counters::Counters| {
-            match wc_opcode_of(wqe.opcode) {
-                wc_opcode::SEND => c.rdma_sends += 1,
-                wc_opcode::RDMA_WRITE => c.rdma_writes += 1,
-                wc_opcode::RDMA_READ => c.rdma_reads += 1,
-                wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => c.rdma_atomics += 1,
-                _ => return,
-            }
-            c.request_bytes = c.request_bytes.wrapping_add(wqe.length);
-        };
-        add(&mut self.counters);
-        add(&mut self.qps[qi].counters);
-    }
-
     /// Ends the WQE at a ring index with an error, in its turn. Nothing after it is sent.
+    #[inline(never)]
     pub(crate) fn fail_wqe(&mut self, s: &Shared, qi: usize, now: u64, index: u32, status: u32) {
         let qp = &mut self.qps[qi];
         let ws = qp.wqe(index);
@@ -217,6 +257,10 @@ impl Transport {
             }
             qp.req.acked = qp.req.acked.wrapping_add(1);
         }
+        if qp.req.drain_event {
+            // Local operations behind the answer that has just come may have been all that was left.
+            self.check_drained(s, qi);
+        }
     }
 
     /// The requester's part of the window is given back: nothing of it is on its way any more.
@@ -236,6 +280,7 @@ impl Transport {
     }
 
     /// To ERR: both queues flush.
+    #[inline(never)]
     pub(crate) fn enter_error(&mut self, s: &Shared, qi: usize) {
         if self.qps[qi].state == qp_state::ERR {
             return;
@@ -247,6 +292,7 @@ impl Transport {
     }
 
     /// To SQE (UC, UD): the send queue flushes, the receive queue lives on.
+    #[inline(never)]
     fn enter_sqe(&mut self, s: &Shared, qi: usize) {
         self.set_state(s, qi, qp_state::SQE);
         self.forget_inflight(qi);
@@ -268,9 +314,11 @@ impl Transport {
         let fatal = |n: &u8| matches!(Syndrome::parse(*n), Syndrome::Nak(code) if code != NakCode::Psn);
         qp.resp.nak_owed = qp.resp.nak_owed.filter(fatal);
         qp.resp.placing = None;
+        qp.req.armed_at = 0;
         self.wheel.cancel(qi);
         self.win_wait.clear(qi);
         self.ack_pending.clear(qi);
+        self.cnp_owed.clear(qi);
     }
 
     /// Writes the state and its snapshot.
@@ -281,11 +329,13 @@ impl Transport {
     }
 
     /// Flushes both queues as far as the CQs have room; the rest follows when they have.
+    #[inline(never)]
     pub(crate) fn flush(&mut self, s: &Shared, qi: usize) {
         self.flush_sq(s, qi);
         self.flush_rq(s, qi);
     }
 
+    #[inline(never)]
     pub(crate) fn flush_sq(&mut self, s: &Shared, qi: usize) {
         loop {
             let sq = s.sq(qi, &self.key);
@@ -308,7 +358,7 @@ impl Transport {
                     self.starve(s, qi, cq);
                     return;
                 }
-                let wc = self.send_wc(qi, &wqe, status);
+                let wc = send_wc(&self.qps[qi], &wqe, status);
                 self.push_cqe(s, cq, wc, false);
             }
             let qp = &mut self.qps[qi];
@@ -323,16 +373,7 @@ impl Transport {
     }
 
     fn flush_rq(&mut self, s: &Shared, qi: usize) {
-        // Messages that had ended but wait for slow memory: their bytes may still land, so they are
-        // reported as flushed; their CQEs are reserved.
-        while self.qps[qi].resp.fence_len > 0 {
-            let fence = self.pop_fence(qi);
-            if let Some(mut wc) = fence.wc {
-                wc.status = wc_status::WR_FLUSH_ERR;
-                wc.vendor_err = CauseCode::Flushed as u32;
-                self.push_reserved(s, qi, wc, false);
-            }
-        }
+        self.flush_fences(s, qi);
         if self.qps[qi].resp.recv.taken {
             if !self.take_recv(s, qi) {
                 let rcq = self.qps[qi].rcq;
@@ -443,21 +484,19 @@ impl Transport {
     }
 
     /// Gives back the CQE of a receive whose message was dropped; the receive itself serves the next one.
-    pub(crate) fn release_cqe(&mut self, s: &Shared, qi: usize) {
+    #[inline(never)]
+    pub(crate) fn release_cqe(&mut self, qi: usize) {
         let qp = &mut self.qps[qi];
         if core::mem::take(&mut qp.resp.recv.reserved) {
             let rcq = qp.rcq;
-            self.unreserve(s, rcq, 1);
+            self.unreserve(rcq, 1);
         }
     }
 
     /// Entries of a CQ that were promised will not be used; who waits for room may look again.
-    pub(crate) fn unreserve(&mut self, s: &Shared, cq: u32, n: u32) {
+    pub(crate) fn unreserve(&mut self, cq: u32, n: u32) {
         let c = &mut self.cqs[cq as usize];
         c.reserved = c.reserved.saturating_sub(n);
-        if n > 0 && s.cqs[cq as usize].starved.load(Ordering::Relaxed) {
-            s.room.store(true, Ordering::SeqCst);
-        }
     }
 
     /// Pushes a completion into the entry that `take_recv` reserved.
@@ -490,8 +529,22 @@ impl Transport {
         }
     }
 
-    /// Ends the receive in use at once, with an error.
+    /// Ends messages that were over but wait for slow memory: their bytes may still land, so they are reported as
+    /// flushed. Their CQEs are reserved.
+    fn flush_fences(&mut self, s: &Shared, qi: usize) {
+        while self.qps[qi].resp.fence_len > 0 {
+            let fence = self.pop_fence(qi);
+            if let Some(mut wc) = fence.wc {
+                wc.status = wc_status::WR_FLUSH_ERR;
+                wc.vendor_err = CauseCode::Flushed as u32;
+                self.push_reserved(s, qi, wc, false);
+            }
+        }
+    }
+
+    /// Ends the receive in use with an error, behind those that came before it. The caller ends the QP.
     pub(crate) fn fail_recv(&mut self, s: &Shared, qi: usize, status: u32) {
+        self.flush_fences(s, qi);
         let wc = self.recv_wc(qi, status, 0, 0, 0);
         self.push_reserved(s, qi, wc, false);
     }
@@ -560,6 +613,7 @@ impl Transport {
     }
 
     /// SQD: tells the program once everything that had begun has ended.
+    #[cold]
     pub(crate) fn check_drained(&mut self, s: &Shared, qi: usize) {
         let req = &mut self.qps[qi].req;
         if req.drain_event && req.acked == req.next && req.cur_pkt == 0 {

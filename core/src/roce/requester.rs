@@ -1,15 +1,15 @@
 //! The requester: send queue to packets, and again after a loss.
 
-use super::peer::{FlowControl, PACKET_COST};
+use super::peer::{FlowControl, Path, PACKET_COST};
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Sent, Transport, READ_PIECE};
 use crate::mem::{Access, KeyError, Providers, Regions};
-use crate::ring::SlotRef;
+use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Hold, Qp, WqeState, NONE};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_type, wc_status, wr_opcode, Sge};
+use crate::verbs::types::{qp_state, qp_type, wc_status, wr_opcode, Sge};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Class, Kind, Psn};
 
@@ -18,6 +18,13 @@ const PSN_WINDOW: u32 = (1 << 23) - 1;
 
 /// Silence after which the newest packet is sent once more; doubles until the peer answers.
 pub(crate) const PROBE_NS: u64 = 1_000_000;
+
+/// Requests of one QP under way from which on further ones may wait for company: a datagram costs a microsecond,
+/// whatever it holds, and with so much under way nobody waits for the next one alone.
+const DEEP: u32 = 8;
+
+/// Requests that wait for company at most; two such groups fill a send queue of the usual size.
+const GROUP: u32 = 16;
 
 /// What stopped a copy between packets and the program's memory.
 #[derive(Clone, Copy, Debug)]
@@ -127,20 +134,34 @@ pub(crate) fn gather(
 }
 
 impl Transport {
+    /// Whether what was just posted may wait for the next post or poll, so that several requests leave as one burst:
+    /// enough is under way, whose ACKs bring the program or the helper back here, and not much waits already.
+    #[inline]
+    pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
+        let qp = &self.qps[qi];
+        if qp.req.next.wrapping_sub(qp.req.acked) < DEEP || qp.kind != qp_type::RC || qp.state != qp_state::RTS {
+            return false;
+        }
+        let sq = s.sq(qi, &self.key);
+        let waiting = sq.head().wrapping_add(sq.len()).wrapping_sub(qp.req.next);
+        waiting < GROUP && self.next_path(s, qi) == Some(Path::Port)
+    }
+
     /// Puts what a QP has to send into `tx`: answers first, then requests, an owed ACK last.
     #[inline]
     pub fn transmit(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
-        if !self.may_transmit(qi) {
+        let qp = &mut self.qps[qi];
+        if !qp.may_transmit() {
             return Sent::Idle;
         }
-        let qp = &self.qps[qi];
         if qp.kind == qp_type::UD {
             return self.transmit_ud(s, qi, tx, now);
         }
         let peer = qp.peer;
-        let Some(p) = self.peers.get(peer as usize) else { return Sent::Idle };
-        if p.loopback != (tx.framing() == super::txbuf::Framing::Records) {
-            return Sent::OtherPath;
+        let Some(p) = self.peers.get_mut(peer as usize) else { return Sent::Idle };
+        if p.path != tx.path() {
+            // Whoever lost its path fails, and has nothing to say.
+            return if p.path == Path::Lost { Sent::Idle } else { Sent::OtherPath };
         }
         if !tx.aim(peer, &p.flow, p.max_seg) {
             return Sent::Full;
@@ -148,11 +169,13 @@ impl Transport {
         if qp.resp.job_len > 0 && self.transmit_answers(s, qi, tx, now) == Sent::Full {
             return Sent::Full;
         }
-        if self.qps[qi].can_send() {
+        let sq = s.sq(qi, &self.key);
+        let qp = &mut self.qps[qi];
+        if qp.can_send() && qp.req.next != sq.end() {
             loop {
-                match self.transmit_request(s, qi, tx, now) {
+                match self.transmit_request(s, qi, &sq, tx, now) {
                     Step::Sent => {}
-                    Step::Idle => break,
+                    Step::Last | Step::Idle => break,
                     Step::Full => {
                         self.transmit_ack(qi, tx);
                         return Sent::Full;
@@ -160,9 +183,13 @@ impl Transport {
                 }
             }
             self.arm(qi);
-            if self.qps[qi].req.probe && !self.transmit_probe(s, qi, tx) {
-                return Sent::Full;
-            }
+        }
+        let qp = &mut self.qps[qi];
+        if !qp.req.probe && !qp.resp.owes_answer() {
+            return Sent::Idle;
+        }
+        if qp.req.probe && qp.can_send() && !self.transmit_probe(s, qi, tx) {
+            return Sent::Full;
         }
         if self.transmit_ack(qi, tx) {
             Sent::Idle
@@ -173,9 +200,15 @@ impl Transport {
 
     /// Sends the next piece of the send queue, or says why not.
     #[inline]
-    fn transmit_request(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Step {
-        let sq = s.sq(qi, &self.key);
-        let tail = sq.head().wrapping_add(sq.len());
+    fn transmit_request(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        sq: &EngineConsumer<'_, SendWqe>,
+        tx: &mut TxBuf<'_>,
+        now: u64,
+    ) -> Step {
+        let tail = sq.end();
         let qp = &mut self.qps[qi];
         match qp.req.hold {
             Hold::None => {}
@@ -183,9 +216,11 @@ impl Transport {
             _ => return Step::Idle,
         }
         // Local operations between WQEs that a rewind sends again have been executed already.
-        while qp.req.next != tail && qp.wqe(qp.req.next).done && qp.wqe(qp.req.next).npkts == 0 {
+        let mut ws = *qp.wqe(qp.req.next);
+        while qp.req.next != tail && ws.done && ws.npkts == 0 {
             qp.req.next = qp.req.next.wrapping_add(1);
             qp.req.cur_pkt = 0;
+            ws = *qp.wqe(qp.req.next);
         }
         let index = qp.req.next;
         if index == tail || qp.req.failed && behind_failed(qp, index) {
@@ -193,7 +228,7 @@ impl Transport {
         }
         let slot = sq.at(index);
         let wqe = slot.header();
-        if !qp.wqe(index).started {
+        if !ws.started {
             if qp.req.draining {
                 return Step::Idle;
             }
@@ -211,15 +246,12 @@ impl Transport {
                 let wqe = *wqe;
                 return self.execute_local(s, qi, now, index, &wqe);
             }
-            let npkts = (wqe.length.div_ceil(u64::from(qp.mtu))).max(1) as u32;
-            let psn = qp.req.next_psn;
-            let ws = qp.wqe(index);
             ws.started = true;
-            ws.psn = psn;
-            ws.npkts = npkts;
+            ws.psn = qp.req.next_psn;
+            ws.npkts = if wqe.length <= u64::from(qp.mtu) { 1 } else { wqe.length.div_ceil(u64::from(qp.mtu)) as u32 };
+            *qp.wqe(index) = ws;
             qp.req.cur_pkt = 0;
         }
-        let ws = *qp.wqe(index);
         let first_pkt = qp.req.cur_pkt;
         let mtu = qp.mtu;
         let psn = ws.psn.add(first_pkt);
@@ -233,6 +265,13 @@ impl Transport {
         let is_read = u32::from(wqe.opcode) == wr_opcode::RDMA_READ;
         let peer = &mut self.peers[qp.peer as usize];
 
+        // A retry is due whatever the window says: other queue pairs that wait longer for a peer that is gone would
+        // keep it shut, and so delay the end of this one.
+        let due = qp.req.retry_left < qp.attr.retry_cnt
+            && qp.req.una_psn != qp.req.max_psn
+            && qp.req.inflight == 0
+            && qp.req.read_inflight == 0;
+
         // How much may leave now.
         let mut n;
         let mut cost;
@@ -242,8 +281,10 @@ impl Transport {
             }
             let piece = (READ_PIECE / mtu).max(1);
             n = left.min(piece - first_pkt % piece).min(psn_room);
-            let room = peer.rx.available();
-            if room == 0 {
+            let room = peer.rx.available(now);
+            if room == 0 && due {
+                n = 1;
+            } else if room == 0 {
                 self.win_wait.set(qi);
                 self.counters.window_closed += 1;
                 qp.counters.window_closed += 1;
@@ -256,27 +297,29 @@ impl Transport {
             }
             n = left.min(psn_room);
             if rc {
-                let room = peer.tx.available();
-                if room == 0 {
+                let room = peer.tx.available(now);
+                if room == 0 && !due {
                     self.win_wait.set(qi);
                     self.counters.window_closed += 1;
                     qp.counters.window_closed += 1;
                     return Step::Idle;
                 }
-                n = n.min((room / (mtu + PACKET_COST)).max(1));
+                if n > 1 {
+                    n = n.min((room / (mtu + PACKET_COST)).max(1));
+                }
             }
             cost = PACKET_COST;
         }
         let offset = u64::from(first_pkt) * u64::from(mtu);
         let rest = wqe.length - offset.min(wqe.length);
-        if qp.bucket.rate_bps() != 0 {
-            let have = qp.bucket.available(now);
-            if have == 0 {
-                let at = qp.bucket.ready_at(now, mtu);
-                qp.req.hold = Hold::Rate(at.max(now + 1));
-                return Step::Idle;
+        if qp.paced {
+            match qp.pace(now) {
+                Ok(most) => n = n.min(most),
+                Err(at) => {
+                    qp.req.hold = Hold::Rate(at);
+                    return Step::Idle;
+                }
             }
-            n = n.min((have / mtu).max(1));
         }
         let bytes = rest.min(u64::from(n) * u64::from(mtu)) as u32;
 
@@ -298,8 +341,6 @@ impl Transport {
         if done.packets > 0 {
             let psns = if is_read { n } else { done.packets };
             let sent_bytes = if is_read { bytes } else { bytes.min(done.packets * mtu) };
-            let qp = &mut self.qps[qi];
-            let peer = &mut self.peers[qp.peer as usize];
             qp.req.cur_pkt = first_pkt + psns;
             qp.req.next_psn = psn.add(psns);
             let again = qp.req.max_psn.diff(psn).max(0) as u64;
@@ -315,11 +356,14 @@ impl Transport {
                 c.sent_pkts += u64::from(done.packets);
                 c.sent_bytes += wire_bytes;
             }
-            qp.bucket.take(now, (wire_bytes as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
+            if qp.paced {
+                qp.bucket.take(now, (wire_bytes as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
+                qp.congestion.on_sent(now, wire_bytes as u32);
+            }
             if is_read {
                 qp.req.rd_out += 1;
                 qp.req.read_inflight = qp.req.read_inflight.saturating_add(sent_bytes);
-                peer.rx.on_sent(sent_bytes);
+                peer.rx.on_sent(now, sent_bytes);
             } else {
                 if !carries {
                     qp.req.rd_out += 1;
@@ -327,7 +371,7 @@ impl Transport {
                 if rc {
                     cost = cost * done.packets + if carries { sent_bytes } else { 0 };
                     qp.req.inflight = qp.req.inflight.saturating_add(cost);
-                    peer.tx.on_sent(cost);
+                    peer.tx.on_sent(now, cost);
                 }
             }
             if rc && qp.req.ack_deadline == 0 {
@@ -350,6 +394,7 @@ impl Transport {
             }
         }
         match stop {
+            None if done.packets == run.n && qp.req.next == tail => Step::Last,
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
             Some(Stop::Pending(provider, token)) => {
@@ -372,6 +417,7 @@ impl Transport {
     /// Sends the newest packet once more, with a request for an ACK. A receiver that has everything
     /// acknowledges it again; one that misses something before it says what, by a NAK. So a loss at the
     /// end of what was sent costs a round trip, not the ACK timeout. Nothing of the QP's state changes.
+    #[inline(never)]
     fn transmit_probe(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>) -> bool {
         let sq = s.sq(qi, &self.key);
         let qp = &mut self.qps[qi];
@@ -429,6 +475,7 @@ impl Transport {
     }
 
     /// LOCAL_INV and BIND_MW: executed in their turn, without a packet.
+    #[inline(never)]
     fn execute_local(&mut self, s: &Shared, qi: usize, now: u64, index: u32, wqe: &SendWqe) -> Step {
         let qp = &self.qps[qi];
         let (pd, qpn) = (qp.pd, qp.qpn);
@@ -491,6 +538,20 @@ impl Transport {
         }
         qp.req.rewound = Some(psn);
         self.ready.set(qi);
+    }
+
+    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does.
+    pub(crate) fn fail_path(&mut self, s: &Shared, qi: usize, now: u64) {
+        if !self.qps[qi].can_receive() {
+            return;
+        }
+        self.note(qi, now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
+        let sq = s.sq(qi, &self.key);
+        let waiting = (self.qps[qi].req.next != sq.head().wrapping_add(sq.len())).then_some(self.qps[qi].req.next);
+        match self.oldest_open(s, qi).or(waiting) {
+            Some(index) if self.qps[qi].can_send() => self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR),
+            _ => self.enter_error(s, qi),
+        }
     }
 
     /// The peer has been silent for the ACK timeout.
@@ -563,42 +624,40 @@ fn behind_failed(qp: &mut Qp, index: u32) -> bool {
 #[inline]
 fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, bytes: u32) -> Run {
     let rc = qp.kind == qp_type::RC;
-    let class = if rc { Class::Rc } else { Class::Uc };
-    let mut run = Run::new(class, Kind::Send, qp.attr.dest_qp_num, ws.psn.add(first_pkt));
-    run.first = first_pkt == 0;
-    run.last = first_pkt + n == ws.npkts;
-    run.n = n;
-    run.solicited = wqe.is_solicited();
-    run.imm = wqe.imm;
-    match u32::from(wqe.opcode) {
-        wr_opcode::SEND => {}
-        wr_opcode::SEND_WITH_IMM => run.has_imm = true,
-        wr_opcode::SEND_WITH_INV => run.has_inv = true,
-        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => {
-            run.kind = Kind::Write;
-            run.has_imm = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
-            run.va = wqe.remote_addr;
-            run.rkey = wqe.rkey;
-            run.dma_len = wqe.length as u32;
-        }
-        wr_opcode::RDMA_READ => {
-            run.kind = Kind::ReadRequest;
-            run.first = true;
-            run.last = true;
-            run.n = 1;
-            run.va = wqe.remote_addr.wrapping_add(u64::from(first_pkt) * u64::from(qp.mtu));
-            run.rkey = wqe.rkey;
-            run.dma_len = bytes;
-        }
-        op => {
-            run.kind = if op == wr_opcode::ATOMIC_CMP_AND_SWP { Kind::CmpSwap } else { Kind::FetchAdd };
-            run.va = wqe.remote_addr;
-            run.rkey = wqe.rkey;
-            run.a = wqe.a;
-            run.b = wqe.b;
-        }
+    let op = u32::from(wqe.opcode);
+    let kind = match op {
+        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => Kind::Write,
+        wr_opcode::RDMA_READ => Kind::ReadRequest,
+        wr_opcode::ATOMIC_CMP_AND_SWP => Kind::CmpSwap,
+        wr_opcode::ATOMIC_FETCH_AND_ADD => Kind::FetchAdd,
+        _ => Kind::Send,
+    };
+    let last = first_pkt + n == ws.npkts;
+    // What a kind of request does not have is zero in its WQE, and in no packet of it.
+    let mut run = Run {
+        class: if rc { Class::Rc } else { Class::Uc },
+        kind,
+        first: first_pkt == 0,
+        last,
+        solicited: wqe.is_solicited(),
+        ack_req: rc && last,
+        has_imm: matches!(op, wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM),
+        has_inv: op == wr_opcode::SEND_WITH_INV,
+        n,
+        va: wqe.remote_addr,
+        rkey: wqe.rkey,
+        dma_len: wqe.length as u32,
+        a: wqe.a,
+        b: wqe.b,
+        imm: wqe.imm,
+        ..Run::new(Class::Rc, kind, qp.attr.dest_qp_num, ws.psn.add(first_pkt))
+    };
+    if kind == Kind::ReadRequest {
+        // One packet, whatever it asks for.
+        (run.first, run.last, run.n, run.ack_req) = (true, true, 1, rc);
+        run.va = wqe.remote_addr.wrapping_add(u64::from(first_pkt) * u64::from(qp.mtu));
+        run.dma_len = bytes;
     }
-    run.ack_req = rc && run.last;
     run
 }
 
@@ -606,6 +665,8 @@ fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, by
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Sent,
+    /// Sent, and it was all.
+    Last,
     Idle,
     Full,
 }

@@ -62,31 +62,38 @@ impl Transport {
     /// Takes a request of an RC peer.
     #[inline]
     pub(crate) fn handle_request(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
+        let ahead = run.psn.diff(self.qps[qi].resp.epsn);
+        if ahead == 0 {
+            if let Err(refusal) = self.execute(s, qi, now, run, payload) {
+                self.refuse_request(s, qi, now, run, refusal);
+            }
+        } else if ahead > 0 {
+            self.out_of_sequence(qi, run.psn);
+        } else {
+            self.handle_old(s, qi, now, run, payload);
+        }
+    }
+
+    /// Takes a run that begins with what has come already, `run.psn` being before the expected one.
+    #[inline(never)]
+    fn handle_old(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
         let qp = &mut self.qps[qi];
-        let ahead = run.psn.diff(qp.resp.epsn);
-        let mut run = *run;
-        let mut payload = payload;
-        if ahead > 0 {
-            return self.out_of_sequence(qi, run.psn);
+        let behind = run.psn.diff(qp.resp.epsn).unsigned_abs();
+        if behind >= run.n || run.kind == Kind::ReadRequest {
+            return self.handle_duplicate(qi, run);
         }
-        if ahead < 0 {
-            let behind = ahead.unsigned_abs();
-            if behind >= run.n || run.kind == Kind::ReadRequest {
-                return self.handle_duplicate(qi, &run);
-            }
-            // A run that begins with what we have: the rest of it is new.
-            let skip = behind as usize * qp.mtu as usize;
-            if payload.len() < skip {
-                return;
-            }
-            payload = &payload[skip..];
-            run.psn = run.psn.add(behind);
-            run.n -= behind;
-            run.first = false;
-        }
-        match self.execute(s, qi, now, &run, payload) {
-            Ok(()) => {}
-            Err(Refusal::Rnr(timer)) => {
+        // The rest of it is new.
+        let skip = behind as usize * qp.mtu as usize;
+        let Some(payload) = payload.get(skip..) else { return };
+        let rest = Run { psn: run.psn.add(behind), n: run.n - behind, first: false, ..*run };
+        self.handle_request(s, qi, now, &rest, payload);
+    }
+
+    /// Owes the peer what a request that is not executed asks for.
+    #[inline(never)]
+    fn refuse_request(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, refusal: Refusal) {
+        match refusal {
+            Refusal::Rnr(timer) => {
                 let qp = &mut self.qps[qi];
                 qp.counters.send_rnr_err += 1;
                 self.counters.send_rnr_err += 1;
@@ -96,18 +103,18 @@ impl Transport {
                 self.ready.set(qi);
                 if self.qps[qi].resp.incoming != Incoming::Send {
                     // No message has begun: its CQE is free for others until the peer comes again.
-                    self.release_cqe(s, qi);
+                    self.release_cqe(qi);
                 }
             }
-            Err(Refusal::Later) => {
+            Refusal::Later => {
                 // What follows is ahead of the expected PSN and not answered either.
                 let resp = &mut self.qps[qi].resp;
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
                 resp.nak_later = true;
             }
-            Err(Refusal::Nak(code, cause, a, b)) => self.nak_and_fail(s, qi, now, code, cause, a, b),
-            Err(Refusal::NakRecv(code, cause, status, a, b)) => {
+            Refusal::Nak(code, cause, a, b) => self.nak_and_fail(s, qi, now, code, cause, a, b),
+            Refusal::NakRecv(code, cause, status, a, b) => {
                 self.note(qi, now, cause, status, a, b);
                 if self.qps[qi].resp.recv.taken {
                     self.fail_recv(s, qi, status);
@@ -118,6 +125,7 @@ impl Transport {
     }
 
     #[allow(clippy::too_many_arguments)] // the refusal's own parts
+    #[inline(never)]
     fn nak_and_fail(&mut self, s: &Shared, qi: usize, now: u64, code: NakCode, cause: CauseCode, a: u64, b: u64) {
         self.note(qi, now, cause, 0, a, b);
         let qp = &mut self.qps[qi];
@@ -131,6 +139,7 @@ impl Transport {
     }
 
     /// A PSN ahead of the expected one: something was lost. One NAK for each round of the peer.
+    #[inline(never)]
     fn out_of_sequence(&mut self, qi: usize, psn: Psn) {
         let qp = &mut self.qps[qi];
         qp.counters.out_of_seq_request += 1;
@@ -149,6 +158,7 @@ impl Transport {
         self.ready.set(qi);
     }
 
+    #[inline(never)]
     fn handle_duplicate(&mut self, qi: usize, run: &Run) {
         let qp = &mut self.qps[qi];
         qp.counters.duplicate_request += 1;
@@ -209,7 +219,7 @@ impl Transport {
     }
 
     /// Executes a run that begins with the expected PSN.
-    #[inline]
+    #[inline(always)]
     fn execute(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let qp = &mut self.qps[qi];
         if qp.resp.fence_len as usize >= MAX_FENCES - 1 {
@@ -236,7 +246,7 @@ impl Transport {
     }
 
     /// Whether FIRST, MIDDLE and LAST come in order and with the lengths that they must have.
-    #[inline]
+    #[inline(always)]
     fn check_sequence(&mut self, qi: usize, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let qp = &mut self.qps[qi];
         let resp = &mut qp.resp;
@@ -305,7 +315,7 @@ impl Transport {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn place_write(
         &mut self,
         s: &Shared,
@@ -330,8 +340,9 @@ impl Transport {
         let offset = if run.first { 0 } else { qp.resp.offset };
         let (rkey, va) = (qp.resp.rkey, qp.resp.va);
         let refuse = |e: KeyError| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(rkey), va);
-        if run.first {
-            // The whole range at once, so that nothing is placed of a WRITE that would leave it.
+        if run.first && !run.last {
+            // The whole range at once, so that nothing is placed of a WRITE that would leave it. (One that comes whole
+            // is looked at whole below.)
             self.regions.remote(rkey, qp.pd, qp.qpn, va, qp.resp.dma_len, access::REMOTE_WRITE).map_err(refuse)?;
         }
         let at = va.wrapping_add(offset);
@@ -348,7 +359,7 @@ impl Transport {
     }
 
     /// A run was placed: advance, and end the message with its last packet.
-    #[inline]
+    #[inline(always)]
     fn accept(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
         let qp = &mut self.qps[qi];
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
@@ -398,7 +409,7 @@ impl Transport {
     }
 
     /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
-    #[inline]
+    #[inline(always)]
     fn end_part(&mut self, s: &Shared, qi: usize, run: &Run, psn: Psn, wc: Option<crate::verbs::types::Wc>) {
         let resp = &mut self.qps[qi].resp;
         let waits = resp.placing.is_some() || resp.fence_len > 0;
@@ -434,13 +445,18 @@ impl Transport {
     }
 
     /// Notes that an ACK is owed, and whether it may wait for company.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn owe_ack(&mut self, qi: usize, now: u64, packets: u32, asked: bool) {
-        let resp = &mut self.qps[qi].resp;
+        let qp = &mut self.qps[qi];
+        let resp = &mut qp.resp;
         resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
         if asked {
             resp.ack_owed = true;
-            if resp.pkts_since_ack >= super::ACK_PACKETS {
+            if qp.loopback {
+                // Within the engine an ACK is no packet, so there is nothing that company would save.
+                resp.ack_now = true;
+                self.local_ack.owe(qi, &mut self.ready);
+            } else if resp.pkts_since_ack >= super::ACK_PACKETS {
                 resp.ack_now = true;
                 self.ready.set(qi);
             } else {
@@ -477,6 +493,7 @@ impl Transport {
         self.answer_later(qi, run, job)
     }
 
+    #[inline(never)]
     fn execute_atomic(&mut self, qi: usize, run: &Run) -> Result<(), Refusal> {
         let qp = &mut self.qps[qi];
         if qp.resp.incoming != Incoming::Idle {
@@ -550,12 +567,12 @@ impl Transport {
         let gap = run.psn != qp.resp.epsn;
         qp.resp.epsn = run.psn.add(run.n);
         if !matches!(run.kind, Kind::Send | Kind::Write) {
-            return self.drop_message(s, qi);
+            return self.drop_message(qi);
         }
         if gap && qp.resp.incoming != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next one.
             qp.resp.incoming = Incoming::Skip;
-            self.drop_message(s, qi);
+            self.drop_message(qi);
         }
         let qp = &mut self.qps[qi];
         if run.first {
@@ -583,12 +600,12 @@ impl Transport {
                 let fences_full = resp.fence_len as usize >= MAX_FENCES - 1;
                 if fences_full {
                     resp.epsn = epsn;
-                    return self.drop_message(s, qi);
+                    return self.drop_message(qi);
                 }
                 self.accept(s, qi, now, run, payload);
                 if !run.last {
                     // The rest may never come, and nobody would tell: the CQE stays free for others meanwhile.
-                    self.release_cqe(s, qi);
+                    self.release_cqe(qi);
                 }
                 let resp = &mut self.qps[qi].resp;
                 resp.ack_owed = false;
@@ -601,7 +618,7 @@ impl Transport {
                 self.enter_error(s, qi);
             }
             Err(_) => {
-                self.drop_message(s, qi);
+                self.drop_message(qi);
                 let qp = &mut self.qps[qi];
                 qp.resp.incoming = if run.last { Incoming::Idle } else { Incoming::Skip };
             }
@@ -609,8 +626,8 @@ impl Transport {
         debug_assert!(self.qps[qi].state == qp_state::ERR || self.qps[qi].resp.epsn == epsn);
     }
 
-    pub(crate) fn drop_message(&mut self, s: &Shared, qi: usize) {
-        self.release_cqe(s, qi);
+    pub(crate) fn drop_message(&mut self, qi: usize) {
+        self.release_cqe(qi);
         self.counters.rcvd_dropped += 1;
         self.qps[qi].counters.rcvd_dropped += 1;
     }

@@ -10,6 +10,8 @@ use crate::wire::{
 
 /// Bytes of a serialised run header.
 pub const RECORD_LEN: usize = 96;
+/// Records begin at multiples of this from the first one of a burst.
+pub const RECORD_ALIGN: usize = 16;
 
 /// The header fields of n consecutive packets of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +67,7 @@ pub struct Run {
 impl Run {
     /// An empty run of one packet; the caller fills what its kind needs.
     #[inline]
-    pub fn new(class: Class, kind: Kind, dest_qpn: u32, psn: Psn) -> Self {
+    pub const fn new(class: Class, kind: Kind, dest_qpn: u32, psn: Psn) -> Self {
         Run {
             class,
             kind,
@@ -91,6 +93,15 @@ impl Run {
             qkey: 0,
             src_qpn: 0,
         }
+    }
+
+    /// Makes it end before its `n`-th packet, of which there are more: what belongs to the last packet of a message
+    /// travels only with that.
+    #[inline]
+    pub fn end_before(&mut self, n: u32) {
+        self.n = n;
+        self.last = false;
+        self.solicited = false;
     }
 
     /// The opcode of a packet of this run at the given place in its message.
@@ -257,7 +268,23 @@ impl Run {
     /// Reads a record: the run, its payload, and what follows. Trusts nothing in it.
     #[inline]
     pub fn parse_record(b: &[u8]) -> Result<(Run, &[u8], &[u8]), Malformed> {
-        let (d, rest) = b.split_first_chunk::<RECORD_LEN>().ok_or(Malformed::Length)?;
+        let (head, rest) = b.split_first_chunk::<RECORD_LEN>().ok_or(Malformed::Length)?;
+        let (run, payload) = Run::parse_head(head)?;
+        let padded = payload.checked_add(RECORD_ALIGN - 1).ok_or(Malformed::Length)? & !(RECORD_ALIGN - 1);
+        if rest.len() < padded {
+            return Err(Malformed::Length);
+        }
+        let (body, next) = rest.split_at(padded);
+        Ok((run, &body[..payload], next))
+    }
+
+    /// Reads the head of a record: the run, and the bytes of its payload, which begins [`RECORD_LEN`] bytes after the head and
+    /// takes a multiple of [`RECORD_ALIGN`]. Trusts nothing in it; whether so many bytes follow is the caller's to see.
+    ///
+    /// # Errors
+    /// An opcode that nobody knows, or a number of packets that no run has.
+    #[inline]
+    pub fn parse_head(d: &[u8; RECORD_LEN]) -> Result<(Run, usize), Malformed> {
         let u32_at = |i: usize| u32::from_le_bytes([d[i], d[i + 1], d[i + 2], d[i + 3]]);
         let u64_at = |i: usize| u64::from(u32_at(i)) | u64::from(u32_at(i + 4)) << 32;
         let payload = u32_at(0) as usize;
@@ -288,11 +315,6 @@ impl Run {
         if run.n == 0 || run.n > 1 << 16 {
             return Err(Malformed::Length);
         }
-        let padded = payload.checked_add(15).ok_or(Malformed::Length)? & !15;
-        if rest.len() < padded {
-            return Err(Malformed::Length);
-        }
-        let (body, next) = rest.split_at(padded);
-        Ok((run, &body[..payload], next))
+        Ok((run, payload))
     }
 }

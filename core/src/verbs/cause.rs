@@ -76,6 +76,16 @@ causes! {
     Socket = 24, "socket error";
     /// arg0 = address.
     MisalignedAtomic = 25, "atomic address is not aligned to 8 bytes";
+    /// The peer shared memory with us.
+    PathLost = 26, "the process at the other end of the shared memory is gone or broke its ring";
+    /// A NIC's own error; arg0 = completion status, arg1 = its vendor's number.
+    DeviceError = 40, "the device failed";
+    /// arg0 = errno, if there was one.
+    DeviceGone = 41, "the device was removed or has failed for good";
+    /// arg0 = port.
+    PortDown = 42, "the device's port went down";
+    /// arg0 = CQ.
+    CqOverrun = 43, "a completion queue overflowed: it is smaller than the requests that complete into it";
 }
 
 /// The last cause on one QP or context. 64 bytes.
@@ -112,6 +122,8 @@ impl fmt::Display for Cause {
         f.write_str(code.text())?;
         match code {
             CauseCode::None => return Ok(()),
+            // A NIC that says no more than the status.
+            _ if self.arg0 == 0 && self.arg1 == 0 => {}
             CauseCode::LocalKey | CauseCode::LocalRange | CauseCode::LocalAccess | CauseCode::LocalMemoryGone => {
                 write!(f, " (lkey {:#010x}, address {:#x})", self.arg0, self.arg1)?
             }
@@ -129,6 +141,9 @@ impl fmt::Display for Cause {
             }
             CauseCode::PeerBadRequest | CauseCode::BadOpcode => write!(f, " (opcode {:#04x})", self.arg0)?,
             CauseCode::BadWindow => write!(f, " (rkey {:#010x})", self.arg0)?,
+            CauseCode::DeviceError => write!(f, " (status {}, vendor error {:#x})", self.arg0, self.arg1)?,
+            CauseCode::DeviceGone => write!(f, " (errno {})", self.arg0)?,
+            CauseCode::PortDown => write!(f, " (port {})", self.arg0)?,
             CauseCode::MisalignedAtomic => write!(f, " (address {:#x})", self.arg0)?,
             _ => {}
         }

@@ -3,6 +3,7 @@
 use crate::arena::{RawSlice, Region};
 use crate::bucket::TokenBucket;
 use crate::counters::Counters;
+use crate::dcqcn::Dcqcn;
 use crate::mem::Token;
 use crate::verbs::cause::Cause;
 use crate::verbs::types::{qp_state, QpAttr, QpInit, Sge, Wc};
@@ -98,6 +99,8 @@ pub struct Req {
     pub probe_wait: u64,
     /// It is due.
     pub probe: bool,
+    /// When the wheel will fire; 0 = not armed.
+    pub armed_at: u64,
     /// Sequence NAKs since the last progress.
     pub naks: u8,
     /// PSN at which the last rewind happened; a second NAK for it before progress is an echo.
@@ -106,6 +109,24 @@ pub struct Req {
     pub draining: bool,
     /// SQ_DRAINED is owed.
     pub drain_event: bool,
+}
+
+impl Req {
+    /// The earliest time at which something must be done if nothing comes; `u64::MAX`: there is none.
+    #[inline]
+    pub fn next_deadline(&self) -> u64 {
+        let mut at = u64::MAX;
+        if self.ack_deadline != 0 {
+            at = self.ack_deadline;
+            if self.probe_at != 0 {
+                at = at.min(self.probe_at);
+            }
+        }
+        if let Hold::Rnr(t) | Hold::Rate(t) = self.hold {
+            at = at.min(t);
+        }
+        at
+    }
 }
 
 /// What kind of message arrives.
@@ -259,6 +280,18 @@ pub struct Resp {
 }
 
 impl Resp {
+    /// Whether an ACK or a NAK is owed.
+    #[inline]
+    pub fn owes_answer(&self) -> bool {
+        self.ack_owed || self.owes_nak()
+    }
+
+    /// Whether a NAK is owed.
+    #[inline]
+    pub fn owes_nak(&self) -> bool {
+        self.nak_owed.is_some() || self.nak_later
+    }
+
     /// Where the latest fence stands. Only while there is one.
     #[inline]
     pub fn last_fence(&self) -> usize {
@@ -301,14 +334,24 @@ pub struct Qp {
     pub mtu: u32,
     /// Index of the peer (RC and UC from RTR on), or [`NONE`].
     pub peer: u32,
+    /// Its peer is a QP of this engine (not UD, which decides per message).
+    pub loopback: bool,
     /// ACK timeout in nanoseconds; the configured deadline when the attribute is 0.
     pub timeout_ns: u64,
     /// Send rate.
     pub bucket: TokenBucket,
+    /// Rate of what it sends while its path is congested.
+    pub congestion: Dcqcn,
+    /// One of the two limits now.
+    pub paced: bool,
+    /// When the next congestion notification may leave.
+    pub cnp_at: u64,
     /// Progress of the send WQEs, by ring index.
     pub wqes: RawSlice<WqeState>,
     /// Requester.
     pub req: Req,
+    /// One past the last PSN that it sent before it was last in RESET; 0: it sent none.
+    pub former_psn: Psn,
     /// Responder.
     pub resp: Resp,
     /// Ring memory of its queues, for the heap.
@@ -324,6 +367,11 @@ pub struct Qp {
 }
 
 impl Qp {
+    /// Whether it is in a state that sends anything at all.
+    #[inline]
+    pub fn may_transmit(&self) -> bool {
+        self.live && self.state != qp_state::RESET && self.state != qp_state::INIT
+    }
     /// Whether packets from the peer are looked at.
     #[inline]
     pub fn can_receive(&self) -> bool {
@@ -342,6 +390,18 @@ impl Qp {
     }
 }
 
+/// What a program that sleeps wants to hear of a CQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Armed {
+    /// Nothing.
+    #[default]
+    No,
+    /// The next completion that is solicited or failed.
+    Urgent,
+    /// The next completion.
+    Any,
+}
+
 /// The engine's half of a CQ.
 #[derive(Default)]
 pub struct Cq {
@@ -351,6 +411,10 @@ pub struct Cq {
     pub mem: Option<Region>,
     /// Entries promised to receives that have begun.
     pub reserved: u32,
+    /// What raises its next event.
+    pub armed: Armed,
+    /// Free entries when a QP last began to wait for one.
+    pub seen_free: u32,
     /// The QP that an entry was promised to last.
     pub holder: u32,
     /// QPs that use it, counted once per queue.

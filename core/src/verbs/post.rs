@@ -48,22 +48,26 @@ pub unsafe fn send(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr
     let mut posted = Posted::default();
     let mut outcome = Ok(());
     while !wr.is_null() {
-        // SAFETY: the caller promises that `wr` is readable; the struct is copied once, so that what is
-        // checked is what is used.
-        let w = unsafe { core::ptr::read_unaligned(wr) };
-        let done = if free == posted.count { Err(Error::Again) } else { write_send(qp, &mut side, posted.count, &w) };
+        // SAFETY: the caller promises that `wr` is readable.
+        let head = unsafe { Head::read(wr) };
+        let done = if free == posted.count {
+            Err(Error::Again)
+        } else {
+            // SAFETY: as above.
+            unsafe { write_send(qp, &mut side, posted.count, wr, &head) }
+        };
         if let Err(e) = done {
             *bad = wr;
             outcome = Err(e);
             break;
         }
         posted.count += 1;
-        posted.more = w.send_flags & send_flags::MORE != 0;
+        posted.more = head.flags & send_flags::MORE != 0;
         if posted.count == free {
             // The engine may have released slots since; ask once more before giving up.
             free = side.free();
         }
-        wr = w.next;
+        wr = head.next;
     }
     side.publish(posted.count);
     if outcome.is_ok() {
@@ -75,7 +79,53 @@ pub unsafe fn send(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr
     (posted, outcome)
 }
 
-fn write_send(qp: &QpShared, side: &mut Producer<'_, SendWqe>, k: u32, w: &SendWr) -> Result<()> {
+/// What every send request has. The rest of it is read where the opcodes that have it are handled. Whatever another thread
+/// does to the caller's memory meanwhile, each field is read once, so that what is checked is what is used.
+struct Head {
+    wr_id: u64,
+    next: *const SendWr,
+    sg_list: *const Sge,
+    num_sge: i32,
+    opcode: u32,
+    flags: u32,
+    imm: u32,
+}
+
+impl Head {
+    /// # Safety
+    /// `wr` points to a readable, initialised struct, maybe misaligned.
+    #[inline(always)]
+    unsafe fn read(wr: *const SendWr) -> Head {
+        macro_rules! field {
+            ($f:ident) => {
+                // SAFETY: the caller's promise.
+                unsafe { (&raw const (*wr).$f).read_unaligned() }
+            };
+        }
+        Head {
+            wr_id: field!(wr_id),
+            next: field!(next),
+            sg_list: field!(sg_list),
+            num_sge: field!(num_sge),
+            opcode: field!(opcode),
+            flags: field!(send_flags),
+            imm: field!(imm_data),
+        }
+    }
+}
+
+/// Checks a request and writes it into the `k`-th free slot, where nobody looks before it is published.
+///
+/// # Safety
+/// `wr` points to a readable, initialised struct, and so does every piece of its list.
+#[inline(always)]
+unsafe fn write_send(
+    qp: &QpShared,
+    side: &mut Producer<'_, SendWqe>,
+    k: u32,
+    wr: *const SendWr,
+    w: &Head,
+) -> Result<()> {
     let kind = qp.kind.load(Relaxed);
     let allowed = match kind {
         qp_type::RC => ALLOWED_RC,
@@ -92,23 +142,24 @@ fn write_send(qp: &QpShared, side: &mut Producer<'_, SendWqe>, k: u32, w: &SendW
     }
     let n = n as usize;
     let atomic = matches!(w.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
-    let inline = w.send_flags & send_flags::INLINE != 0 && !local;
+    let inline = w.flags & send_flags::INLINE != 0 && !local;
     if inline && (atomic || w.opcode == wr_opcode::RDMA_READ) {
         return Err(Error::Invalid);
     }
-    let mut wqe = SendWqe {
+    let mut flags = (w.flags & 0xffff) as u16;
+    if qp.sig_all.load(Relaxed) != 0 {
+        flags |= send_flags::SIGNALED as u16;
+    }
+    let mut slot = side.slot(k);
+    *slot.header_mut() = SendWqe {
         wr_id: w.wr_id,
-        imm: w.imm_data,
+        imm: w.imm,
         opcode: w.opcode as u16,
-        flags: (w.send_flags & 0xffff) as u16,
+        flags,
         num_sge: if inline { 0 } else { n as u16 },
         inline: inline.into(),
         ..SendWqe::default()
     };
-    if qp.sig_all.load(Relaxed) != 0 {
-        wqe.flags |= send_flags::SIGNALED as u16;
-    }
-    let mut slot = side.slot(k);
     let mut length = 0u64;
     if n > 0 {
         let tail = slot.tail_mut();
@@ -136,11 +187,17 @@ fn write_send(qp: &QpShared, side: &mut Producer<'_, SendWqe>, k: u32, w: &SendW
     if length > MAX_MESSAGE {
         return Err(Error::MessageSize);
     }
+    let wqe = slot.header_mut();
     wqe.length = length;
+    macro_rules! part {
+        ($($f:ident).+) => {
+            // SAFETY: the caller's promise; plain integers, whichever part of the union it was that the program wrote.
+            unsafe { (&raw const (*wr).$($f).+).read_unaligned() }
+        };
+    }
     match w.opcode {
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
-            // SAFETY: plain integers.
-            let r = unsafe { w.wr.rdma };
+            let r = part!(wr.rdma);
             wqe.remote_addr = r.remote_addr;
             wqe.rkey = r.rkey;
         }
@@ -148,30 +205,28 @@ fn write_send(qp: &QpShared, side: &mut Producer<'_, SendWqe>, k: u32, w: &SendW
             if length != 8 {
                 return Err(Error::Invalid);
             }
-            // SAFETY: plain integers.
-            let r = unsafe { w.wr.atomic };
+            let r = part!(wr.atomic);
             wqe.remote_addr = r.remote_addr;
             wqe.rkey = r.rkey;
             wqe.a = r.compare_add;
             wqe.b = r.swap;
         }
         wr_opcode::BIND_MW => {
-            wqe.a = w.bind_mw.mw;
-            wqe.rkey = w.bind_mw.rkey;
-            wqe.b = w.bind_mw.bind_info.mr;
-            wqe.remote_addr = w.bind_mw.bind_info.addr;
-            wqe.length = w.bind_mw.bind_info.length;
-            wqe.access = w.bind_mw.bind_info.mw_access_flags;
+            let b = part!(bind_mw);
+            wqe.a = b.mw;
+            wqe.rkey = b.rkey;
+            wqe.b = b.bind_info.mr;
+            wqe.remote_addr = b.bind_info.addr;
+            wqe.length = b.bind_info.length;
+            wqe.access = b.bind_info.mw_access_flags;
         }
         _ if kind == qp_type::UD => {
-            // SAFETY: plain integers.
-            let u = unsafe { w.wr.ud };
+            let u = part!(wr.ud);
             wqe.a = u.ah;
             wqe.b = u64::from(u.remote_qpn) << 32 | u64::from(u.remote_qkey);
         }
         _ => {}
     }
-    *slot.header_mut() = wqe;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::ring::{EngineConsumer, EngineProducer, SlotRing};
+use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
 use crate::verbs::types::Wc;
 use crate::verbs::wqe::{RecvWqe, SendWqe};
 
@@ -39,6 +39,7 @@ pub mod tag {
     pub const QP: u8 = 5;
     pub const SRQ: u8 = 6;
     pub const AH: u8 = 7;
+    pub const CM_ID: u8 = 8;
 }
 
 /// The shared half of a QP.
@@ -67,10 +68,6 @@ pub struct QpShared {
 pub struct CqShared {
     /// Completions.
     pub ring: SlotRing<Wc>,
-    /// 0 not armed, 1 for solicited completions, 2 for any.
-    pub armed: AtomicU32,
-    /// The engine waits for room.
-    pub starved: AtomicBool,
 }
 
 /// The shared half of an SRQ.
@@ -100,8 +97,6 @@ pub struct Shared {
     pub active: AtomicBitmap,
     /// CQs whose arming was met, not yet taken by the program.
     pub cq_events: AtomicBitmap,
-    /// Some CQ that was full has room again.
-    pub room: AtomicBool,
     /// Something for the program's descriptor: an armed CQ or an asynchronous event.
     pub notify: AtomicBool,
 }
@@ -119,7 +114,6 @@ impl Shared {
             srq_pool: Pool::carve(w, tag::SRQ, c.max_srq as usize, limit(c.max_srq))?,
             active: AtomicBitmap::carve(w, limit(c.max_qp))?,
             cq_events: AtomicBitmap::carve(w, limit(c.max_cq))?,
-            room: AtomicBool::new(false),
             notify: AtomicBool::new(false),
         })
     }
@@ -250,6 +244,15 @@ impl Shared {
         Ok(())
     }
 
+    /// Keeps threads from posting to a QP for as long as the value lives: their posts are refused with [`Error::Busy`].
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a thread posts to it right now.
+    pub fn hold_posts(&self, qp: usize) -> Result<(Producer<'_, SendWqe>, Producer<'_, RecvWqe>)> {
+        let q = &self.qps[qp];
+        Ok((q.sq.producer().ok_or(Error::Busy)?, q.rq.producer().ok_or(Error::Busy)?))
+    }
+
     /// Runs `reset` while no thread can post to the QP, then takes its rings away.
     ///
     /// # Errors
@@ -257,8 +260,7 @@ impl Shared {
     #[allow(unsafe_code)]
     pub fn close_qp(&self, qp: usize, reset: impl FnOnce()) -> Result<()> {
         let q = &self.qps[qp];
-        let _send = q.sq.producer().ok_or(Error::Busy)?;
-        let _recv = q.rq.producer().ok_or(Error::Busy)?;
+        let _posts = self.hold_posts(qp)?;
         reset();
         // SAFETY: the producer sides are held here, the consumer sides by the engine's lock, which `reset` needs too.
         unsafe { q.sq.uninstall() };

@@ -1,4 +1,4 @@
-//! Bytes of RoCEv2: headers, opcodes, packets, and the ICRC.
+//! Bytes of RoCEv2: headers, opcodes, packets, the ICRC, and files of captured frames.
 //!
 //! Two layers: [`View`] borrows a received packet and promises only not to panic; [`Packet`] holds only what is
 //! legal, so that `emit(parse(x)) == x`. Nothing here knows of QPs, and nothing allocates.
@@ -8,6 +8,7 @@ pub mod icrc;
 pub mod ip;
 pub mod opcode;
 pub mod packet;
+pub mod pcap;
 pub mod psn;
 pub mod timing;
 pub mod view;

@@ -56,20 +56,7 @@ fn sweep(o: Opts) {
             all_three(&mut net, &a, &b, len);
             all_three(&mut net, &b, &a, len);
         }
-        for h in &net.hosts {
-            let c = h.lock().counters();
-            let bad = [
-                c.rcvd_icrc_err,
-                c.rcvd_malformed,
-                c.rcvd_no_qp,
-                c.rcvd_refused,
-                c.retry_timeouts,
-                c.retransmitted_pkts,
-                c.out_of_seq_request,
-                c.duplicate_request,
-            ];
-            assert_eq!(bad, [0; 8], "{c:?}");
-        }
+        net.assert_faultless();
     }
 }
 
@@ -84,8 +71,14 @@ fn send_write_read_of_all_sizes_over_ipv6() {
 }
 
 #[test]
+fn send_write_read_of_all_sizes_over_a_link() {
+    sweep(Opts { way: Way::Link, ..Opts::default() });
+    sweep(Opts { way: Way::Link, v6: true, srq: true, mtu: mtu::MTU_4096, ..Opts::default() });
+}
+
+#[test]
 fn send_write_read_of_all_sizes_over_loopback() {
-    sweep(Opts { loopback: true, ..Opts::default() });
+    sweep(Opts { way: Way::Loopback, ..Opts::default() });
 }
 
 #[test]
@@ -95,8 +88,8 @@ fn send_write_read_of_all_sizes_with_an_srq() {
 
 #[test]
 fn a_mebibyte_at_once() {
-    for loopback in [false, true] {
-        let (mut net, a, b) = Net::pair(Opts { mtu: mtu::MTU_4096, loopback, ..Opts::default() });
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(Opts { mtu: mtu::MTU_4096, way, ..Opts::default() });
         all_three(&mut net, &a, &b, 1 << 20);
         all_three(&mut net, &b, &a, (1 << 20) + 5);
     }
@@ -104,8 +97,8 @@ fn a_mebibyte_at_once() {
 
 #[test]
 fn immediate_data_reaches_the_receiver() {
-    for loopback in [false, true] {
-        let (mut net, a, b) = Net::pair(Opts { loopback, ..Opts::default() });
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
         for len in [0usize, 1, 1024, 5000] {
             let data = pattern(9, len);
             a.buf.put(0, &data);
@@ -128,8 +121,8 @@ fn immediate_data_reaches_the_receiver() {
 
 #[test]
 fn atomics_change_and_return() {
-    for loopback in [false, true] {
-        let (mut net, a, b) = Net::pair(Opts { loopback, ..Opts::default() });
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
         b.buf.put_u64(64, 100);
         let add = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 64, u64::MAX, 0);
         let wc = net.ok(&a, add);
@@ -188,8 +181,8 @@ fn unsignalled_requests_complete_silently_and_free_their_slots() {
 
 #[test]
 fn many_requests_complete_in_order() {
-    for loopback in [false, true] {
-        let (mut net, a, b) = Net::pair(Opts { loopback, sq: 64, ..Opts::default() });
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(Opts { way, sq: 64, ..Opts::default() });
         b.buf.put(0, &pattern(1, 100_000));
         for i in 0..64u64 {
             let len = 1 + (i as usize * 700) % 9000;
@@ -264,8 +257,8 @@ fn windows_of_both_types_bind_serve_and_close() {
 
 #[test]
 fn uc_sends_and_writes() {
-    for loopback in [false, true] {
-        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, loopback, ..Opts::default() });
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, way, ..Opts::default() });
         for len in [0usize, 1, 1023, 1024, 1025, 70_000] {
             let data = pattern(len as u64, len);
             a.buf.put(0, &data);
@@ -285,8 +278,15 @@ fn uc_sends_and_writes() {
 
 #[test]
 fn ud_datagrams_come_with_a_grh() {
-    for (v6, loopback, srq) in [(false, false, false), (true, false, false), (false, true, false), (true, true, true)] {
-        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UD, v6, loopback, srq, ..Opts::default() });
+    use Way::{Link, Loopback, Wire};
+    for (v6, way, srq) in [
+        (false, Wire, false),
+        (true, Wire, false),
+        (false, Loopback, false),
+        (true, Loopback, true),
+        (true, Link, true),
+    ] {
+        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UD, v6, way, srq, ..Opts::default() });
         let ah = net.ah(&a, &b);
         for len in [0usize, 1, 4095, 4096] {
             let data = pattern(len as u64, len);
@@ -344,5 +344,42 @@ fn both_directions_at_once() {
     for x in [&a, &b] {
         assert_eq!(net.wait(x.host, x.scq, 30).iter().filter(|w| w.status == 0).count(), 30);
         assert_eq!(net.wait(x.host, x.rcq, 30).iter().filter(|w| w.status == 0).count(), 30);
+    }
+}
+
+#[test]
+fn bursts_of_messages_of_all_sizes_are_cut_where_they_must_be() {
+    for mtu in [mtu::MTU_256, mtu::MTU_4096] {
+        let (mut net, a, b) = Net::pair(Opts { mtu, ..Opts::default() });
+        let mut open = 0;
+        // Several messages in one burst, and every packet of it where its segment says.
+        let mut x = 1u32;
+        for round in 0..40u64 {
+            for i in 0..12u64 {
+                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let len = [0, 1, 8, 64, 250, 256, 257, 300, 1000, 5000][(x >> 16) as usize % 10];
+                let (from, to) = if x >> 31 == 0 { (&a, &b) } else { (&b, &a) };
+                let w = match x >> 28 & 3 {
+                    0 => Wr::new(wr_opcode::RDMA_READ).local(from, 8192 * i as usize, len).remote(to, 1 << 20),
+                    1 => {
+                        net.recv(to, round, &[(2 << 20, 5000)]);
+                        Wr::new(wr_opcode::SEND).local(from, 0, len)
+                    }
+                    2 => Wr::new(wr_opcode::RDMA_WRITE).local(from, 0, len).remote(to, 1 << 20),
+                    _ => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(from, 0, 8).atomic(to, 1 << 20, 1, 0),
+                };
+                net.post(from, w);
+                open += 1;
+            }
+            net.settle();
+            for e in [&a, &b] {
+                let wc = net.poll(e.host, e.scq);
+                assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS), "{wc:?}");
+                open -= wc.len();
+                net.poll(e.host, e.rcq);
+            }
+            assert_eq!(open, 0, "all of round {round} is done without a timer");
+        }
+        net.assert_faultless();
     }
 }

@@ -206,8 +206,18 @@ fn a_buffer_that_changes_meanwhile_costs_no_icrc() {
 
 #[test]
 fn who_polls_the_last_byte_sees_all_before_it() {
-    for (loopback, len) in [(false, 8usize), (false, 1000), (false, 70_000), (true, 1), (true, 5000), (true, 1 << 20)] {
-        let (mut net, a, b) = Net::pair(Opts { mtu: mtu::MTU_4096, loopback, ..Opts::default() });
+    use Way::{Link, Loopback, Wire};
+    for (way, len) in [
+        (Wire, 8usize),
+        (Wire, 1000),
+        (Wire, 70_000),
+        (Loopback, 1),
+        (Loopback, 5000),
+        (Loopback, 1 << 20),
+        (Link, 8),
+        (Link, 1 << 20),
+    ] {
+        let (mut net, a, b) = Net::pair(Opts { mtu: mtu::MTU_4096, way, ..Opts::default() });
         let (stop, seen, ptr) = (AtomicBool::new(false), AtomicU8::new(0), b.buf.ptr() as usize);
         // SAFETY: inside the buffer, which outlives the scope below.
         let byte = |i: usize| unsafe { (*((ptr + i) as *const AtomicU8)).load(Ordering::Acquire) };

@@ -1,9 +1,13 @@
 //! The engine's behaviour: engines that talk over a wire made of function calls, under a virtual clock.
 
 mod basic;
+mod congestion;
 mod hostile;
+mod links;
 mod lossy;
 mod parts;
+mod reset;
+mod rules;
 mod slow;
 mod states;
 mod util;

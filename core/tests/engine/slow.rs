@@ -115,6 +115,22 @@ fn receives_and_reads_behind_it_keep_their_order() {
 }
 
 #[test]
+fn a_receive_that_fails_ends_behind_those_that_wait_for_memory() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair();
+    net.recv(&b, 7, &[(100_000, 100)]);
+    net.try_recv_sges(&b, 8, &[Sge { addr: b.buf.addr(), length: 100, lkey: b.mr.lkey ^ 0x5500 }]).unwrap();
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 1000).key(addr, key));
+    // The first receive is ordinary memory, but behind the WRITE; the second is no memory at all.
+    for id in [2, 3] {
+        net.post(&a, Wr::new(wr_opcode::SEND).id(id).local(&a, 0, 100));
+    }
+    net.run(5_000_000);
+    assert_eq!(memory.waiting(), 1);
+    let ends: Vec<_> = net.poll(1, b.rcq).iter().map(|w| (w.wr_id, w.status)).collect();
+    assert_eq!(ends, [(7, wc_status::WR_FLUSH_ERR), (8, wc_status::LOC_PROT_ERR)]);
+}
+
+#[test]
 fn a_message_larger_than_the_window_goes_on_while_memory_lands() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
     a.buf.put(0, &pattern(3, 2 << 20));

@@ -33,6 +33,29 @@ fn a_silent_peer_ends_every_operation_in_time() {
 }
 
 #[test]
+fn a_window_that_others_keep_shut_delays_no_retry() {
+    for opcode in [wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ] {
+        let brief = Opts { timeout: 10, retry: 3, ..Opts::default() };
+        let (mut net, a, b) = Net::pair(brief);
+        // Code 22 is 17 seconds.
+        let patient = Opts { timeout: 22, ..brief };
+        let (c, d) = (net.end(a.host, &patient), net.end(b.host, &patient));
+        net.connect(&c, &d, &patient);
+        net.connect(&d, &c, &patient);
+        net.tap = Some(Box::new(|_, _| Fate::Drop));
+        let start = net.now;
+        net.post(&a, Wr::new(opcode).local(&a, 0, 100).remote(&b, 0));
+        net.settle();
+        net.post(&c, Wr::new(opcode).local(&c, 0, 1 << 20).remote(&d, 0));
+        let wc = net.wait(a.host, a.scq, 1);
+        assert_eq!(wc[0].status, wc_status::RETRY_EXC_ERR);
+        let spent = net.now - start;
+        let own = (4096u64 << brief.timeout) * (u64::from(brief.retry) + 1);
+        assert!(spent < own + own / 10 + 1_000_000, "{spent} of {own} ns");
+    }
+}
+
+#[test]
 fn without_a_timeout_the_configured_deadline_ends_it() {
     let (mut net, a, b) = Net::pair(Opts { timeout: 0, ..Opts::default() });
     net.tap = Some(Box::new(|_, _| Fate::Drop));
@@ -64,14 +87,14 @@ fn no_receive_ends_by_the_rnr_counter_or_waits_for_ever() {
 
 #[test]
 fn to_err_flushes_both_queues_in_order_and_later_posts_too() {
-    for loopback in [false, true] {
-        let (mut net, a, b) = Net::pair(Opts { loopback, ..Opts::default() });
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
         net.tap = Some(Box::new(|_, _| Fate::Drop));
         for i in 0..10 {
             net.post(&a, write(&a, &b).id(i).flags(0));
             net.recv(&a, 100 + i, &[(0, 10)]);
         }
-        if !loopback {
+        if way == Way::Wire {
             net.exchange();
         }
         net.to_state(&a, qp_state::ERR).unwrap();
@@ -132,6 +155,25 @@ fn sqd_drains_tells_and_goes_on() {
 }
 
 #[test]
+fn a_queue_that_ends_with_a_local_operation_drains_too() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let (mw, key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
+    let info = MwBindInfo { mr: a.mr_handle, addr: a.mr.iova, length: 64, mw_access_flags: access::REMOTE_WRITE };
+    net.tap = Some(Box::new(|_, _| Fate::Drop));
+    net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(1).local(&a, 0, 100).remote(&b, 0));
+    net.post(&a, Wr::new(wr_opcode::BIND_MW).id(2).bind(mw, key + 1, info));
+    net.exchange();
+    net.tap = None;
+    let attr = QpAttr { qp_state: qp_state::SQD, en_sqd_async_notify: 1, ..QpAttr::default() };
+    net.modify(&a, &attr, qp_attr_mask::STATE | qp_attr_mask::EN_SQD_ASYNC_NOTIFY).unwrap();
+    assert!(net.lock(&a).take_async_event().is_none(), "the READ is under way");
+    net.run(100_000_000);
+    assert_eq!(net.poll(0, a.scq).len(), 2);
+    let event = net.lock(&a).take_async_event().expect("the queue has drained");
+    assert_eq!((event.event, event.handle), (async_event::SQ_DRAINED, a.qp));
+}
+
+#[test]
 fn a_failed_datagram_leaves_the_receive_side_alive() {
     let o = Opts { kind: qp_type::UD, ..Opts::default() };
     let (mut net, a, b) = Net::pair(o);
@@ -167,24 +209,24 @@ fn armed_queues_raise_once_and_solicited_only_for_solicited() {
         (event, net.poll(1, b.rcq).len())
     };
     assert_eq!(send(&mut net, 0), (None, 1));
-    assert!(!net.hosts[1].engine.arm_cq(b.rcq, false).unwrap());
+    assert!(!net.lock(&b).arm_cq(b.rcq, false).unwrap());
     assert_eq!(send(&mut net, 0), (Some(b.rcq), 1));
     assert_eq!(send(&mut net, 0), (None, 1));
-    net.hosts[1].engine.arm_cq(b.rcq, true).unwrap();
+    net.lock(&b).arm_cq(b.rcq, true).unwrap();
     assert_eq!(send(&mut net, 0), (None, 1));
     assert_eq!(send(&mut net, send_flags::SOLICITED), (Some(b.rcq), 1));
     // An error counts as solicited. Arming with completions there says so.
-    net.hosts[1].engine.arm_cq(b.rcq, true).unwrap();
+    net.lock(&b).arm_cq(b.rcq, true).unwrap();
     net.recv(&b, 2, &[(0, 10)]);
     net.to_state(&b, qp_state::ERR).unwrap();
     assert_eq!(net.lock(&b).take_cq_event(), Some(b.rcq));
-    assert!(net.hosts[1].engine.arm_cq(b.rcq, false).unwrap());
+    assert!(net.lock(&b).arm_cq(b.rcq, false).unwrap());
 }
 
 #[test]
 fn small_queues_wait_and_lose_nothing() {
-    for loopback in [false, true] {
-        let (mut net, a, b) = Net::pair(Opts { cqe: 1, loopback, rnr_timer: 1, ..Opts::default() });
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(Opts { cqe: 1, way, rnr_timer: 1, ..Opts::default() });
         for i in 0..40 {
             net.recv(&b, i, &[(0, 2000)]);
             net.post(&a, Wr::new(wr_opcode::SEND).id(i).local(&a, 0, 2000));

@@ -7,6 +7,7 @@ use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
 use gdrcore_core::engine::{Engine, Guard};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
+use gdrcore_core::wire::Flow;
 use gdrcore_core::{Error, Result};
 
 pub use crate::parts::*;
@@ -63,9 +64,27 @@ pub struct Net {
     pub hosts: Vec<Host>,
     pub tap: Option<Tap>,
     pub packets: u64,
+    /// Packets of this host arrive with a congestion mark.
+    pub marks: Option<usize>,
     held: Vec<VecDeque<(usize, Vec<u8>)>>,
+    /// Peers that are named from now on are reached over links: the number of a link is its host's.
+    pub links: bool,
     buf: Vec<u8>,
 }
+
+/// What lies between two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Two engines that exchange packets.
+    Wire,
+    /// Both ends on one engine.
+    Loopback,
+    /// Two engines that exchange runs, as processes of one host do.
+    Link,
+}
+
+/// Every way: what holds on one holds on all.
+pub const WAYS: [Way; 3] = [Way::Wire, Way::Loopback, Way::Link];
 
 /// How a test wants its pair.
 #[derive(Clone, Copy)]
@@ -80,8 +99,7 @@ pub struct Opts {
     pub sge: u32,
     pub inline: u32,
     pub srq: bool,
-    /// Both ends on one engine.
-    pub loopback: bool,
+    pub way: Way,
     pub timeout: u8,
     pub retry: u8,
     pub rnr: u8,
@@ -105,7 +123,7 @@ impl Default for Opts {
             sge: 8,
             inline: 128,
             srq: false,
-            loopback: false,
+            way: Way::Wire,
             timeout: 10,
             retry: 7,
             rnr: 7,
@@ -144,16 +162,18 @@ impl Net {
             hosts: (0..n).map(host).collect(),
             tap: None,
             packets: 0,
+            marks: None,
             held: vec![VecDeque::new(); n],
+            links: o.way == Way::Link,
             buf: vec![0; 65_536],
         }
     }
 
     /// Two connected ends: on two engines, or on one.
     pub fn pair(o: Opts) -> (Net, End, End) {
-        let mut net = Net::new(if o.loopback { 1 } else { 2 }, &o);
+        let mut net = Net::new(if o.way == Way::Loopback { 1 } else { 2 }, &o);
         let a = net.end(0, &o);
-        let b = net.end(if o.loopback { 0 } else { 1 }, &o);
+        let b = net.end(if o.way == Way::Loopback { 0 } else { 1 }, &o);
         net.connect(&a, &b, &o);
         net.connect(&b, &a, &o);
         (net, a, b)
@@ -222,8 +242,18 @@ impl Net {
         self.modify(e, &QpAttr { qp_state: state, ..QpAttr::default() }, qp_attr_mask::STATE)
     }
 
+    /// What a device does before a call that names a peer: it says over which link that peer is reached.
+    fn name(&self, from: usize, to: usize) {
+        self.hosts[from].lock().set_link(self.links.then_some(to as u16));
+    }
+
     /// Takes `a` from RESET to RTS, towards `b`.
     pub fn connect(&mut self, a: &End, b: &End, o: &Opts) {
+        self.connect_at(a, b, o, PSN, PSN);
+    }
+
+    /// The same; the first PSNs of `a`, and of `b`.
+    pub fn connect_at(&mut self, a: &End, b: &End, o: &Opts, sq_psn: u32, rq_psn: u32) {
         use qp_attr_mask as m;
         let to = self.hosts[b.host].addr;
         let mut attr = QpAttr {
@@ -240,16 +270,17 @@ impl Net {
         attr.qp_state = qp_state::RTR;
         attr.path_mtu = o.mtu;
         attr.dest_qp_num = b.qpn;
-        attr.rq_psn = PSN;
+        attr.rq_psn = rq_psn;
         attr.max_dest_rd_atomic = o.rd_atomic;
         attr.min_rnr_timer = o.rnr_timer;
         attr.ah = AhAttr { dgid: to.gid, ..AhAttr::default() };
         let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
         let reliable = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
         let mask = if ud { 0 } else { connected } | if rc { reliable } else { 0 };
+        self.name(a.host, b.host);
         self.modify(a, &attr, m::STATE | mask).unwrap();
         attr.qp_state = qp_state::RTS;
-        attr.sq_psn = PSN;
+        attr.sq_psn = sq_psn;
         attr.timeout = o.timeout;
         attr.retry_cnt = o.retry;
         attr.rnr_retry = o.rnr;
@@ -260,6 +291,7 @@ impl Net {
 
     /// An AH of `a`'s that leads to `b`'s host.
     pub fn ah(&self, a: &End, b: &End) -> Handle {
+        self.name(a.host, b.host);
         let attr = AhAttr { dgid: self.hosts[b.host].addr.gid, ..AhAttr::default() };
         self.lock(a).ah_create(a.pd, &attr).unwrap()
     }
@@ -315,7 +347,7 @@ impl Net {
 
     fn deliver(&mut self, from: usize, to: usize, seg: usize, data: &[u8]) {
         let src = self.hosts[from].addr;
-        self.hosts[to].lock().handle_packets(self.now, &src, seg, data, false);
+        self.hosts[to].lock().handle_packets(self.now, &src, seg, data, self.marks == Some(from));
     }
 
     fn route(&self, dst: &PeerAddr) -> Option<usize> {
@@ -332,6 +364,7 @@ impl Net {
         let mut moved = false;
         for i in 0..self.hosts.len() {
             moved |= self.hosts[i].lock().run_loopback(self.now, 1000) > 0;
+            moved |= self.exchange_links(i);
             let mut bursts = 0;
             loop {
                 let mut buf = std::mem::take(&mut self.buf);
@@ -354,6 +387,27 @@ impl Net {
                 self.buf = buf;
             }
         }
+        moved
+    }
+
+    /// What a host has for its links, at most a small ring's worth at a time.
+    fn exchange_links(&mut self, from: usize) -> bool {
+        let mut moved = false;
+        let mut buf = std::mem::take(&mut self.buf);
+        let mut idle = None;
+        for _ in 0..100_000 {
+            let link = self.hosts[from].lock().next_link(self.now, |k| idle == Some(k));
+            let Some(link) = link else { break };
+            let len = self.hosts[from].lock().poll_transmit_link(self.now, link, &mut buf[..20_000]);
+            if len == 0 {
+                idle = Some(link);
+                continue;
+            }
+            moved = true;
+            let src = self.hosts[from].addr;
+            self.hosts[usize::from(link)].lock().handle_records(self.now, &src, &buf[..len]);
+        }
+        self.buf = buf;
         moved
     }
 
@@ -456,9 +510,33 @@ impl Net {
         wc
     }
 
+    /// Over a wire without faults nothing was damaged, refused, or sent twice.
+    pub fn assert_faultless(&self) {
+        for h in &self.hosts {
+            let c = h.lock().counters();
+            let bad = [
+                c.rcvd_icrc_err,
+                c.rcvd_malformed,
+                c.rcvd_no_qp,
+                c.rcvd_refused,
+                c.retry_timeouts,
+                c.retransmitted_pkts,
+                c.out_of_seq_request,
+                c.duplicate_request,
+            ];
+            assert_eq!(bad, [0; 8], "{c:?}");
+        }
+    }
+
     pub fn state(&self, e: &End) -> u32 {
         self.lock(e).qp_query(e.qp).unwrap().0.qp_state
     }
+}
+
+/// A packet as the peer's host would sign it.
+pub fn sign(net: &Net, from: usize, to: usize, packet: &mut [u8]) {
+    let (src, dst) = (net.hosts[from].addr, net.hosts[to].addr);
+    Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, packet);
 }
 
 /// The error of a call that must fail.

@@ -3,9 +3,12 @@
 //! `interop FAR:PORT DEVICE[,DEVICE...] [WORD...]` drives the cases of `gdrcore_tests::rxe` from our devices to a running
 //! `peer` at FAR; `interop lab FOLDER [WORD...]` boots the machine first, with FOLDER (which holds `peer`) as its `/share`,
 //! and needs a network namespace of its own. Only features with one of the words are run, if there are any.
+//! `interop between INTERFACE FAR:PORT DEVICE [WORD...]` sends through a wire of its own, from a tap device to INTERFACE.
+//! `interop long FOLDER [MIB [LOSSY_MIB]]` does the longer run (20 GiB and 1 GiB for each bad wire) in such a machine and
+//! leaves its table as FOLDER/LONG.md.
 
 use gdrcore_tests::rxe::report::Report;
-use gdrcore_tests::rxe::{lab, Guest, Link, Outcome};
+use gdrcore_tests::rxe::{lab, long, Guest, Link, Outcome};
 use gdrcore_tests::soft::Soft;
 use std::cell::RefCell;
 use std::path::Path;
@@ -23,12 +26,29 @@ fn against(report: &mut Report, far: &str, devices: &str) -> Outcome<()> {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let (Some(far), Some(what)) = (arguments.next(), arguments.next()) else {
-        eprintln!("usage: interop FAR:PORT DEVICE[,DEVICE...] [WORD...], or interop lab FOLDER [WORD...]");
+        eprintln!("usage: interop FAR:PORT DEVICE[,DEVICE...] [WORD...], interop lab FOLDER [WORD...], interop long FOLDER [MIB [LOSSY_MIB]]");
         std::process::exit(2);
     };
+    if far == "long" {
+        let mut mib = |default| arguments.next().map_or(Ok(default), |w| w.parse().map_err(|e| format!("{w}: {e}")));
+        let share = Path::new(&what);
+        let done = mib(20 << 10).and_then(|clean| {
+            let page = long::run(share, clean, mib(1 << 10)?)?;
+            std::fs::write(share.join("LONG.md"), page).map_err(|e| e.to_string())
+        });
+        if let Err(e) = done {
+            println!("broken off: {e}");
+            std::process::exit(1);
+        }
+        return;
+    }
+    let more = if far == "between" { (arguments.next(), arguments.next()) } else { (None, None) };
     let mut report = Report::new(arguments.collect(), true);
-    let done =
-        if far == "lab" { lab::everything(&mut report, Path::new(&what)) } else { against(&mut report, &far, &what) };
+    let done = match (far.as_str(), more) {
+        ("lab", _) => lab::everything(&mut report, Path::new(&what)),
+        (_, (Some(peer), Some(device))) => lab::bad_wires(&mut report, &what, &peer, &device),
+        _ => against(&mut report, &far, &what),
+    };
     print!("{}", report.table());
     let (cases, failed, open) = report.counts();
     println!("{cases} cases, {failed} failed, {open} not tried");

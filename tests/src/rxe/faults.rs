@@ -2,6 +2,7 @@
 
 use super::cases::{self, half, read, send, write};
 use super::guest::{give_way, Guest, Link};
+use super::headers;
 use super::pair::{Pair, Side};
 use super::report::Report;
 use super::Outcome;
@@ -73,6 +74,36 @@ fn refusal(link: &Link, shape: Shape, case: impl FnOnce(&mut Pair) -> Outcome<us
     Ok(n)
 }
 
+/// A refusal whose NAK is looked for on the wire, where that is ours.
+fn refused_with(
+    link: &Link,
+    shape: Shape,
+    side: Side,
+    op: Op,
+    len: usize,
+    key: Option<u32>,
+    status: u32,
+) -> Outcome<usize> {
+    refusal(link, shape, |p| with_nak(link, side, status, None, || refused(p, side, op, len, key, status)))
+}
+
+/// Runs a case that ends with a NAK of `side`'s peer, and checks that the wire carried the one that the status stands for.
+fn with_nak<T>(
+    link: &Link,
+    side: Side,
+    status: u32,
+    evidence: Option<&str>,
+    case: impl FnOnce() -> Outcome<T>,
+) -> Outcome<T> {
+    let Some(wire) = link.wire else { return case() };
+    let (done, seen) = headers::watched(wire, case)?;
+    headers::said(&seen, side.other(), headers::code_of(status))?;
+    if let Some(name) = evidence {
+        wire.evidence(name, &seen)?;
+    }
+    Ok(done)
+}
+
 /// Every NAK code, for every reason that a program can give.
 pub fn naks(report: &mut Report, link: &Link) {
     use wc_status::{REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR};
@@ -86,7 +117,7 @@ pub fn naks(report: &mut Report, link: &Link) {
         ("CMP_SWAP", Op::CmpSwap(0, 1, 2)),
         ("FETCH_ADD", Op::FetchAdd(0, 1)),
     ] {
-        report.both(name, what, |s| refusal(link, shape, |p| refused(p, s, op, 8, wrong, REM_ACCESS_ERR)));
+        report.both(name, what, |s| refused_with(link, shape, s, op, 8, wrong, REM_ACCESS_ERR));
     }
     let name = "NAK 0x62, out of the region";
     for (what, op, len) in [
@@ -98,7 +129,7 @@ pub fn naks(report: &mut Report, link: &Link) {
         ("READ of packets that ends behind it", Op::Read(end - 8192), 9000),
         ("FETCH_ADD behind it", Op::FetchAdd(end, 1), 8),
     ] {
-        report.both(name, what, |s| refusal(link, shape, |p| refused(p, s, op, len, None, REM_ACCESS_ERR)));
+        report.both(name, what, |s| refused_with(link, shape, s, op, len, None, REM_ACCESS_ERR));
     }
     for (name, op, missing) in [
         ("QP without REMOTE_WRITE", Op::Write(0, None), access::REMOTE_WRITE),
@@ -106,22 +137,16 @@ pub fn naks(report: &mut Report, link: &Link) {
         ("QP without REMOTE_ATOMIC", Op::FetchAdd(0, 1), access::REMOTE_ATOMIC),
     ] {
         let shape = Shape { access: shape.access & !missing, ..shape };
-        report.both(&format!("NAK 0x61, {name}"), "", |s| {
-            refusal(link, shape, |p| refused(p, s, op, 8, None, REM_INV_REQ_ERR))
-        });
+        report.both(&format!("NAK 0x61, {name}"), "", |s| refused_with(link, shape, s, op, 8, None, REM_INV_REQ_ERR));
     }
-    let name = "NAK 0x61, misaligned atomic";
-    report.case(name, Side::Ours, "", || {
-        refusal(link, shape, |p| refused(p, Side::Ours, Op::FetchAdd(4, 1), 8, None, REM_INV_REQ_ERR))
-    });
-    report.remark(name, Side::Rxe, "libibverbs refuses to post it (rxe's provider, EINVAL)");
     let name = "NAK 0x61, SEND longer than the receive";
     report.both(name, "", |s| {
         // rxe finds out while it copies, and calls that its own failure.
         let status = if s == Side::Ours { REM_OP_ERR } else { REM_INV_REQ_ERR };
         refusal(link, shape, |p| {
+            let evidence = (s == Side::Ours).then_some("rxe_send_too_long");
             let r = p.recv(s.other(), 0, 1500)?;
-            let n = refused(p, s, Op::Send(None), 2000, None, status)?;
+            let n = with_nak(link, s, status, evidence, || refused(p, s, Op::Send(None), 2000, None, status))?;
             let wc = p.wait(s.other(), r, Duration::from_secs(5))?;
             if wc.status == wc_status::LOC_LEN_ERR || s == Side::Ours && wc.status != wc_status::SUCCESS {
                 return Ok(n);
@@ -129,11 +154,11 @@ pub fn naks(report: &mut Report, link: &Link) {
             Err(format!("the receive: {wc:?}"))
         })
     });
-    report.remark(name, Side::Ours, "rxe is wrong: it answers 0x63");
+    report.remark(name, Side::Ours, "rxe is wrong: it answers 0x63 (rxe_send_too_long.pcap)");
     report.both("NAK 0x63, receive with a bad local key", "", |s| {
         refusal(link, shape, |p| {
             bad_recv(p, s.other())?;
-            refused(p, s, Op::Send(None), 64, None, REM_OP_ERR)
+            with_nak(link, s, REM_OP_ERR, None, || refused(p, s, Op::Send(None), 64, None, REM_OP_ERR))
         })
     });
 }

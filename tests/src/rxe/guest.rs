@@ -1,5 +1,6 @@
 //! The line to the far end's verbs program, and the two addresses that a connection runs between.
 
+use super::mangle::Mangler;
 use super::Outcome;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::AhAttr;
@@ -91,6 +92,8 @@ pub struct Link<'d> {
     pub near: String,
     /// Index of the far end's own GID.
     pub index: u32,
+    /// The wire between them, where it is ours.
+    pub wire: Option<&'d Mangler>,
 }
 
 impl<'d> Link<'d> {
@@ -112,10 +115,15 @@ impl<'d> Link<'d> {
                     _ => "IPv6",
                 };
                 let index = index.parse().map_err(|e| format!("{index}: {e}"))?;
-                return Ok(Link { dev, guest, name, far, near: near.to_string(), index });
+                return Ok(Link { dev, guest, name, far, near: near.to_string(), index, wire: None });
             }
         }
         Err(format!("the far end has no address like {near}: {list}"))
+    }
+
+    /// The same with a wire of ours in between.
+    pub fn over(self, wire: &'d Mangler) -> Link<'d> {
+        Link { wire: Some(wire), ..self }
     }
 
     /// One request to the far end; the answer's words.

@@ -5,7 +5,7 @@ use super::mangle::Mangler;
 use super::pair::Side;
 use super::report::Report;
 use super::vm::Vm;
-use super::{cases, faults, lossy, many, tools, Guest, Link, Outcome};
+use super::{cases, cm, faults, forged, headers, lossy, many, perftest, pingpong, timers, Guest, Link, Outcome};
 use crate::soft::Soft;
 use crate::tools::{run, Running};
 use std::cell::RefCell;
@@ -39,6 +39,7 @@ impl Lab {
     /// Boots the machine; programs for it lie in `share`.
     pub fn new(share: &Path) -> Outcome<Lab> {
         let mangler = Mangler::start("gdr0").map_err(|e| format!("no tap device: {e}"))?;
+        let mangler = mangler.keep_in(share.join("evidence"));
         ip("link set lo up")?;
         ip("link set gdr0 mtu 4200 addrgenmode none up")?;
         ip("addr add 10.77.1.1/24 dev gdr0")?;
@@ -52,7 +53,7 @@ impl Lab {
 
     /// Starts the far end's program on a port and connects to it.
     pub fn peer(&self, port: u16) -> Outcome<(Running, RefCell<Guest>)> {
-        let program = self.vm.begin(&format!("echo $$ >/tmp/{port}; exec ./peer rxe0 {port}"), 900);
+        let program = self.vm.begin(&format!("echo $$ >/tmp/{port}; exec ./peer rxe0 {port}"), 10_000);
         let guest = Guest::connect(&format!("10.77.1.2:{port}"), Duration::from_secs(30))?;
         Ok((program, RefCell::new(guest)))
     }
@@ -81,25 +82,59 @@ pub fn all(report: &mut Report, link: &Link, first: bool) {
     }
 }
 
-/// The same between two network namespaces of one machine: our program runs there too, and the kernels' own virtual
-/// link lies between. `share` holds this program as `interop`.
-fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
-    let vm = Vm::start("split", share)?;
-    let _program = vm.begin(&format!("./peer rxe0 {PEER_PORT}"), 300);
-    let devices = "soft:10.77.0.2,soft:[fd00:77::2]";
+/// One run of this program inside the machine; it is one case of ours.
+fn inside(report: &mut Report, vm: &Vm, feature: &str, command: &str) {
     let words: String = report.only().iter().map(|w| format!("'{w}' ")).collect();
-    let begun = vm.begin(&format!("ip netns exec u ./interop 10.77.0.1:{PEER_PORT} {devices} {words}"), 240);
-    let done = begun.finish(Duration::from_secs(250));
+    let begun = vm.begin(&format!("{command} {words}"), 340);
+    let done = begun.finish(Duration::from_secs(350));
     let last = done.output.lines().rev().find(|l| l.contains(" cases, ")).unwrap_or(&done.output);
-    report.case("all but faults and depth, between namespaces of the guest", Side::Ours, "", || {
+    report.case(feature, Side::Ours, "", || {
         if done.ok() {
             return Ok(0);
         }
         let failed: Vec<&str> = done.output.lines().filter(|l| l.contains("FAILED")).collect();
         Err(format!("{last}: {failed:?}"))
     });
-    report.remark("all but faults and depth, between namespaces of the guest", Side::Rxe, "in the same run");
-    report.note(&format!("between namespaces of the guest, IPv4 and IPv6, both directions: {last}"));
+    report.remark(feature, Side::Rxe, "in the same run");
+    if report.wants(feature) {
+        report.note(&format!("{feature}: {last}"));
+    }
+}
+
+/// The same between two network namespaces of one machine: our program runs there too, and the kernels' own virtual
+/// link lies between, then that link and our wire. `share` holds this program as `interop`.
+fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
+    let vm = Vm::start("split", share)?;
+    let _program = vm.begin(&format!("./peer rxe0 {PEER_PORT}"), 400);
+    let devices = "soft:10.77.0.2,soft:[fd00:77::2]";
+    let feature = "all but faults and depth, between namespaces of the guest";
+    inside(report, &vm, feature, &format!("ip netns exec u ./interop 10.77.0.1:{PEER_PORT} {devices}"));
+    // The far end's program is reached past the wire. The link's end gets another MAC than the one that the frames are
+    // for, and gives its address to our side of the wire: only what crosses that arrives.
+    vm.run(
+        "modprobe tun; ip link add c0 type veth peer name c1 netns u; ip addr add 10.78.0.1/24 dev c0; ip link set c0 up
+         ip -n u addr add 10.78.0.2/24 dev c1; ip -n u link set c1 up; ip -n u addr flush dev rv1; ip -n u link set rv1 down
+         ip -n u link set rv1 address 02:00:00:77:00:99; ip -n u link set rv1 up",
+        20,
+    )?;
+    let port = PEER_PORT + 1;
+    let _program = vm.begin(&format!("./peer rxe0 {port}"), 400);
+    let feature = "RC over bad wires, between namespaces of the guest";
+    inside(report, &vm, feature, &format!("ip netns exec u ./interop between rv1 10.78.0.1:{port} soft:10.77.0.2"));
+    Ok(())
+}
+
+/// Our half of the last: joins the interface `far` to a tap device that has the address of `device`, and sends through
+/// every kind of wire to the program at `peer`.
+pub fn bad_wires(report: &mut Report, far: &str, peer: &str, device: &str) -> Outcome<()> {
+    let wire = Mangler::between("gdr0", far).map_err(|e| format!("{far}: {e}"))?;
+    ip("link set gdr0 address 02:00:00:77:00:02 mtu 4200 up")?;
+    ip("addr add 10.77.0.2/24 dev gdr0")?;
+    ip("neigh add 10.77.0.1 lladdr 02:00:00:77:00:01 dev gdr0 nud permanent")?;
+    let guest = RefCell::new(Guest::connect(peer, Duration::from_secs(60))?);
+    let device = Soft::open(device, &Default::default()).map_err(|e| format!("{device}: {e}"))?;
+    let link = Link::new(device.dev(), &guest)?;
+    lossy::wires(report, &link, &wire, 1);
     Ok(())
 }
 
@@ -112,8 +147,13 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     let (_program, guest) = lab.peer(PEER_PORT)?;
     for (i, name) in DEVICES.iter().enumerate() {
         let device = Soft::open(name, &Default::default()).map_err(|e| format!("{name}: {e}"))?;
-        let link = Link::new(device.dev(), &guest)?;
+        let link = Link::new(device.dev(), &guest)?.over(&lab.mangler);
         all(report, &link, i == 0);
+        if i == 0 {
+            headers::all(report, &link, &lab.mangler);
+            forged::all(report, &link, &lab.mangler);
+            timers::all(report, &link, &lab.mangler);
+        }
         if i < 2 {
             lossy::wires(report, &link, &lab.mangler, 3);
         }
@@ -122,7 +162,9 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     report.note(&format!(
         "of {packets} packets {lost} were lost, {doubled} doubled, {overtaken} overtaken, {damaged} damaged, {late} delayed"
     ));
-    tools::pingpongs(report, &lab);
+    pingpong::all(report, &lab);
+    perftest::all(report, &lab);
+    cm::tools(report, &lab);
     let port = PEER_PORT + 1;
     let kill = |_program| lab.vm.run(&format!("kill -9 $(cat /tmp/{port}); sleep 0.3"), 20).map(drop);
     faults::killed(report, DEVICES[0], || lab.peer(port), kill);

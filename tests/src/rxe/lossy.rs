@@ -71,10 +71,11 @@ pub fn wires(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
         for seed in [1u64, 2] {
             let mtu = if seed == 1 { 3 } else { 5 };
             report.both(&format!("RC over a wire with {name}"), &format!("{}, seed {seed}", link.name), |side| {
+                mangler.watch();
                 mangler.set(seed, faults);
                 let done = rounds(link, side, mtu, n);
                 mangler.set(0, &[]);
-                done
+                mangler.explain(done)
             });
         }
     }

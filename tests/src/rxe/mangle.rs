@@ -1,13 +1,20 @@
-//! The wire between the two stacks, with faults on demand: frames cross between a tap device of ours and the emulated
-//! machine's network card, and on their way packets of RoCEv2 are dropped, doubled, overtaken, damaged or late, as a
-//! seeded generator says. Everything else passes untouched.
+//! The wire between the two stacks, with faults on demand: frames cross between a tap device of ours and the far end
+//! (the emulated machine's network card, or an interface of the same machine), and on their way packets of RoCEv2 are
+//! dropped, doubled, overtaken, damaged or late, as a seeded generator says, changed as a test's script says, and written
+//! down. Everything else passes untouched.
 
+use super::pair::Side;
+use super::seen::{bth, roce, set_icrc, write_pcap, Moment, Seen};
+use super::Outcome;
+use std::collections::VecDeque;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The kinds of faults.
@@ -28,6 +35,13 @@ pub enum Fault {
 /// Number of kinds of faults.
 pub const FAULTS: usize = 5;
 
+/// Most packets that are kept of what is watched: 80 MB of them.
+const SEEN_MAX: usize = 20_000;
+
+/// What a test does with the packets of RoCEv2 that cross: who sent it, and its bytes from the BTH to before the ICRC.
+/// The ICRC is made right again after a change. False: the packet does not arrive.
+pub type Script = Box<dyn FnMut(Side, &mut [u8]) -> bool + Send>;
+
 #[derive(Default)]
 struct Shared {
     /// By kind of fault, in packets of ten thousand.
@@ -36,12 +50,31 @@ struct Shared {
     packets: AtomicU64,
     seed: AtomicU64,
     stop: AtomicBool,
+    script: Mutex<Option<Script>>,
+    seen: Mutex<Option<VecDeque<Seen>>>,
+}
+
+impl Shared {
+    /// A case that failed while it held a lock has left nothing half done.
+    fn lock<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+        lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, from: Side, moment: Moment, frame: &[u8]) {
+        if let Some(seen) = Shared::lock(&self.seen).as_mut() {
+            if seen.len() == SEEN_MAX {
+                seen.pop_front();
+            }
+            seen.push_back(Seen { at: Instant::now(), from, moment, frame: frame.to_vec() });
+        }
+    }
 }
 
 /// The wire. It ends with this value.
 pub struct Mangler {
     shared: Arc<Shared>,
     port: u16,
+    evidence: Option<PathBuf>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
@@ -56,17 +89,27 @@ impl Mangler {
         let s = shared.clone();
         let accept = std::thread::spawn(move || {
             let Ok((machine, _)) = listener.accept() else { return };
-            let both = (|| {
-                machine.set_nodelay(true)?;
-                Ok::<_, std::io::Error>((machine.try_clone()?, tap.try_clone()?))
-            })();
-            let Ok((machine2, tap2)) = both else { return };
-            let t = s.clone();
-            let out = std::thread::spawn(move || to_machine(&t, tap, machine));
-            from_machine(&s, machine2, tap2);
-            let _ = out.join();
+            if machine.set_nodelay(true).is_ok() {
+                let _ = cross(&s, tap, Far::Machine(machine));
+            }
         });
-        Ok(Mangler { shared, port, threads: vec![accept] })
+        Ok(Mangler { shared, port, evidence: None, threads: vec![accept] })
+    }
+
+    /// Makes the tap device `name` and joins it to the interface `far` of this network namespace, which must have
+    /// neither addresses nor the MAC that the frames are for: the namespace's own stack would take them too.
+    pub fn between(name: &str, far: &str) -> std::io::Result<Mangler> {
+        let (tap, socket) = (open_tap(name)?, open_interface(far)?);
+        let shared = Arc::new(Shared::default());
+        let s = shared.clone();
+        let thread = std::thread::spawn(move || drop(cross(&s, tap, Far::Interface(socket))));
+        Ok(Mangler { shared, port: 0, evidence: None, threads: vec![thread] })
+    }
+
+    /// Where evidence goes.
+    pub fn keep_in(mut self, folder: PathBuf) -> Mangler {
+        self.evidence = Some(folder);
+        self
     }
 
     /// The TCP port that the emulated machine connects to.
@@ -85,6 +128,41 @@ impl Mangler {
         }
     }
 
+    /// From now on every packet goes by this script, before any fault; none: as it is.
+    pub fn script(&self, script: Option<Script>) {
+        *Shared::lock(&self.shared.script) = script;
+    }
+
+    /// From now on every packet is written down; of many the last.
+    pub fn watch(&self) {
+        *Shared::lock(&self.shared.seen) = Some(VecDeque::new());
+    }
+
+    /// What was written down; nothing is from now on.
+    pub fn seen(&self) -> Vec<Seen> {
+        Shared::lock(&self.shared.seen).take().unwrap_or_default().into()
+    }
+
+    /// Ends the watch over a case; a failed one says where its capture lies.
+    pub fn explain<T>(&self, done: Outcome<T>) -> Outcome<T> {
+        let seen = self.seen();
+        done.map_err(|e| {
+            let path = std::env::temp_dir().join(format!("interop-{}-{}.pcap", std::process::id(), seen.len()));
+            match write_pcap(&path, &seen) {
+                Ok(()) => format!("{e}; what arrived is in {}", path.display()),
+                Err(why) => format!("{e}; no capture: {why}"),
+            }
+        })
+    }
+
+    /// Keeps a capture of what arrived, as evidence of what a stack does. It lies in the folder that [`Mangler::keep_in`] was
+    /// told, if any.
+    pub fn evidence(&self, name: &str, seen: &[Seen]) -> Outcome<()> {
+        let Some(folder) = &self.evidence else { return Ok(()) };
+        std::fs::create_dir_all(folder).map_err(|e| e.to_string())?;
+        write_pcap(&folder.join(format!("{name}.pcap")), seen).map_err(|e| e.to_string())
+    }
+
     /// RoCEv2 packets that came by, and how many were hit by each kind of fault.
     pub fn counts(&self) -> (u64, [u64; FAULTS]) {
         (self.shared.packets.load(Relaxed), std::array::from_fn(|i| self.shared.done[i].load(Relaxed)))
@@ -94,8 +172,10 @@ impl Mangler {
 impl Drop for Mangler {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
-        // Ends an accept that nobody has answered yet.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        if self.port != 0 {
+            // Ends an accept that nobody has answered yet.
+            let _ = TcpStream::connect(("127.0.0.1", self.port));
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -118,6 +198,37 @@ fn open_tap(name: &str) -> std::io::Result<File> {
     Ok(tap)
 }
 
+/// A packet socket that takes and gives whole frames of an interface, and not those that it sends.
+fn open_interface(name: &str) -> std::io::Result<File> {
+    let failed = || Err(std::io::Error::last_os_error());
+    let protocol = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(protocol)) };
+    if fd < 0 {
+        return failed();
+    }
+    // SAFETY: the descriptor is fresh and nobody else's.
+    let socket = unsafe { File::from_raw_fd(fd) };
+    let name = CString::new(name)?;
+    // SAFETY: zeroes are a valid sockaddr_ll.
+    let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    at.sll_family = libc::AF_PACKET as u16;
+    at.sll_protocol = protocol;
+    // SAFETY: a terminated string.
+    at.sll_ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) } as i32;
+    let (length, one) = (size_of::<libc::sockaddr_ll>() as u32, 1i32);
+    // SAFETY: the address is whole and of that length.
+    if at.sll_ifindex == 0 || unsafe { libc::bind(fd, (&raw const at).cast(), length) } < 0 {
+        return failed();
+    }
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING);
+    // SAFETY: the value is one whole int.
+    if unsafe { libc::setsockopt(fd, level, option, (&raw const one).cast(), 4) } < 0 {
+        return failed();
+    }
+    Ok(socket)
+}
+
 /// Whether the descriptor is readable within the time.
 fn readable(fd: RawFd, limit: Duration) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -126,29 +237,18 @@ fn readable(fd: RawFd, limit: Duration) -> bool {
     unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) > 0 }
 }
 
-/// Where the BTH of a RoCEv2 frame begins.
-fn bth(frame: &[u8]) -> Option<usize> {
-    let kind = u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]);
-    let (protocol, udp) = match kind {
-        0x0800 => (*frame.get(23)?, 14 + usize::from(frame.get(14)? & 15) * 4),
-        0x86DD => (*frame.get(20)?, 54),
-        _ => return None,
-    };
-    let port = u16::from_be_bytes([*frame.get(udp + 2)?, *frame.get(udp + 3)?]);
-    (protocol == 17 && port == 4791 && frame.len() > udp + 8 + 16).then_some(udp + 8)
-}
-
 /// One direction: what happens to each frame, and those that wait for their time.
 struct Lane<'s> {
     shared: &'s Shared,
+    from: Side,
     seed: u64,
     state: u64,
     waiting: Vec<(Instant, Vec<u8>)>,
 }
 
 impl<'s> Lane<'s> {
-    fn new(shared: &'s Shared) -> Lane<'s> {
-        Lane { shared, seed: 0, state: 1, waiting: Vec::new() }
+    fn new(shared: &'s Shared, from: Side) -> Lane<'s> {
+        Lane { shared, from, seed: 0, state: 1, waiting: Vec::new() }
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -172,9 +272,24 @@ impl<'s> Lane<'s> {
     }
 
     /// Passes a frame on, or does something else with it.
-    fn frame(&mut self, mut frame: Vec<u8>, send: &mut dyn FnMut(&[u8])) {
-        let Some(from) = bth(&frame) else { return send(&frame) };
+    fn frame(&mut self, mut frame: Vec<u8>, out: &mut dyn FnMut(&[u8])) {
+        let Some(from) = bth(&frame) else { return out(&frame) };
         self.shared.packets.fetch_add(1, Relaxed);
+        self.shared.note(self.from, Moment::Sent, &frame);
+        if let (Some(script), Some(range)) = (Shared::lock(&self.shared.script).as_mut(), roce(&frame)) {
+            let before = frame[range.clone()].to_vec();
+            if !script(self.from, &mut frame[range.clone()]) {
+                return;
+            }
+            if frame[range] != before[..] {
+                set_icrc(&mut frame);
+            }
+        }
+        let (shared, side) = (self.shared, self.from);
+        let mut send = |frame: &[u8]| {
+            shared.note(side, Moment::Delivered, frame);
+            out(frame);
+        };
         if self.hits(Fault::Drop) {
             return;
         }
@@ -201,14 +316,15 @@ impl<'s> Lane<'s> {
     }
 
     /// Sends what is due; how long until the next.
-    fn due(&mut self, send: &mut dyn FnMut(&[u8])) -> Duration {
+    fn due(&mut self, out: &mut dyn FnMut(&[u8])) -> Duration {
         let now = Instant::now();
         let mut next = now + Duration::from_millis(50);
         let mut i = 0;
         while i < self.waiting.len() {
             if self.waiting[i].0 <= now {
                 let (_, frame) = self.waiting.remove(i);
-                send(&frame);
+                self.shared.note(self.from, Moment::Delivered, &frame);
+                out(&frame);
             } else {
                 next = next.min(self.waiting[i].0);
                 i += 1;
@@ -218,29 +334,91 @@ impl<'s> Lane<'s> {
     }
 }
 
-/// Frames of the host to the machine: each behind its length.
-fn to_machine(shared: &Shared, mut tap: File, mut machine: TcpStream) {
-    let mut lane = Lane::new(shared);
+/// The far end of the wire.
+enum Far {
+    /// QEMU's stream of frames, each behind its length.
+    Machine(TcpStream),
+    /// A packet socket.
+    Interface(File),
+}
+
+impl Far {
+    fn try_clone(&self) -> std::io::Result<Far> {
+        Ok(match self {
+            Far::Machine(s) => Far::Machine(s.try_clone()?),
+            Far::Interface(s) => Far::Interface(s.try_clone()?),
+        })
+    }
+
+    fn fd(&self) -> RawFd {
+        match self {
+            Far::Machine(s) => s.as_raw_fd(),
+            Far::Interface(s) => s.as_raw_fd(),
+        }
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        // What is refused is lost, as on any wire.
+        let _ = match self {
+            Far::Machine(s) => {
+                let mut out = (frame.len() as u32).to_be_bytes().to_vec();
+                out.extend_from_slice(frame);
+                s.write_all(&out)
+            }
+            Far::Interface(s) => s.write(frame).map(drop),
+        };
+    }
+
+    /// Takes what has come; `held` keeps the beginning of a frame whose end has not. None: the far end is gone.
+    fn take(&mut self, bytes: &mut [u8], held: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+        let n = match self {
+            Far::Machine(s) => s.read(bytes),
+            Far::Interface(s) => s.read(bytes),
+        };
+        let n = n.ok().filter(|&n| n > 0)?;
+        if let Far::Interface(_) = self {
+            return Some(vec![bytes[..n].to_vec()]);
+        }
+        held.extend_from_slice(&bytes[..n]);
+        let (mut frames, mut at) = (Vec::new(), 0);
+        while let Some(head) = held.get(at..at + 4) {
+            let len = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
+            let Some(frame) = held.get(at + 4..at + 4 + len) else { break };
+            frames.push(frame.to_vec());
+            at += 4 + len;
+        }
+        held.drain(..at);
+        Some(frames)
+    }
+}
+
+/// Both directions, until the wire's end.
+fn cross(shared: &Arc<Shared>, tap: File, far: Far) -> std::io::Result<()> {
+    let (there, tap2, s) = (far.try_clone()?, tap.try_clone()?, shared.clone());
+    let out = std::thread::spawn(move || outward(&s, tap, there));
+    inward(shared, far, tap2);
+    let _ = out.join();
+    Ok(())
+}
+
+/// Frames of ours to the far end.
+fn outward(shared: &Shared, mut tap: File, mut far: Far) {
+    let mut lane = Lane::new(shared, Side::Ours);
     let mut bytes = vec![0; 65_536];
-    let mut send = |frame: &[u8]| {
-        let mut out = (frame.len() as u32).to_be_bytes().to_vec();
-        out.extend_from_slice(frame);
-        let _ = machine.write_all(&out);
-    };
     while !shared.stop.load(Relaxed) {
-        let wait = lane.due(&mut send);
+        let wait = lane.due(&mut |frame| far.send(frame));
         if readable(tap.as_raw_fd(), wait) {
             match tap.read(&mut bytes) {
-                Ok(n) => lane.frame(bytes[..n].to_vec(), &mut send),
+                Ok(n) => lane.frame(bytes[..n].to_vec(), &mut |frame| far.send(frame)),
                 Err(_) => return,
             }
         }
     }
 }
 
-/// Frames of the machine to the host.
-fn from_machine(shared: &Shared, mut machine: TcpStream, mut tap: File) {
-    let mut lane = Lane::new(shared);
+/// Frames of the far end to us.
+fn inward(shared: &Shared, mut far: Far, mut tap: File) {
+    let mut lane = Lane::new(shared, Side::Rxe);
     let mut bytes = vec![0; 1 << 18];
     let mut held = Vec::new();
     let mut send = |frame: &[u8]| {
@@ -249,20 +427,12 @@ fn from_machine(shared: &Shared, mut machine: TcpStream, mut tap: File) {
     };
     while !shared.stop.load(Relaxed) {
         let wait = lane.due(&mut send);
-        if !readable(machine.as_raw_fd(), wait) {
+        if !readable(far.fd(), wait) {
             continue;
         }
-        match machine.read(&mut bytes) {
-            Ok(0) | Err(_) => return,
-            Ok(n) => held.extend_from_slice(&bytes[..n]),
+        let Some(frames) = far.take(&mut bytes, &mut held) else { return };
+        for frame in frames {
+            lane.frame(frame, &mut send);
         }
-        let mut at = 0;
-        while let Some(head) = held.get(at..at + 4) {
-            let len = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
-            let Some(frame) = held.get(at + 4..at + 4 + len) else { break };
-            lane.frame(frame.to_vec(), &mut send);
-            at += 4 + len;
-        }
-        held.drain(..at);
     }
 }

@@ -19,7 +19,8 @@ fn drain(pair: &mut Pair, side: Side, n: usize) -> Outcome<()> {
             let got = pair.link.numbers(&format!("drain {} {left} 50", pair.far.id))?;
             let [count, bad, status, ordered, _] = got[..] else { return Err(format!("drain: {got:?}")) };
             if bad > 0 || ordered != 1 {
-                return Err(format!("{side:?}: {bad} bad, first status {status}, in order: {ordered}"));
+                let cause = pair.our.dev.qp_cause(pair.our.qp);
+                return Err(format!("{side:?}: {bad} bad, first status {status}, in order: {ordered}; our {cause:?}"));
             }
             left -= count as usize;
             if Instant::now() > end {
@@ -70,18 +71,16 @@ fn post_many(pair: &mut Pair, side: Side, n: usize, opcode: u32, from: usize, to
     Ok(())
 }
 
-/// `n` requests of `len` bytes outstanding at once.
-fn deep(link: &Link, side: Side, opcode: u32, n: usize, len: usize) -> Outcome<usize> {
-    let shape = Shape { depth: 512, cqe: 1024, ..cases::shape(qp_type::RC, 3, n * len + 8) };
-    let mut pair = Pair::new(link, shape)?;
-    let (to, seed) = (half(&pair), n as u64 + 3);
+/// `n` requests of `len` bytes outstanding at once, from the first half of the source's buffer into the second of the
+/// target's, with the bytes of `seed`; every byte is compared.
+pub fn transfer(pair: &mut Pair, side: Side, opcode: u32, n: usize, len: usize, seed: u64) -> Outcome<()> {
+    let to = half(pair);
     let read = opcode == wr_opcode::RDMA_READ;
     let source = if read { side.other() } else { side };
     pair.fill(source, 0, n * len, seed)?;
-    pair.set(source.other(), to, n * len + 8, 0xEE)?;
     if opcode == wr_opcode::SEND {
         if side == Side::Ours {
-            link.ask(&format!("recv {} {n} 1 {to} {len} {len}", pair.far.id))?;
+            pair.link.ask(&format!("recv {} {n} 1 {to} {len} {len}", pair.far.id))?;
         } else {
             for i in 0..n {
                 pair.our.post_recv(1 + i as u64, (to + i * len) as u64, len as u32).map_err(|e| e.to_string())?;
@@ -89,16 +88,26 @@ fn deep(link: &Link, side: Side, opcode: u32, n: usize, len: usize) -> Outcome<u
         }
     }
     if read {
-        post_many(&mut pair, side, n, opcode, to, 0, len)?;
+        post_many(pair, side, n, opcode, to, 0, len)?;
     } else {
-        post_many(&mut pair, side, n, opcode, 0, to, len)?;
+        post_many(pair, side, n, opcode, 0, to, len)?;
     }
-    drain(&mut pair, side, n)?;
+    drain(pair, side, n)?;
     if opcode == wr_opcode::SEND {
-        drain(&mut pair, side.other(), n)?;
+        drain(pair, side.other(), n)?;
     }
-    pair.check(source.other(), to, n * len, seed)?;
-    pair.untouched(source.other(), to + n * len, 8, 0xEE)?;
+    pair.check(source.other(), to, n * len, seed)
+}
+
+/// One such transfer over a connection of its own, with a look behind it.
+fn deep(link: &Link, side: Side, opcode: u32, n: usize, len: usize) -> Outcome<usize> {
+    let shape = Shape { depth: 512, cqe: 1024, ..cases::shape(qp_type::RC, 3, n * len + 8) };
+    let mut pair = Pair::new(link, shape)?;
+    let to = half(&pair);
+    let target = if opcode == wr_opcode::RDMA_READ { side } else { side.other() };
+    pair.set(target, to, n * len + 8, 0xEE)?;
+    transfer(&mut pair, side, opcode, n, len, n as u64 + 3)?;
+    pair.untouched(target, to + n * len, 8, 0xEE)?;
     pair.end()?;
     Ok(n)
 }

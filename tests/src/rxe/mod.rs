@@ -5,14 +5,22 @@
 //! once and run in both directions. [`report::Report`] collects what came of it.
 
 pub mod cases;
+pub mod cm;
 pub mod faults;
+pub mod forged;
 pub mod guest;
+pub mod headers;
 pub mod lab;
+pub mod long;
 pub mod lossy;
 pub mod mangle;
 pub mod many;
 pub mod pair;
+pub mod perftest;
+pub mod pingpong;
 pub mod report;
+pub mod seen;
+pub mod timers;
 pub mod tools;
 pub mod vm;
 

@@ -80,8 +80,19 @@ impl<'d, 'l> Pair<'d, 'l> {
         Pair::around(link, our, srq)
     }
 
+    /// As [`Pair::new`], with another ACK timeout code for the far half.
+    pub fn with_timeouts(link: &'l Link<'d>, shape: Shape, far: u8) -> Outcome<Pair<'d, 'l>> {
+        let our = End::new(link.dev, shape).map_err(text("our end"))?;
+        Pair::join(link, our, 0, far)
+    }
+
     /// Connects an end of ours, which is in RESET, to a new far end.
-    pub fn around(link: &'l Link<'d>, mut our: End<'d>, srq: i128) -> Outcome<Pair<'d, 'l>> {
+    pub fn around(link: &'l Link<'d>, our: End<'d>, srq: i128) -> Outcome<Pair<'d, 'l>> {
+        let timeout = our.shape.timeout;
+        Pair::join(link, our, srq, timeout)
+    }
+
+    fn join(link: &'l Link<'d>, mut our: End<'d>, srq: i128, far_timeout: u8) -> Outcome<Pair<'d, 'l>> {
         let shape = our.shape;
         let Shape { qp_type, buffer, depth, cqe, sge, .. } = shape;
         let made = link.numbers(&format!("new {qp_type} {buffer} {depth} {depth} {cqe} {sge} {srq}"))?;
@@ -94,8 +105,8 @@ impl<'d, 'l> Pair<'d, 'l> {
         let (mtu, index, near, rnr) = (shape.mtu, link.index, &link.near, shape.min_rnr_timer);
         link.ask(&format!("rtr {id} {mtu} {index} {near} {} {} 8 {rnr}", our.own.qpn, our.own.psn))?;
         our.connect(own).map_err(text("our end to RTS"))?;
-        let Shape { timeout, retry_cnt, rnr_retry, .. } = shape;
-        link.ask(&format!("rts {id} {} {timeout} {retry_cnt} {rnr_retry} 8", own.psn))?;
+        let Shape { retry_cnt, rnr_retry, .. } = shape;
+        link.ask(&format!("rts {id} {} {far_timeout} {retry_cnt} {rnr_retry} 8", own.psn))?;
         Ok(Pair { link, our, far: Far { id, own, done: Vec::new() }, window: None, next: 1 })
     }
 

@@ -14,7 +14,7 @@ pub struct Vm {
 /// A command line of `vm.sh`.
 fn script(name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(root().join("tests/vm/vm.sh"));
-    command.args(arguments).env("VMLAB_NAME", name).env("VMLAB_QUIET", "1").env("VMLAB_LIFE", "1200");
+    command.args(arguments).env("VMLAB_NAME", name).env("VMLAB_QUIET", "1").env("VMLAB_LIFE", "10800");
     command
 }
 
@@ -34,7 +34,9 @@ pub fn prepare() -> Outcome<()> {
 impl Vm {
     /// Boots a machine with the network `net` (see `vm.sh`), whose `/share` is `share`.
     pub fn start(net: &str, share: &Path) -> Outcome<Vm> {
-        let name = format!("gdrcore-{}", std::process::id());
+        // In a process namespace of its own every driver has the same number: the namespace's tells them apart.
+        let space = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
+        let name = format!("gdrcore-{space}-{}", std::process::id());
         let share = share.to_string_lossy();
         let done = run(&mut script(&name, &["start", "-n", net, "-a", "10.77.1.2/24", "-u", "4200", "-s", &share]), 90);
         if done.ok() {

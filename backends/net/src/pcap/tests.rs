@@ -1,6 +1,7 @@
 use super::*;
 use crate::map::Map;
 use gdrcore_core::wire::icrc::{check_exact, Flow};
+use gdrcore_core::wire::pcap::{Record, Records};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,21 +23,16 @@ fn open(path: &std::path::Path, len: usize) -> Result<Rig> {
     Ok(Rig { pcap, _mem: mem })
 }
 
-/// Frames of a capture: (seconds, nanoseconds, bytes).
-fn read(path: &std::path::Path) -> Vec<(u32, u32, Vec<u8>)> {
+/// Frames of a capture: nanoseconds since the epoch, and bytes.
+fn read(path: &std::path::Path) -> Vec<(u64, Vec<u8>)> {
     let file = std::fs::read(path).unwrap();
-    let word = |b: &[u8], at: usize| u32::from_ne_bytes(b[at..at + 4].try_into().unwrap());
-    assert_eq!(word(&file, 0), MAGIC);
-    assert_eq!(word(&file, 20), LINKTYPE_ETHERNET);
-    let mut rest = &file[FILE_HEADER..];
-    let mut out = vec![];
-    while !rest.is_empty() {
-        let len = word(rest, 8) as usize;
-        assert_eq!(word(rest, 12) as usize, len);
-        out.push((word(rest, 0), word(rest, 4), rest[16..16 + len].to_vec()));
-        rest = &rest[16 + len..];
-    }
-    out
+    let records = Records::of(&file).expect("a capture file");
+    assert_eq!(*records.header(), FileHeader::ethernet());
+    let take = |r: Record| {
+        assert_eq!(r.wire_len as usize, r.frame.len());
+        (r.time_ns, r.frame.to_vec())
+    };
+    records.map(|r| take(r.expect("whole records"))).collect()
 }
 
 fn packets(from: &Endpoint, to: &Endpoint, n: usize, seg: usize) -> Vec<u8> {
@@ -73,13 +69,12 @@ fn bursts_become_frames_with_right_icrcs() {
     drop(r);
     let frames = read(&file);
     assert_eq!(frames.len(), 44);
-    for (_, _, f) in &frames {
+    for (_, f) in &frames {
         check_exact(&f[ETHERNET_LEN..]).unwrap();
     }
     let wall = crate::clock::wall_ns() / 1_000_000_000;
-    assert!(u64::from(frames[0].0).abs_diff(wall) < 100, "wall clock");
-    let ns = |f: &(u32, u32, Vec<u8>)| u64::from(f.0) * 1_000_000_000 + u64::from(f.1);
-    assert_eq!(ns(&frames[20]) - ns(&frames[0]), 5, "nanoseconds");
+    assert!((frames[0].0 / 1_000_000_000).abs_diff(wall) < 100, "wall clock");
+    assert_eq!(frames[20].0 - frames[0].0, 5, "nanoseconds");
     if let Ok(out) = Command::new("tshark").args(["-r", file.to_str().unwrap(), "-q", "-z", "expert,warn"]).output() {
         let text = String::from_utf8_lossy(&out.stdout);
         assert!(!text.contains("Malformed") && !text.contains("hecksum"), "{text}");

@@ -8,11 +8,12 @@ use crate::clock::now_ns;
 use crate::fault;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
-use gdrcore_core::engine::limits;
+use gdrcore_core::device::{AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
+use gdrcore_core::engine::{cm::node_guid, limits};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::sleep;
 use gdrcore_core::verbs::cause::Cause;
-use gdrcore_core::verbs::types::{access, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc};
+use gdrcore_core::verbs::types::{access, qp_attr_mask, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc};
 
 impl SoftDevice {
     #[inline]
@@ -22,20 +23,21 @@ impl SoftDevice {
         }
     }
 
+    /// The rest of a poll that found nothing: a round of the engine, and another look.
+    #[inline(never)]
+    fn poll_after_round(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        self.program_runs();
+        let worked = self.run(Round::Full) > 0;
+        self.polled(worked);
+        self.engine.poll_cq(cq, wc)
+    }
+
     /// Hands the engine to the helper at once: the program is about to sleep.
     fn hand_over(&self) {
         if self.helper_on.load(Ordering::Relaxed) {
             self.last_poll_ns.store(0, Ordering::Relaxed);
             self.helper.wake();
         }
-    }
-
-    /// A node GUID that follows from the address: an EUI-64-like number with the "local" bit.
-    fn guid(&self) -> u64 {
-        let ip = self.local.ip;
-        let low = u64::from_be_bytes([ip[8], ip[9], ip[10], ip[11], ip[12], ip[13], ip[14], ip[15]]);
-        let high = u64::from_be_bytes([ip[0], ip[1], ip[2], ip[3], ip[4], ip[5], ip[6], ip[7]]);
-        (low ^ high.rotate_left(21) ^ u64::from(self.local.port)) | 0x0200_0000_0000_0000
     }
 }
 
@@ -46,7 +48,7 @@ impl Device for SoftDevice {
         let grown = |n: u32| limits::table(n) as u32;
         Ok(DeviceAttr {
             max_msg_size: limits::MAX_MESSAGE,
-            node_guid: self.guid(),
+            node_guid: node_guid(&super::peer_addr(&self.local)),
             max_pd: grown(c.max_pd),
             max_mr: grown(c.max_mr),
             max_cq: grown(c.max_cq),
@@ -139,7 +141,9 @@ impl Device for SoftDevice {
 
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
         self.fork.check()?;
-        self.lock().ah_create(pd, attr)
+        let mut held = self.lock_held();
+        self.choose_path(&mut held, attr)?;
+        held.guard.ah_create(pd, attr)
     }
 
     fn ah_destroy(&self, ah: Handle) -> Result<()> {
@@ -191,7 +195,12 @@ impl Device for SoftDevice {
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
         self.fork.check()?;
-        self.lock().qp_modify(now_ns(), qp, attr, mask)?;
+        let mut held = self.lock_held();
+        if mask & qp_attr_mask::AV != 0 {
+            self.choose_path(&mut held, &attr.ah)?;
+        }
+        held.guard.qp_modify(now_ns(), qp, attr, mask)?;
+        drop(held);
         self.run(Round::Send);
         Ok(())
     }
@@ -206,6 +215,13 @@ impl Device for SoftDevice {
         self.lock().qp_number(qp)
     }
 
+    fn qp_reset(&self, qp: Handle) -> Result<()> {
+        self.fork.check()?;
+        // What it owes its peer (a last ACK) leaves first.
+        self.flush_owed();
+        self.lock().qp_reset(now_ns(), qp)
+    }
+
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
         // What it owes its peer (a last ACK) leaves first.
@@ -217,11 +233,11 @@ impl Device for SoftDevice {
     unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
         self.fork.check()?;
         // SAFETY: the caller's promise.
-        let outcome = unsafe { self.engine.post_send(qp, wr, bad) };
-        if !matches!(outcome, Ok(p) if p.more) {
-            self.run(Round::Send);
+        let (qi, posted, outcome) = unsafe { self.engine.post_send_quietly(qp, wr, bad)? };
+        if posted.count > 0 {
+            self.doorbell(qi, posted.more);
         }
-        outcome.map(|_| ())
+        outcome
     }
 
     #[inline]
@@ -245,15 +261,12 @@ impl Device for SoftDevice {
         if n > 0 || wc.is_empty() {
             return Ok(n);
         }
-        self.program_runs();
-        let worked = self.run(Round::Full) > 0;
-        self.polled(worked);
-        self.engine.poll_cq(cq, wc)
+        self.poll_after_round(cq, wc)
     }
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
         self.fork.check()?;
-        self.engine.arm_cq(cq, solicited_only)?;
+        self.lock().arm_cq(cq, solicited_only)?;
         self.hand_over();
         Ok(())
     }
@@ -285,9 +298,12 @@ impl Device for SoftDevice {
         self.fork.check()?;
         self.waiter.drain();
         // From here on whoever runs the engine wakes us for events; those before are seen below.
-        self.sleeping.store(true, Ordering::SeqCst);
+        self.sleeping.announce(sleep::ANY);
         // What this round handled may have completed something in a CQ that nobody armed: not yet a time to sleep.
         if self.run(Round::Full) > 0 {
+            return Ok(true);
+        }
+        if self.announce_sleep() {
             return Ok(true);
         }
         let blocked = self.is_blocked();
@@ -347,5 +363,10 @@ impl Device for SoftDevice {
     fn leaks(&self) -> Result<Leaks> {
         self.fork.check()?;
         Ok(self.lock().leaks())
+    }
+
+    fn cm(&self) -> Result<&dyn CmDevice> {
+        self.fork.check()?;
+        Ok(self)
     }
 }

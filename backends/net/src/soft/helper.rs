@@ -146,7 +146,7 @@ impl SoftDevice {
             found = 0;
             let next = {
                 let mut held = self.lock_held();
-                let blocked = held.port().blocked;
+                let blocked = held.port().is_blocked();
                 if held.guard.has_work() && !blocked {
                     None
                 } else {
@@ -157,6 +157,9 @@ impl SoftDevice {
                 std::thread::yield_now();
                 continue;
             };
+            if self.announce_sleep() {
+                continue;
+            }
             w.set_timer(next);
             w.sleep(-1);
             w.drain();

@@ -2,11 +2,13 @@
 //!
 //! * `progress`: one bounded round of the engine, and who runs it when.
 //! * `helper`: the thread that runs it while the program does not.
+//! * `cm`: the connection manager.
 //! * `device`: the [`gdrcore_core::device::Device`] trait.
 //!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the engine's
 //! arena, then the buffers of the port and of the tee.
 
+mod cm;
 mod device;
 mod helper;
 mod progress;
@@ -19,13 +21,15 @@ use crate::addr::{DeviceName, Endpoint};
 use crate::clock;
 use crate::fork::ForkGuard;
 use crate::pcap::Pcap;
+use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
-use gdrcore_core::config::Config;
+use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::Leaks;
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::sleep::Asleep;
 
 /// How a soft device is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,8 +38,22 @@ pub struct SoftConfig<'a> {
     pub core: Config,
     /// [`soft_flags`].
     pub flags: u32,
+    /// How peers of this host are reached.
+    pub path: PathChoice,
     /// Write everything that the device sends and receives into this capture file.
     pub pcap: Option<&'a CStr>,
+}
+
+/// How peers are reached. Decided for each at RTR, or when an address handle is made, and never changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathChoice {
+    /// Always through the network.
+    #[default]
+    Udp,
+    /// Through shared memory; a peer that is not there is an error.
+    Shm,
+    /// Through shared memory where the peer is a process of this host that offers it, else through the network.
+    Auto,
 }
 
 /// Flags of [`SoftConfig::flags`].
@@ -53,16 +71,26 @@ const PCAP_BUFFER: usize = 256 << 10;
 /// the default on Debian, which then has room for a window of WRITEs and a window of READ responses of one peer.
 const RCVBUF: u32 = 1 << 20;
 
+/// ECN bits of packets that switches may mark instead of dropping them (RFC 3168: ECN-capable transport).
+const ECT_0: u8 = 2;
+
 /// What belongs to the holder of the engine's lock besides the engine.
 struct Port {
     udp: Option<UdpPort>,
+    shm: Option<ShmPort>,
     pcap: Option<Pcap>,
     /// The send buffer of the socket was full; wake when it can be written.
     blocked: bool,
+    /// A ring to another process was full.
+    rings_full: bool,
     /// Empty rounds since something was handled.
     empty: u32,
     /// Errors of the socket seen so far.
     send_err: u64,
+    /// When the socket last brought something.
+    udp_hot_ns: u64,
+    /// When the shm port was last tended.
+    tended_ns: u64,
 }
 
 /// A RoCEv2 NIC in software.
@@ -77,11 +105,12 @@ pub struct SoftDevice {
     /// When a program thread last ran the engine; the helper keeps away for a while.
     last_poll_ns: AtomicU64,
     /// A thread has armed the descriptor and may sleep on it.
-    sleeping: AtomicBool,
+    sleeping: Asleep,
     /// The helper thread runs.
     helper_on: AtomicBool,
     helper: helper::Slot,
     mtu: u32,
+    path: PathChoice,
 }
 
 // SAFETY: `port` is reached only by the holder of the engine's lock; everything else is `Sync`.
@@ -93,6 +122,7 @@ unsafe impl Send for SoftDevice {}
 struct Layout {
     engine: usize,
     udp: usize,
+    shm: usize,
     pcap: usize,
     end: usize,
 }
@@ -104,16 +134,23 @@ fn page_up(n: usize) -> Result<usize> {
 impl SoftConfig<'_> {
     fn udp(&self) -> UdpConfig {
         let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
-        UdpConfig { flags, rcvbuf: RCVBUF, ..UdpConfig::DEFAULT }
+        let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };
+        UdpConfig { flags, rcvbuf: RCVBUF, traffic_class, ..UdpConfig::DEFAULT }
+    }
+
+    fn has_links(&self, name: &DeviceName) -> bool {
+        self.path != PathChoice::Udp && matches!(name, DeviceName::Soft(_))
     }
 
     fn layout(&self, name: &DeviceName) -> Result<Layout> {
         let engine = page_up(size_of::<SoftDevice>())?;
         let udp = page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
         let bytes = if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
-        let pcap = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
+        let shm = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
+        let links = if self.has_links(name) { ShmPort::memsize() } else { 0 };
+        let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
         let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
-        Ok(Layout { engine, udp, pcap, end })
+        Ok(Layout { engine, udp, shm, pcap, end })
     }
 }
 
@@ -167,15 +204,21 @@ impl SoftDevice {
         }
         let (local, udp) = match name {
             DeviceName::Soft(at) => {
-                // SAFETY: the walk gave `udp..pcap` to the port alone.
+                // SAFETY: the walk gave `udp..shm` to the port alone.
                 let port = unsafe {
                     let at_mem = memory.add(layout.udp);
-                    UdpPort::open(&at, &config.udp(), at_mem, layout.pcap - layout.udp)?
+                    UdpPort::open(&at, &config.udp(), at_mem, layout.shm - layout.udp)?
                 };
                 waiter.add_socket(port.fd())?;
                 (*port.local(), Some(port))
             }
             DeviceName::Loopback => (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None),
+        };
+        let shm = if config.has_links(&name) {
+            // SAFETY: the walk gave `shm..pcap` to the port alone.
+            Some(unsafe { ShmPort::open(&local, memory.add(layout.shm), layout.pcap - layout.shm, &waiter)? })
+        } else {
+            None
         };
         // rxe's rule: the headers and the ICRC take at most 80 bytes of the link's MTU.
         let link = udp.as_ref().map_or(u32::MAX, |u| u.link_mtu().saturating_sub(80));
@@ -192,16 +235,27 @@ impl SoftDevice {
         waiter.attach_io(true)?;
         let device = SoftDevice {
             engine,
-            port: UnsafeCell::new(Port { udp, pcap, blocked: false, empty: 0, send_err: 0 }),
+            port: UnsafeCell::new(Port {
+                udp,
+                shm,
+                pcap,
+                blocked: false,
+                rings_full: false,
+                empty: 0,
+                send_err: 0,
+                udp_hot_ns: 0,
+                tended_ns: 0,
+            }),
             local,
             waiter,
             fork,
             last_poll_ns: AtomicU64::new(0),
             idle: AtomicU32::new(0),
-            sleeping: AtomicBool::new(false),
+            sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),
             helper: helper::Slot::new()?,
             mtu: core.max_mtu,
+            path: config.path,
         };
         let place = memory.cast::<SoftDevice>();
         // SAFETY: aligned to a page, large enough (`layout.engine`), and nobody else's.

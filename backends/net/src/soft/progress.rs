@@ -1,16 +1,30 @@
 //! Whoever polls is the engine: one bounded round, and who runs it when.
 
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 
-use super::{endpoint, peer_addr, Port, SoftDevice};
+use super::{endpoint, peer_addr, PathChoice, Port, SoftDevice};
+use crate::addr::Endpoint;
 use crate::clock::now_ns;
+use crate::shm::ShmPort;
 use crate::udp::{Burst, ErrorKind, TxOutcome};
 use gdrcore_core::engine::Guard;
+use gdrcore_core::error::Result;
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::sleep;
+use gdrcore_core::verbs::types::AhAttr;
 
+/// After its last packet the socket counts as hot for this long.
+const UDP_HOT_NS: u64 = 50_000;
 /// Runs between QPs of this device in one round.
 const LOOPBACK_ROUNDS: usize = 64;
 /// Bursts that one round sends; more follow in the next.
 const BURSTS: usize = 32;
+
+/// How often the sockets of the links are looked at while somebody polls: a new peer waits so long, and a dead one
+/// is noticed so late. It costs a system call per link.
+const TEND_NS: u64 = 100_000;
 
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
@@ -48,6 +62,50 @@ impl Held<'_> {
     }
 }
 
+impl Port {
+    /// Whether there may be work that cannot be done before something else has happened, which wakes.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked || self.rings_full
+    }
+
+    /// Whether this round looks at the socket: an empty look costs more than a message through memory, so with links it is only
+    /// done while the socket is hot, and every 64th time.
+    #[inline]
+    fn listens(&self, now: u64) -> bool {
+        self.shm.is_none() || self.empty % 64 == 0 || now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
+    }
+}
+
+/// The engine during a control call. Who posted meanwhile found the lock taken and left a mark: at its end the
+/// doorbell is rung for them, as they may never poll.
+pub(super) struct Control<'d> {
+    guard: ManuallyDrop<Guard<'d>>,
+    device: &'d SoftDevice,
+}
+
+impl<'d> Deref for Control<'d> {
+    type Target = Guard<'d>;
+    fn deref(&self) -> &Guard<'d> {
+        &self.guard
+    }
+}
+
+impl<'d> DerefMut for Control<'d> {
+    fn deref_mut(&mut self) -> &mut Guard<'d> {
+        &mut self.guard
+    }
+}
+
+impl Drop for Control<'_> {
+    fn drop(&mut self) {
+        // SAFETY: dropped here and nowhere else, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.guard) };
+        if self.device.engine.shared().active.any() {
+            self.device.run(Round::Send);
+        }
+    }
+}
+
 impl SoftDevice {
     /// Takes the lock if it is free.
     #[inline]
@@ -72,28 +130,63 @@ impl SoftDevice {
         }
     }
 
-    /// The engine alone.
-    pub(super) fn lock(&self) -> Guard<'_> {
-        self.lock_held().guard
+    /// The engine alone, for a control call.
+    pub(super) fn lock(&self) -> Control<'_> {
+        Control { guard: ManuallyDrop::new(self.lock_held().guard), device: self }
     }
 
     /// Runs a round if nobody else does, and again while posts came in that found the lock taken.
     #[inline]
     pub(super) fn run(&self, round: Round) -> usize {
+        match self.try_lock() {
+            Some(held) => self.run_held(held, round),
+            None => 0,
+        }
+    }
+
+    /// Rounds under a lock that is taken already, and again while posts came in that found it so.
+    #[inline]
+    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round) -> usize {
         let mut handled = 0;
-        while let Some(mut held) = self.try_lock() {
+        loop {
             let now = now_ns();
             handled += self.round(&mut held, now, round);
             drop(held);
-            // The unlocking store must be visible before the look at the marks: a poster sets his mark (a read-modify-write,
-            // a full barrier where that matters) and then looks at the lock. One of the two sees the other.
-            core::sync::atomic::fence(Ordering::SeqCst);
-            // Whoever posted meanwhile found the lock taken and left: his doorbell is ours to ring.
+            // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
+            // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
             if !self.engine.shared().active.any() {
-                break;
+                return handled;
+            }
+            held = match self.try_lock() {
+                Some(held) => held,
+                None => return handled,
+            };
+        }
+    }
+
+    /// Rings the doorbell of the QP at an index, to which this thread has posted; `later`: with the next one.
+    #[inline]
+    pub(super) fn doorbell(&self, qi: usize, later: bool) {
+        if !later {
+            if let Some(mut held) = self.try_lock() {
+                if held.guard.wake(qi) {
+                    self.run_held(held, Round::Send);
+                    return;
+                }
+                drop(held);
+                // Who holds the lock, however shortly, looks at the marks afterwards.
+                if self.engine.shared().active.any() {
+                    self.run(Round::Send);
+                }
+                return;
             }
         }
-        handled
+        self.engine.shared().active.set(qi);
+        if !later {
+            if let Some(guard) = self.engine.try_lock_marked() {
+                self.run_held(Held { guard, device: self }, Round::Send);
+            }
+        }
     }
 
     /// What a poll of the program found. Work: the program drives the engine itself again. Nothing, many times
@@ -122,9 +215,9 @@ impl SoftDevice {
         self.round(&mut held, now, Round::Send);
     }
 
-    /// Whether the socket's send buffer is full: there may be work that cannot be done now.
+    /// Whether the socket's send buffer or a ring is full: there may be work that cannot be done now.
     pub(super) fn is_blocked(&self) -> bool {
-        self.lock_held().port().blocked
+        self.lock_held().port().is_blocked()
     }
 
     /// One bounded round under the lock. Returns packets and runs handled.
@@ -132,14 +225,22 @@ impl SoftDevice {
     pub(super) fn round(&self, held: &mut Held<'_>, now: u64, round: Round) -> usize {
         let (g, port) = held.parts();
         let mut handled = 0;
+        let mut listened = false;
         if round == Round::Full {
-            handled += receive(g, port, now);
+            handled += self.receive_links(g, port, now);
+            listened = port.listens(now);
+            if listened {
+                handled += receive(g, port, now);
+            }
         }
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
             if handled == 0 {
-                // Nothing came: timers may run, and owed ACKs have waited long enough for company.
-                g.handle_timeout(now);
+                // Nothing came: timers may run, and owed ACKs have waited long enough for company. Timers only where the socket
+                // was looked at too: a process that was stopped hears its peers before it declares them silent.
+                if listened {
+                    g.handle_timeout(now);
+                }
                 g.flush_acks();
                 port.empty = port.empty.saturating_add(1);
                 handled += g.run_loopback(now, LOOPBACK_ROUNDS);
@@ -148,16 +249,111 @@ impl SoftDevice {
                 port.empty = 0;
             }
         }
-        self.send(g, port, now);
-        if g.shared().notify.load(Ordering::Relaxed)
-            && (self.helper_on.load(Ordering::Relaxed) || self.sleeping.load(Ordering::Relaxed))
-            && g.shared().notify.swap(false, Ordering::AcqRel)
-        {
+        self.send_links(g, port, now);
+        if port.udp.is_some() {
+            self.send(g, port, now);
+        }
+        if g.shared().notify.load(Ordering::Relaxed) {
             // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
-            self.sleeping.store(false, Ordering::Relaxed);
-            self.waiter.notify();
+            let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
+            if wake && g.shared().notify.swap(false, Ordering::AcqRel) {
+                self.waiter.notify();
+            }
         }
         handled
+    }
+
+    /// Takes what other processes have put into our rings, and looks after the links now and then.
+    #[inline]
+    fn receive_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+        let Some(shm) = &mut port.shm else { return 0 };
+        let handled = shm.poll(|from, run| match run {
+            Ok((run, payload)) => g.handle_run(now, &peer_addr(from), run, payload),
+            Err(_) => g.count_malformed(),
+        });
+        if handled == 0 && now.saturating_sub(port.tended_ns) >= TEND_NS {
+            self.tend(g, port, now);
+        }
+        handled
+    }
+
+    /// New links, bells, links that are gone. Some system calls.
+    #[cold]
+    fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
+        let Some(shm) = &mut port.shm else { return };
+        port.tended_ns = now;
+        shm.tend(now, &self.waiter);
+        while let Some(link) = shm.take_lost() {
+            g.link_lost(now, link);
+        }
+    }
+
+    /// Writes what the engine has for other processes into their rings.
+    #[inline]
+    fn send_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
+        let Some(shm) = &mut port.shm else { return };
+        port.rings_full = false;
+        let mut full = [u16::MAX; 4];
+        let mut n_full = 0;
+        for _ in 0..BURSTS {
+            let Some(link) = g.next_link(now, |k| full.contains(&k)) else { break };
+            let len = match shm.room(link) {
+                Some(room) => g.poll_transmit_link(now, link, room),
+                None => {
+                    port.rings_full = true;
+                    0
+                }
+            };
+            if len > 0 {
+                shm.commit(link, len);
+                continue;
+            }
+            // No room, or nothing after all: the others have their turn.
+            full[n_full] = link;
+            n_full += 1;
+            if n_full == full.len() {
+                break;
+            }
+        }
+        while let Some(link) = shm.take_lost() {
+            g.link_lost(now, link);
+        }
+    }
+
+    /// Before a thread sleeps: new links are let in, and the rings are told. True: something has come meanwhile.
+    pub(super) fn announce_sleep(&self) -> bool {
+        let mut held = self.lock_held();
+        let (g, port) = held.parts();
+        if port.shm.is_none() {
+            return false;
+        }
+        self.tend(g, port, now_ns());
+        // Whoever wakes looks at the socket first.
+        port.empty = 0;
+        port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
+    }
+
+    /// Decides how the peer of an address vector is reached, and tells the engine, under the lock that the control call which
+    /// names the peer will use.
+    ///
+    /// # Errors
+    /// Only where nothing but shared memory is wanted: [`Error::NoDevice`]: no process of this host offers it
+    /// under that address; [`Error::Access`]: one of another user does; [`Error::NoMemory`].
+    pub(super) fn choose_path(&self, held: &mut Held<'_>, ah: &AhAttr) -> Result<()> {
+        let (g, port) = held.parts();
+        g.set_link(None);
+        let Some(shm) = &mut port.shm else { return Ok(()) };
+        let to = PeerAddr::from_ah(ah, self.local.port);
+        let to = Endpoint::new(to.gid, if to.scope_id == 0 { self.local.scope_id } else { to.scope_id }, to.port);
+        if to == self.local {
+            return Ok(());
+        }
+        match shm.connect(&to, &self.waiter) {
+            Ok(link) => g.set_link(Some(link)),
+            Err(_) if self.path == PathChoice::Auto => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
     }
 
     /// Sends what the engine has, in batches of bursts.
@@ -227,6 +423,9 @@ fn receive(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
             tee.burst(now, &r.src, &local, 0, r.seg, r.data);
         }
         handled += g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3);
+    }
+    if handled > 0 {
+        port.udp_hot_ns = now;
     }
     // An ICMP error is told instead of data, and read by `rx_poll`. Records of errors that a send has reported
     // already only keep the descriptor readable: they are looked for now and then.

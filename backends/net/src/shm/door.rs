@@ -1,0 +1,275 @@
+//! How a segment gets from one process to another: an abstract Unix socket named after the address.
+//!
+//! `@gdrc/<address>/<port>` (`fe80::1%3` with its zone) is bound for as long as the device that owns the address is open. The kernel
+//! scopes the name to the network namespace, as it does the address, and removes it with the process. Whoever wants
+//! to send connects, looks who listens, and sends one [`Hello`] with the memory; nothing comes back but,
+//! later, bells.
+
+use super::segment::Segment;
+use crate::addr::Endpoint;
+use crate::sys::{check, errno, set_option, Fd};
+use gdrcore_core::error::{Error, Result};
+use std::io::Write;
+use std::os::fd::RawFd;
+
+/// First bytes of a hello: name and version.
+const HELLO: [u8; 8] = *b"gdrshm\x01\0";
+/// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
+const HELLO_LEN: usize = 40;
+/// Descriptors that we look at in one message; a stranger who sends more gets the rest closed by the kernel.
+const FDS_MAX: usize = 8;
+
+/// Who may be at the other end: a process of this user, or of root (the router may be root's).
+fn is_trusted(fd: RawFd) -> bool {
+    // SAFETY: zeroes are valid credentials.
+    let mut cred: libc::ucred = unsafe { core::mem::zeroed() };
+    let mut len = core::mem::size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers describe `cred` and its length, both live through the call.
+    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len) };
+    // SAFETY: no precondition.
+    rc == 0 && (cred.uid == unsafe { libc::geteuid() } || cred.uid == 0)
+}
+
+/// The socket's name. Its length counts, not a zero byte.
+fn name_of(at: &Endpoint) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: zeroes are a valid sockaddr_un.
+    let mut name: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let mut text = [0u8; 100];
+    let ip = std::net::Ipv6Addr::from(at.ip);
+    let mut rest = &mut text[..];
+    // The longest form has 70 bytes: it cannot fail.
+    let _ = match at.to_v4() {
+        Some([a, b, c, d]) => write!(rest, "gdrc/{a}.{b}.{c}.{d}/{}", at.port),
+        None if at.scope_id != 0 => write!(rest, "gdrc/{ip}%{}/{}", at.scope_id, at.port),
+        None => write!(rest, "gdrc/{ip}/{}", at.port),
+    };
+    let len = 100 - rest.len();
+    for (to, &from) in name.sun_path[1..].iter_mut().zip(&text[..len]) {
+        *to = from as libc::c_char;
+    }
+    (name, (core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + len) as libc::socklen_t)
+}
+
+fn socket() -> Result<Fd> {
+    // SAFETY: no pointers.
+    Fd::from_call(unsafe {
+        libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+    })
+}
+
+/// Where others bring their segments.
+#[derive(Debug)]
+pub struct Door {
+    fd: Fd,
+}
+
+impl Door {
+    /// Listens under the name of an address.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`]: another process does. [`Error::Os`].
+    pub fn open(at: &Endpoint) -> Result<Door> {
+        let fd = socket()?;
+        let (name, len) = name_of(at);
+        // SAFETY: `name` lives through the call, and `len` bytes of it are initialised.
+        check(unsafe { libc::bind(fd.raw(), (&raw const name).cast(), len) })?;
+        // SAFETY: no pointers.
+        check(unsafe { libc::listen(fd.raw(), 128) })?;
+        Ok(Door { fd })
+    }
+
+    /// Readable when somebody knocks.
+    pub fn fd(&self) -> RawFd {
+        self.fd.raw()
+    }
+
+    /// The next caller whom this process trusts; `None`: nobody is there. Those who are not trusted are hung up on.
+    pub fn accept(&self) -> Option<Bell> {
+        // Bounded: a stranger who connects in a loop gets sixteen tries per look.
+        for _ in 0..16 {
+            // SAFETY: no addresses are asked for.
+            let rc = unsafe {
+                libc::accept4(
+                    self.fd.raw(),
+                    core::ptr::null_mut(),
+                    core::ptr::null_mut(),
+                    libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+                )
+            };
+            let Ok(fd) = Fd::from_call(rc) else { return None };
+            if is_trusted(fd.raw()) {
+                return Some(Bell { fd });
+            }
+        }
+        None
+    }
+}
+
+/// What the other end of a link last did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Nothing.
+    Quiet,
+    /// It rang.
+    Rung,
+    /// It is gone, or said something that no process of ours says.
+    Gone,
+}
+
+/// The socket of one link: life and wake-ups. Nothing on it ever blocks.
+#[derive(Debug)]
+pub struct Bell {
+    fd: Fd,
+}
+
+impl Bell {
+    /// Readable when the other end rings, or is gone.
+    pub fn fd(&self) -> RawFd {
+        self.fd.raw()
+    }
+
+    /// Wakes the other end. A bell that nobody answers fills up; ringing it more would say no more.
+    pub fn ring(&self) {
+        // SAFETY: one byte, which lives through the call.
+        unsafe { libc::send(self.fd.raw(), [1u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    }
+
+    /// Takes what was rung. Bounded: a peer that rings without end is heard once per call.
+    pub fn listen(&self) -> Heard {
+        let mut heard = Heard::Quiet;
+        for _ in 0..64 {
+            let mut byte = [0u8; 2];
+            // SAFETY: room for two bytes.
+            let n = unsafe { libc::recv(self.fd.raw(), byte.as_mut_ptr().cast(), 2, libc::MSG_DONTWAIT) };
+            match n {
+                1 => heard = Heard::Rung,
+                n if n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR) => break,
+                _ => return Heard::Gone,
+            }
+        }
+        heard
+    }
+
+    /// Receives the hello of a caller. `Ok(None)`: it has not come yet.
+    ///
+    /// # Errors
+    /// [`Error::Access`]: it is none, or the memory is not what it must be; to be hung up on. [`Error::NoMemory`].
+    pub fn receive(&self) -> Result<Option<(Endpoint, Segment)>> {
+        let mut bytes = [0u8; HELLO_LEN + 1];
+        let mut control = [0u64; 16];
+        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: zeroes are a valid msghdr.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_iov = &mut iov;
+        msg.msg_iovlen = 1;
+        msg.msg_control = control.as_mut_ptr().cast();
+        msg.msg_controllen = core::mem::size_of_val(&control) as _;
+        // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the length beside it.
+        let n = unsafe { libc::recvmsg(self.fd.raw(), &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
+        if n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR) {
+            return Ok(None);
+        }
+        // Whatever came, its descriptors are ours to close.
+        let mut fds: [Option<Fd>; FDS_MAX] = [const { None }; FDS_MAX];
+        let mut count = 0;
+        if n >= 0 {
+            // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
+            let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
+            while !cmsg.is_null() {
+                // SAFETY: not null, so a whole header inside the control buffer.
+                let head = unsafe { cmsg.read_unaligned() };
+                if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+                    // SAFETY: no pointers.
+                    let data = head.cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize;
+                    for i in 0..data / core::mem::size_of::<RawFd>() {
+                        // SAFETY: the kernel wrote that many descriptors behind the header.
+                        let raw = unsafe { libc::CMSG_DATA(cmsg).cast::<RawFd>().add(i).read_unaligned() };
+                        let fd = Fd::from_call(raw)?;
+                        if let Some(slot) = fds.get_mut(count) {
+                            *slot = Some(fd);
+                        }
+                        count += 1;
+                    }
+                }
+                // SAFETY: as above.
+                cmsg = unsafe { libc::CMSG_NXTHDR(&msg, cmsg) };
+            }
+        }
+        let Some(memory) = &fds[0] else { return Err(Error::Access) };
+        if n != HELLO_LEN as isize || bytes[..8] != HELLO || count != 1 {
+            return Err(Error::Access);
+        }
+        let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+        let mut ip = [0; 16];
+        ip.copy_from_slice(&bytes[24..40]);
+        let from = Endpoint::new(ip, u32_at(12), u16::from_le_bytes([bytes[16], bytes[17]]));
+        let segment = Segment::open(memory.raw(), u32_at(8) as usize).map_err(|e| match e {
+            Error::NoMemory => e,
+            _ => Error::Access,
+        })?;
+        Ok(Some((from, segment)))
+    }
+}
+
+/// Connects to the process that owns an address and hands it a new segment of `size` bytes.
+///
+/// # Errors
+/// [`Error::NoDevice`]: nobody listens under that name here. [`Error::Access`]: somebody does whom this process does
+/// not trust. [`Error::Again`]: too many knock at once. [`Error::NoMemory`], [`Error::Os`].
+pub fn knock(at: &Endpoint, from: &Endpoint, size: usize) -> Result<(Bell, Segment)> {
+    let fd = socket()?;
+    let (name, len) = name_of(at);
+    // SAFETY: `name` lives through the call, and `len` bytes of it are initialised.
+    check(unsafe { libc::connect(fd.raw(), (&raw const name).cast(), len) }).map_err(|e| match errno() {
+        libc::ECONNREFUSED | libc::ENOENT => Error::NoDevice,
+        _ => e,
+    })?;
+    if !is_trusted(fd.raw()) {
+        return Err(Error::Access);
+    }
+    // The hello must go at once: room for it and for a few bells is all that is needed.
+    set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096i32)?;
+    let (segment, memory) = Segment::create(size)?;
+    let mut bytes = [0u8; HELLO_LEN];
+    bytes[..8].copy_from_slice(&HELLO);
+    bytes[8..12].copy_from_slice(&(size as u32).to_le_bytes());
+    bytes[12..16].copy_from_slice(&from.scope_id.to_le_bytes());
+    bytes[16..18].copy_from_slice(&from.port.to_le_bytes());
+    bytes[24..40].copy_from_slice(&from.ip);
+    send_with(fd.raw(), &bytes, memory.raw())?;
+    Ok((Bell { fd }, segment))
+}
+
+/// One message with one descriptor.
+fn send_with(to: RawFd, bytes: &[u8], fd: RawFd) -> Result<()> {
+    let mut control = [0u64; 4];
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: zeroes are a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: no pointers; 24 bytes, of 32.
+    msg.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as _;
+    // SAFETY: the control buffer has room for one header and one descriptor, and is aligned for the header.
+    unsafe {
+        let cmsg = libc::CMSG_FIRSTHDR(&msg);
+        (*cmsg).cmsg_level = libc::SOL_SOCKET;
+        (*cmsg).cmsg_type = libc::SCM_RIGHTS;
+        (*cmsg).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+        libc::CMSG_DATA(cmsg).cast::<RawFd>().write_unaligned(fd);
+    }
+    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call; sendmsg writes to none of them.
+    let n = unsafe { libc::sendmsg(to, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if n == bytes.len() as isize {
+        Ok(())
+    } else if n < 0 {
+        Err(crate::sys::last_error())
+    } else {
+        Err(Error::Os(libc::EIO))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+use super::super::ring::{Reader, Writer};
+use super::*;
+
+/// An address that no other test uses.
+fn address(n: u8) -> Endpoint {
+    Endpoint::v4([127, 77, std::process::id() as u8, n], 4791)
+}
+
+#[test]
+fn a_segment_goes_through_the_door() {
+    let (at, from) = (address(1), Endpoint::new([0xfd; 16], 0, 7));
+    assert_eq!(knock(&at, &from, 8192).unwrap_err(), Error::NoDevice);
+    let door = Door::open(&at).unwrap();
+    assert_eq!(Door::open(&at).unwrap_err(), Error::AddressInUse);
+    assert!(door.accept().is_none());
+    let (ours, segment) = knock(&at, &from, 8192).unwrap();
+    // Before anybody has opened: the ring is there.
+    let mut w = Writer::new(segment.place());
+    let (p, _) = w.room(3, 3).unwrap().unwrap();
+    // SAFETY: three bytes of the writer's.
+    unsafe { p.as_ptr().copy_from(b"abc".as_ptr(), 3) };
+    w.publish(3);
+    let theirs = door.accept().unwrap();
+    let (who, mapped) = theirs.receive().unwrap().unwrap();
+    assert_eq!(who, from);
+    let r = Reader::new(mapped.place());
+    let (p, len) = r.peek().unwrap().unwrap();
+    // SAFETY: `len` bytes at `p` are mapped.
+    assert_eq!(unsafe { core::slice::from_raw_parts(p.as_ptr(), len) }, b"abc");
+    // Bells, both ways.
+    assert_eq!((ours.listen(), theirs.listen()), (Heard::Quiet, Heard::Quiet));
+    ours.ring();
+    ours.ring();
+    theirs.ring();
+    assert_eq!((ours.listen(), theirs.listen()), (Heard::Rung, Heard::Rung));
+    assert_eq!((ours.listen(), theirs.listen()), (Heard::Quiet, Heard::Quiet));
+    for _ in 0..10_000 {
+        ours.ring();
+    }
+    while theirs.listen() == Heard::Rung {}
+    drop(theirs);
+    assert_eq!(ours.listen(), Heard::Gone);
+    drop(door);
+    assert_eq!(knock(&at, &from, 8192).unwrap_err(), Error::NoDevice);
+}
+
+#[test]
+fn who_says_something_else_is_hung_up_on() {
+    let at = address(2);
+    let door = Door::open(&at).unwrap();
+    let call = || {
+        let fd = socket().unwrap();
+        let (name, len) = name_of(&at);
+        // SAFETY: `name` lives through the call.
+        check(unsafe { libc::connect(fd.raw(), (&raw const name).cast(), len) }).unwrap();
+        (fd, door.accept().unwrap())
+    };
+    // Nothing yet.
+    let (_fd, bell) = call();
+    assert!(bell.receive().unwrap().is_none());
+    // Words without memory.
+    let (fd, bell) = call();
+    // SAFETY: five bytes.
+    unsafe { libc::send(fd.raw(), b"hello".as_ptr().cast(), 5, 0) };
+    assert_eq!(bell.receive().unwrap_err(), Error::Access);
+    // Gone before it spoke.
+    let (fd, bell) = call();
+    drop(fd);
+    assert_eq!(bell.receive().unwrap_err(), Error::Access);
+    // A right hello with a descriptor that is no memory, with a wrong size, with a wrong magic, too long.
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let (_segment, memory) = Segment::create(4096).unwrap();
+    let null = std::os::fd::AsRawFd::as_raw_fd(&null);
+    let mut hello = [0u8; HELLO_LEN + 1];
+    hello[..8].copy_from_slice(&HELLO);
+    hello[8..12].copy_from_slice(&4096u32.to_le_bytes());
+    let mut large = hello;
+    large[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut other = hello;
+    other[6] = 9;
+    for (bytes, fd_sent) in [
+        (&hello[..HELLO_LEN], null),
+        (&large[..HELLO_LEN], memory.raw()),
+        (&other[..HELLO_LEN], memory.raw()),
+        (&hello[..], memory.raw()),
+        (&hello[..HELLO_LEN - 1], memory.raw()),
+    ] {
+        let (fd, bell) = call();
+        send_with(fd.raw(), bytes, fd_sent).unwrap();
+        assert_eq!(bell.receive().unwrap_err(), Error::Access);
+    }
+    let (fd, bell) = call();
+    send_with(fd.raw(), &hello[..HELLO_LEN], memory.raw()).unwrap();
+    assert!(bell.receive().unwrap().is_some());
+    // And then talks: no process of ours does.
+    // SAFETY: five bytes.
+    unsafe { libc::send(fd.raw(), b"hello".as_ptr().cast(), 5, 0) };
+    assert_eq!(bell.listen(), Heard::Gone);
+}
+
+#[test]
+fn names_tell_addresses_apart() {
+    let text = |e: &Endpoint| {
+        let (name, len) = name_of(e);
+        let n = len as usize - core::mem::offset_of!(libc::sockaddr_un, sun_path);
+        name.sun_path[..n].iter().map(|&c| c as u8 as char).collect::<String>()
+    };
+    assert_eq!(text(&Endpoint::v4([192, 0, 2, 1], 4791)), "\0gdrc/192.0.2.1/4791");
+    let mut ip = [0; 16];
+    (ip[0], ip[1], ip[15]) = (0xfe, 0x80, 1);
+    assert_eq!(text(&Endpoint::new(ip, 3, 1)), "\0gdrc/fe80::1%3/1");
+    let most = Endpoint { ip: [0xfe; 16], scope_id: u32::MAX, port: u16::MAX };
+    assert!(text(&most).ends_with("%4294967295/65535"));
+}

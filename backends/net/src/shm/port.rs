@@ -1,0 +1,412 @@
+//! The links of one device: those it writes, those it reads, and the door through which new ones come.
+
+use super::door::{knock, Bell, Door, Heard};
+use super::ring::{Broken, Reader, Writer};
+use super::segment::Segment;
+use crate::addr::Endpoint;
+use crate::wait::Waiter;
+use core::sync::atomic::{fence, Ordering};
+use gdrcore_core::arena::{RawSlice, Walk};
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::run::{Run, RECORD_ALIGN, RECORD_LEN};
+use gdrcore_core::sleep;
+use gdrcore_core::wire::Malformed;
+use std::ptr::NonNull;
+
+/// Links of either direction that one device holds.
+pub const LINKS: usize = 256;
+/// Bytes of data in a ring: small enough to stay in the caches of both ends.
+const RING: usize = 256 << 10;
+/// Most bytes of one frame: four of them fill a ring, so that one is read while the next is written.
+const FRAME_MAX: usize = RING / 4 - 128;
+/// Least room worth asking the engine for: one packet of the largest MTU with its header.
+const FRAME_MIN: usize = 4096 + 512;
+/// A caller that has not said hello for this long is hung up on.
+const HELLO_NS: u64 = 1_000_000_000;
+/// Frames of one link that one poll takes, so that a fast peer does not keep others waiting.
+const BATCH: usize = 16;
+
+/// A link that we write.
+struct Out {
+    to: Endpoint,
+    bell: Bell,
+    writer: Writer,
+    /// Held for its mapping.
+    _segment: Segment,
+}
+
+/// A link that we read.
+struct In {
+    from: Endpoint,
+    reader: Reader,
+    /// The other end is gone: what it left is read, then the link is closed.
+    gone: bool,
+    _segment: Segment,
+}
+
+/// A socket that somebody opened to us, before and after its hello.
+struct Caller {
+    bell: Bell,
+    since_ns: u64,
+    link: Option<In>,
+}
+
+/// What shm counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShmCounters {
+    /// Frames written.
+    pub tx_frames: u64,
+    /// Frames read.
+    pub rx_frames: u64,
+    /// Bells rung: the other end slept.
+    pub bells: u64,
+    /// Links refused or ended because the other end broke a rule.
+    pub broken: u64,
+}
+
+/// The shm port of a device. One thread at a time.
+pub struct ShmPort {
+    local: Endpoint,
+    door: Option<Door>,
+    out: RawSlice<Option<Out>>,
+    callers: RawSlice<Option<Caller>>,
+    /// Callers with a ring to look at: their indexes, densely.
+    open: RawSlice<u16>,
+    open_len: usize,
+    lost: RawSlice<bool>,
+    any_lost: bool,
+    counters: ShmCounters,
+}
+
+// SAFETY: the slices lead only into memory that `open` was given for this port alone.
+unsafe impl Send for ShmPort {}
+// SAFETY: by shared reference the port only reads; whatever writes takes `&mut self`.
+unsafe impl Sync for ShmPort {}
+
+struct Parts {
+    out: RawSlice<Option<Out>>,
+    callers: RawSlice<Option<Caller>>,
+    open: RawSlice<u16>,
+    lost: RawSlice<bool>,
+}
+
+fn walk(w: &mut Walk) -> Result<Parts> {
+    Ok(Parts {
+        out: w.slice_with(LINKS, |_| None)?,
+        callers: w.slice_with(LINKS, |_| None)?,
+        open: w.slice(LINKS, 0)?,
+        lost: w.slice(LINKS, false)?,
+    })
+}
+
+impl ShmPort {
+    /// Bytes that [`ShmPort::open`] needs.
+    pub fn memsize() -> usize {
+        let mut w = Walk::size_query();
+        // A query of a fixed size does not fail.
+        let _ = walk(&mut w);
+        w.offset()
+    }
+
+    /// Opens the door of an address. Where another process of this host has it open, this one can still call others.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
+    ///
+    /// # Safety
+    /// The memory is used by nobody else and outlives the port.
+    pub unsafe fn open(local: &Endpoint, memory: *mut u8, bytes: usize, waiter: &Waiter) -> Result<ShmPort> {
+        // SAFETY: the caller's promise.
+        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? })?;
+        let door = match Door::open(local) {
+            Ok(door) => Some(door),
+            Err(Error::AddressInUse) => None,
+            Err(e) => return Err(e),
+        };
+        if let Some(door) = &door {
+            waiter.add_socket(door.fd())?;
+        }
+        let Parts { out, callers, open, lost } = parts;
+        let counters = ShmCounters::default();
+        Ok(ShmPort { local: *local, door, out, callers, open, open_len: 0, lost, any_lost: false, counters })
+    }
+
+    /// Counts since the port was opened.
+    pub fn counters(&self) -> ShmCounters {
+        self.counters
+    }
+
+    /// The link to an address, made if there is none. It can be written at once.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]: nobody of this host listens there; [`Error::Access`]: somebody whom we do not trust;
+    /// [`Error::NoMemory`]: all links are in use; others as the system said.
+    pub fn connect(&mut self, to: &Endpoint, waiter: &Waiter) -> Result<u16> {
+        let mut free = None;
+        for (i, link) in self.out.iter().enumerate() {
+            match link {
+                Some(l) if l.to == *to && !self.lost[i] => return Ok(i as u16),
+                None if free.is_none() && !self.lost[i] => free = Some(i),
+                _ => {}
+            }
+        }
+        let i = free.ok_or(Error::NoMemory)?;
+        let (bell, segment) = knock(to, &self.local, RING)?;
+        waiter.add_socket(bell.fd())?;
+        let writer = Writer::new(segment.place());
+        self.out[i] = Some(Out { to: *to, bell, writer, _segment: segment });
+        Ok(i as u16)
+    }
+
+    /// Room for the next frame of a link; `None`: its ring is full (a bell will say when it no longer is), or the link is gone.
+    #[inline]
+    pub fn room(&mut self, link: u16) -> Option<&mut [u8]> {
+        let i = usize::from(link);
+        let Some(Some(out)) = self.out.get_mut(i) else { return None };
+        let mut room = out.writer.room(FRAME_MIN, FRAME_MAX);
+        if room == Ok(None) {
+            // Pairs with the reader's fence in `tend`: it sees the word, or we see its tail.
+            out.writer.place().starved().store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            room = out.writer.room(FRAME_MIN, FRAME_MAX);
+        }
+        match room {
+            // SAFETY: the bytes are the writer's until it publishes; the engine only writes them. A peer that
+            // writes there too spoils what it will read, nothing of ours.
+            Ok(Some((p, len))) => Some(unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) }),
+            Ok(None) => None,
+            Err(Broken) => {
+                self.lose(i);
+                self.counters.broken += 1;
+                None
+            }
+        }
+    }
+
+    /// Sends `len` bytes of what [`ShmPort::room`] gave; rings if the other end sleeps.
+    #[inline]
+    pub fn commit(&mut self, link: u16, len: usize) {
+        let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return };
+        out.writer.publish(len);
+        self.counters.tx_frames += 1;
+        if out.writer.place().asleep().must_wake(sleep::ANY) {
+            self.counters.bells += 1;
+            out.bell.ring();
+        }
+    }
+
+    /// Gives every run that has come to `take`: who sent it, what it is, its payload; an error for bytes that are no run. The sender
+    /// may change the payload at any time. Returns how many there were.
+    #[inline]
+    pub fn poll(&mut self, mut take: impl FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>)) -> usize {
+        let mut handled = 0;
+        for k in 0..self.open_len {
+            let i = usize::from(self.open[k]);
+            let Some(Some(Caller { link: Some(link), .. })) = self.callers.get_mut(i) else { continue };
+            if link.reader.is_empty() {
+                continue;
+            }
+            for _ in 0..BATCH {
+                match link.reader.peek() {
+                    Ok(Some((p, len))) => {
+                        // SAFETY: the frame lies in the mapping, which lives until the link is closed.
+                        handled += unsafe { records(p, len, |r| take(&link.from, r)) };
+                        link.reader.release(len);
+                        self.counters.rx_frames += 1;
+                    }
+                    Ok(None) => break,
+                    Err(Broken) => {
+                        self.counters.broken += 1;
+                        self.hang_up(i);
+                        // The list has changed; the rest is looked at next time.
+                        return handled.max(1);
+                    }
+                }
+            }
+            // A writer that waits for room must hear of it.
+            let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else { continue };
+            if link.reader.place().starved().load(Ordering::Relaxed) != 0 {
+                tend(link, bell);
+            }
+        }
+        handled
+    }
+
+    /// Whether a frame waits to be read.
+    pub fn has_input(&self) -> bool {
+        self.open[..self.open_len].iter().any(|&i| match &self.callers[usize::from(i)] {
+            Some(Caller { link: Some(link), .. }) => !link.reader.is_empty(),
+            _ => false,
+        })
+    }
+
+    /// Says on every ring that we are about to sleep. True: something is there after all.
+    pub fn announce_sleep(&mut self) -> bool {
+        for k in 0..self.open_len {
+            let i = usize::from(self.open[k]);
+            let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else { continue };
+            // Whatever was read is given back first: a writer that waits for it would wait for a sleeper.
+            if link.reader.settle() {
+                tend(link, bell);
+            }
+            link.reader.place().asleep().announce(sleep::ANY);
+        }
+        self.has_input()
+    }
+
+    /// Everything that is not data: callers, hellos, bells, ends. Some system calls: now and then, and before sleeping.
+    pub fn tend(&mut self, now: u64, waiter: &Waiter) {
+        self.let_in(now, waiter);
+        for i in 0..LINKS {
+            if let Some(out) = &self.out[i] {
+                if out.bell.listen() == Heard::Gone {
+                    self.lose(i);
+                }
+            }
+            let Some(caller) = &mut self.callers[i] else { continue };
+            match &mut caller.link {
+                None => match caller.bell.receive() {
+                    Ok(Some((from, segment))) => {
+                        let reader = Reader::new(segment.place());
+                        caller.link = Some(In { from, reader, gone: false, _segment: segment });
+                        self.open[self.open_len] = i as u16;
+                        self.open_len += 1;
+                    }
+                    Ok(None) if now.saturating_sub(caller.since_ns) < HELLO_NS => {}
+                    Ok(None) | Err(_) => {
+                        self.counters.broken += 1;
+                        self.callers[i] = None;
+                    }
+                },
+                Some(link) => {
+                    if link.reader.settle() {
+                        tend(link, &caller.bell);
+                    }
+                    link.gone |= caller.bell.listen() == Heard::Gone;
+                    if link.gone && link.reader.is_empty() {
+                        self.hang_up(i);
+                    }
+                }
+            }
+        }
+    }
+
+    fn let_in(&mut self, now: u64, waiter: &Waiter) {
+        let Some(door) = &self.door else { return };
+        let mut free = 0;
+        while let Some(bell) = door.accept() {
+            while free < LINKS && self.callers[free].is_some() {
+                free += 1;
+            }
+            // No place: hung up on, which the other end takes as a lost link.
+            let Some(slot) = self.callers.get_mut(free) else { return };
+            if waiter.add_socket(bell.fd()).is_ok() {
+                *slot = Some(Caller { bell, since_ns: now, link: None });
+            }
+        }
+    }
+
+    /// Links that were lost since the last call, one at a time; each may be used again afterwards.
+    pub fn take_lost(&mut self) -> Option<u16> {
+        if !self.any_lost {
+            return None;
+        }
+        let i = self.lost.iter().position(|&l| l);
+        match i {
+            Some(i) => {
+                self.lost[i] = false;
+                Some(i as u16)
+            }
+            None => {
+                self.any_lost = false;
+                None
+            }
+        }
+    }
+
+    fn lose(&mut self, i: usize) {
+        // Dropping closes the socket, which takes it out of every epoll set.
+        self.out[i] = None;
+        self.lost[i] = true;
+        self.any_lost = true;
+    }
+
+    fn hang_up(&mut self, i: usize) {
+        self.callers[i] = None;
+        if let Some(k) = self.open[..self.open_len].iter().position(|&j| usize::from(j) == i) {
+            self.open_len -= 1;
+            self.open[k] = self.open[self.open_len];
+        }
+    }
+}
+
+/// The records of a frame, at least one call of `take`.
+///
+/// # Safety
+/// `len` bytes at `frame`, which is aligned to 8, are mapped during the call.
+#[inline]
+unsafe fn records(
+    frame: NonNull<u8>,
+    len: usize,
+    mut take: impl FnMut(core::result::Result<(&Run, &[u8]), Malformed>),
+) -> usize {
+    let (mut at, mut n) = (0, 0);
+    while at < len {
+        n += 1;
+        if len - at < RECORD_LEN {
+            take(Err(Malformed::Length));
+            return n;
+        }
+        // Copied out before anything in it is believed: the other end may still write there.
+        // SAFETY: RECORD_LEN bytes at `at`, which is a multiple of 16, lie inside the frame.
+        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; RECORD_LEN / 8]>().read_volatile() };
+        let mut head = [0; RECORD_LEN];
+        for (to, word) in head.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        at += RECORD_LEN;
+        let parsed = Run::parse_head(&head).and_then(|(run, payload)| {
+            let padded = payload.checked_next_multiple_of(RECORD_ALIGN).filter(|&p| p <= len - at);
+            Ok((run, payload, padded.ok_or(Malformed::Length)?))
+        });
+        match parsed {
+            Ok((run, payload, padded)) => {
+                // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads through it but the copies
+                // of `mem::host`, which are assembly and take each byte as it finds it.
+                let body = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), payload) };
+                take(Ok((&run, body)));
+                at += padded;
+            }
+            Err(e) => {
+                take(Err(e));
+                return n;
+            }
+        }
+    }
+    n
+}
+
+/// Gives the writer its room back, and wakes it if it waits for that.
+fn tend(link: &mut In, bell: &Bell) {
+    link.reader.settle();
+    // Pairs with the writer's fence in `ShmPort::room`.
+    fence(Ordering::SeqCst);
+    let starved = link.reader.place().starved();
+    if starved.load(Ordering::Relaxed) != 0 {
+        starved.store(0, Ordering::Relaxed);
+        bell.ring();
+    }
+}
+
+impl Drop for ShmPort {
+    fn drop(&mut self) {
+        // The slices never run destructors: sockets and mappings are given back here.
+        for i in 0..LINKS {
+            self.out[i] = None;
+            self.callers[i] = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+use super::*;
+use crate::clock::now_ns;
+use crate::map::Map;
+use gdrcore_core::wire::{Class, Kind, Psn};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+
+struct End {
+    port: ShmPort,
+    waiter: Waiter,
+    at: Endpoint,
+    _memory: Map,
+}
+
+fn end(n: u8) -> End {
+    let at = Endpoint::v4([127, 78, std::process::id() as u8, n], 4791);
+    let memory = Map::new(ShmPort::memsize()).unwrap();
+    let waiter = Waiter::new().unwrap();
+    waiter.attach_io(true).unwrap();
+    // SAFETY: the map is ours, and is dropped after the port.
+    let port = unsafe { ShmPort::open(&at, memory.as_ptr(), memory.len(), &waiter).unwrap() };
+    End { port, waiter, at, _memory: memory }
+}
+
+impl End {
+    fn tend(&mut self) {
+        self.port.tend(now_ns(), &self.waiter);
+    }
+    fn link(&mut self, to: &End) -> u16 {
+        self.port.connect(&to.at, &self.waiter).unwrap()
+    }
+    fn send(&mut self, link: u16, byte: u8, len: usize) -> bool {
+        let Some(room) = self.port.room(link) else { return false };
+        let (head, body) = room.split_first_chunk_mut::<RECORD_LEN>().unwrap();
+        let payload = (len - RECORD_LEN) & !15;
+        let mut run = Run::new(Class::Rc, Kind::Send, 7, Psn::new(1));
+        run.pkey = byte.into();
+        run.emit_record(head, payload as u32);
+        body[..payload].fill(byte);
+        self.port.commit(link, RECORD_LEN + payload);
+        true
+    }
+    /// Frames that have come: first byte and length.
+    fn poll(&mut self) -> Vec<(Endpoint, u8, usize)> {
+        let mut out = Vec::new();
+        self.port.poll(|from, run| {
+            let (run, payload) = run.unwrap();
+            assert!(payload.iter().all(|&b| b == run.pkey as u8));
+            out.push((*from, run.pkey as u8, payload.len() + RECORD_LEN));
+        });
+        out
+    }
+}
+
+#[test]
+fn frames_go_both_ways_over_two_links() {
+    let (mut a, mut b) = (end(1), end(2));
+    let ab = a.link(&b);
+    assert_eq!(a.link(&b), ab, "one link to one address");
+    assert!(a.send(ab, 7, 112));
+    assert!(b.poll().is_empty(), "nobody has looked at the door");
+    b.tend();
+    assert_eq!(b.poll(), [(a.at, 7, 112)]);
+    let ba = b.link(&a);
+    assert!(b.send(ba, 8, 60_000 & !15));
+    a.tend();
+    assert_eq!(a.poll(), [(b.at, 8, 60_000 & !15)]);
+    assert!(a.poll().is_empty());
+}
+
+#[test]
+fn a_full_ring_says_so_and_rings_when_there_is_room() {
+    let (mut a, mut b) = (end(3), end(4));
+    let ab = a.link(&b);
+    let mut sent = 0;
+    while a.send(ab, 1, FRAME_MIN) {
+        sent += 1;
+    }
+    assert_eq!(sent, RING / FRAME_MIN.next_multiple_of(64));
+    a.tend();
+    a.waiter.drain();
+    assert!(!a.waiter.sleep(0));
+    b.tend();
+    assert_eq!(b.poll().len(), BATCH);
+    assert!(a.waiter.sleep(1000), "the reader has rung");
+    a.tend();
+    assert!(a.send(ab, 2, 60_000 & !15));
+    let mut read = BATCH;
+    while read <= sent {
+        read += b.poll().len();
+    }
+    assert_eq!(read, sent + 1);
+}
+
+#[test]
+fn a_sleeper_is_woken_by_a_frame_and_only_a_sleeper() {
+    let (mut a, mut b) = (end(5), end(6));
+    let ab = a.link(&b);
+    b.tend();
+    assert!(a.send(ab, 1, 112));
+    b.tend();
+    assert!(!b.waiter.sleep(0), "it polls, and is not disturbed");
+    assert!(b.port.announce_sleep(), "there is something");
+    assert_eq!(b.poll().len(), 1);
+    assert!(!b.port.announce_sleep());
+    assert!(a.send(ab, 1, 112));
+    assert!(b.waiter.sleep(1000));
+    assert_eq!(a.port.counters().bells, 1);
+    b.tend();
+    assert_eq!(b.poll().len(), 1);
+}
+
+#[test]
+fn who_is_gone_is_told_once_and_what_it_left_is_read() {
+    let (mut a, mut b) = (end(7), end(8));
+    let (ab, ba) = (a.link(&b), b.link(&a));
+    a.tend();
+    b.tend();
+    assert!(b.send(ba, 3, 112));
+    drop(b);
+    a.tend();
+    assert_eq!(a.port.take_lost(), Some(ab));
+    assert_eq!(a.port.take_lost(), None);
+    assert!(!a.send(ab, 1, 112));
+    let got = a.poll();
+    assert_eq!(got.len(), 1);
+    a.tend();
+    assert_eq!(a.port.open_len, 0, "then the link is closed");
+    // Somebody else at the address: the number is free again.
+    let b = end(8);
+    assert_eq!(a.link(&b), ab);
+}
+
+#[test]
+fn a_broken_ring_ends_the_link_of_whoever_broke_it() {
+    let (mut a, mut b, mut c) = (end(9), end(10), end(11));
+    let (ab, cb) = (a.link(&b), c.link(&b));
+    b.tend();
+    assert!(a.send(ab, 1, 112) && c.send(cb, 2, 112));
+    // a's ring claims a frame as long as memory.
+    {
+        let Some(out) = &a.port.out[usize::from(ab)] else { panic!() };
+        out.writer.place().lie(u32::MAX);
+    }
+    let mut got = b.poll();
+    got.extend(b.poll());
+    assert_eq!(got, [(c.at, 2, 112)]);
+    assert_eq!(b.port.counters().broken, 1);
+    a.tend();
+    assert_eq!(a.port.take_lost(), Some(ab));
+}
+
+#[test]
+fn who_never_says_hello_is_hung_up_on_and_callers_are_bounded() {
+    let mut b = end(12);
+    let name = format!("gdrc/127.78.{}.12/4791", std::process::id() as u8);
+    let name = <SocketAddr as SocketAddrExt>::from_abstract_name(name).unwrap();
+    // The door takes packets in sequence only; a stream cannot even connect.
+    assert!(UnixStream::connect_addr(&name).is_err());
+    let mut links = Vec::new();
+    let mut others: Vec<End> = (20..40).map(end).collect();
+    for o in &mut others {
+        links.push(o.link(&b));
+    }
+    b.tend();
+    b.tend();
+    assert_eq!(b.port.open_len, 20);
+    for (o, l) in others.iter_mut().zip(links) {
+        assert!(o.send(l, 9, 112));
+    }
+    assert_eq!(b.poll().len(), 20);
+    drop(others);
+    b.tend();
+    assert_eq!(b.port.open_len, 0);
+    assert!(b.port.callers.iter().all(Option::is_none));
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn a_thousand_links_leave_nothing_behind() {
+    let mut b = end(13);
+    for round in 0..1000 {
+        let mut a = end(14);
+        let ab = a.link(&b);
+        assert!(a.send(ab, 1, 112));
+        b.tend();
+        assert_eq!(b.poll().len(), 1, "{round}");
+        drop(a);
+        b.tend();
+        assert_eq!(b.port.open_len, 0);
+    }
+    // Other tests of this process run beside it, each with a few descriptors.
+    assert!(open_descriptors() < 400, "{}", open_descriptors());
+}

@@ -1,0 +1,275 @@
+//! A ring of frames in memory that two processes share, one writing and one reading.
+//!
+//! ```text
+//! control page        line 0: magic, version, bytes of data     (written once, before the other end sees it)
+//!                     line 1: tail      bytes consumed            (the reader's)
+//!                     line 2: asleep    the reader sleeps         (both)
+//!                     line 3: starved   the writer waits for room (both)
+//! data, twice         frames, each at a multiple of 64 bytes: length (4 bytes), zero (4), then the frame
+//! ```
+//!
+//! The data pages are mapped twice, one behind the other, so that no frame is ever broken at the end.
+//!
+//! There is no head index: a frame is there when its length is not zero. Before the writer stores a length (with
+//! release) it stores a zero where the next length will come, so whatever an earlier lap left there is never taken for
+//! one. A small message therefore costs the reader a single cache line.
+//!
+//! Both ends keep their own position to themselves and check the one number that they read from the other: a length
+//! must fit, a tail must lie between the last one seen and the own head. Anything else is [`Broken`].
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gdrcore_core::sleep::Asleep;
+use std::ptr::NonNull;
+
+/// Bytes of the control page.
+pub const CONTROL: usize = 4096;
+/// Bytes before a frame.
+pub const FRAME_HEAD: usize = 8;
+/// Frames begin at multiples of this: a cache line, so that a small one lies in one.
+pub const FRAME_ALIGN: usize = 64;
+/// Bytes of data that a ring may have: a power of two between a page and this.
+pub const DATA_MAX: usize = 1 << 20;
+
+/// First bytes of a control page.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcring");
+/// Layout of this file.
+pub const VERSION: u32 = 1;
+
+/// The other end wrote something that it never may: the link is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+#[repr(C, align(64))]
+struct Line<T>(T);
+
+/// The control page, as both processes see it.
+#[repr(C)]
+struct Control {
+    head: Line<(AtomicU64, AtomicU32, AtomicU32)>,
+    tail: Line<AtomicU64>,
+    asleep: Line<Asleep>,
+    starved: Line<AtomicU32>,
+}
+
+const _: () = assert!(size_of::<Control>() == 256 && size_of::<Control>() <= CONTROL);
+
+/// Where a ring lies in this process. Copies name the same ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    base: NonNull<u8>,
+    size: usize,
+}
+
+impl Place {
+    /// A ring whose control page begins at `base`, with `size` bytes of data behind it and the same bytes again.
+    ///
+    /// # Safety
+    /// `CONTROL + 2 * size` bytes are mapped there, shared, as [`segment`](super::segment) maps them, and stay so while
+    /// anything made from the result is used. `size` is a power of two from 4096 to [`DATA_MAX`].
+    pub unsafe fn new(base: NonNull<u8>, size: usize) -> Place {
+        debug_assert!(size.is_power_of_two() && (4096..=DATA_MAX).contains(&size));
+        Place { base, size }
+    }
+
+    fn control(&self) -> &Control {
+        // SAFETY: the page is mapped (see `new`), aligned, and all in it is atomics, for which any bits are fine.
+        unsafe { self.base.cast::<Control>().as_ref() }
+    }
+
+    /// Writes the first line; before the segment is handed out.
+    pub fn stamp(&self) {
+        let (magic, version, size) = &self.control().head.0;
+        magic.store(MAGIC, Ordering::Relaxed);
+        version.store(VERSION, Ordering::Relaxed);
+        size.store(self.size as u32, Ordering::Relaxed);
+    }
+
+    /// Whether the first line is that of a ring of this layout and size.
+    pub fn is_stamped(&self) -> bool {
+        let (magic, version, size) = &self.control().head.0;
+        magic.load(Ordering::Relaxed) == MAGIC
+            && version.load(Ordering::Relaxed) == VERSION
+            && size.load(Ordering::Relaxed) as usize == self.size
+    }
+
+    /// The word in which the reader declares itself asleep.
+    #[inline]
+    pub fn asleep(&self) -> &Asleep {
+        &self.control().asleep.0
+    }
+
+    /// The word in which the writer says that it waits for room.
+    #[inline]
+    pub fn starved(&self) -> &AtomicU32 {
+        &self.control().starved.0
+    }
+
+    /// Address of a position in the data; `CONTROL + size` and more bytes behind it are mapped.
+    #[inline]
+    fn at(&self, pos: u64) -> *mut u8 {
+        let off = CONTROL + (pos as usize & (self.size - 1));
+        // SAFETY: below CONTROL + size, and CONTROL + 2 * size bytes are mapped.
+        unsafe { self.base.as_ptr().add(off) }
+    }
+
+    /// A length that no writer writes, at the first frame.
+    #[cfg(test)]
+    pub(super) fn lie(&self, length: u32) {
+        self.length(0).store(length, Ordering::Relaxed);
+    }
+
+    /// The length word at a position.
+    #[inline]
+    fn length(&self, pos: u64) -> &AtomicU32 {
+        // SAFETY: positions are multiples of 64, so the word is aligned and inside the mapping; it is an atomic.
+        unsafe { &*self.at(pos).cast::<AtomicU32>() }
+    }
+}
+
+/// Bytes that a frame of `len` bytes takes.
+#[inline]
+fn step(len: usize) -> u64 {
+    ((len + FRAME_HEAD + FRAME_ALIGN - 1) & !(FRAME_ALIGN - 1)) as u64
+}
+
+/// The writing end. One thread at a time.
+#[derive(Debug)]
+pub struct Writer {
+    place: Place,
+    head: u64,
+    /// The tail as last read.
+    tail: u64,
+}
+
+impl Writer {
+    /// The writing end of a ring that nobody has written yet.
+    pub fn new(place: Place) -> Writer {
+        Writer { place, head: 0, tail: 0 }
+    }
+
+    /// The ring.
+    #[inline]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Bytes that the next frame may have, at least `want`, at most `most`; `None`: there is no such room now.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub fn room(&mut self, want: usize, most: usize) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
+        let mut free = self.free();
+        if free < want.max(most) {
+            // Pairs with the release in `Reader::release`: what was read is read before we write over it.
+            let tail = self.place.control().tail.0.load(Ordering::Acquire);
+            if tail.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail)
+                || !tail.is_multiple_of(FRAME_ALIGN as u64)
+            {
+                return Err(Broken);
+            }
+            self.tail = tail;
+            free = self.free();
+        }
+        if free < want {
+            return Ok(None);
+        }
+        // SAFETY: the position is inside the mapping, FRAME_HEAD bytes behind it too.
+        let p = unsafe { self.place.at(self.head).add(FRAME_HEAD) };
+        Ok(NonNull::new(p).map(|p| (p, free.min(most))))
+    }
+
+    /// Frame bytes that fit: what is free, less the frame's own head and the next one's, whose length is zeroed first.
+    #[inline]
+    fn free(&self) -> usize {
+        let used = self.head.wrapping_sub(self.tail) as usize;
+        (self.place.size - used.min(self.place.size)).saturating_sub(FRAME_HEAD + FRAME_ALIGN)
+    }
+
+    /// Hands the frame of `len` bytes, not 0 and at most what `room` gave, to the reader.
+    #[inline]
+    pub fn publish(&mut self, len: usize) {
+        debug_assert!(len > 0 && len <= self.free());
+        let next = self.head.wrapping_add(step(len));
+        self.place.length(next).store(0, Ordering::Relaxed);
+        // Release: the frame's bytes, and the zero behind it, are there before its length.
+        self.place.length(self.head).store(len as u32, Ordering::Release);
+        self.head = next;
+    }
+
+    /// Whether the reader has taken everything.
+    pub fn is_drained(&self) -> bool {
+        self.place.control().tail.0.load(Ordering::Acquire) == self.head
+    }
+}
+
+/// The reading end. One thread at a time.
+#[derive(Debug)]
+pub struct Reader {
+    place: Place,
+    pos: u64,
+    /// The tail as last published.
+    told: u64,
+}
+
+impl Reader {
+    /// The reading end of a ring that nobody has read yet.
+    pub fn new(place: Place) -> Reader {
+        Reader { place, pos: 0, told: 0 }
+    }
+
+    /// The ring.
+    #[inline]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether a frame waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.place.length(self.pos).load(Ordering::Relaxed) == 0
+    }
+
+    /// The next frame: where it begins, and its bytes. The writer may change them at any time: copy, then check.
+    ///
+    /// # Errors
+    /// [`Broken`]: a length that no writer of ours gives.
+    #[inline]
+    pub fn peek(&self) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
+        // Pairs with the release in `Writer::publish`.
+        let len = self.place.length(self.pos).load(Ordering::Acquire) as usize;
+        if len == 0 {
+            return Ok(None);
+        }
+        if len > self.place.size - FRAME_HEAD - FRAME_ALIGN {
+            return Err(Broken);
+        }
+        // SAFETY: len + FRAME_HEAD <= size, and size bytes behind any position are mapped.
+        let p = unsafe { self.place.at(self.pos).add(FRAME_HEAD) };
+        Ok(NonNull::new(p).map(|p| (p, len)))
+    }
+
+    /// Gives back the frame that `peek` showed, by the length that `peek` gave. The writer hears of it at once when a quarter of
+    /// the ring is free again, else with [`Reader::settle`]: the tail's line then does not travel for every small message.
+    #[inline]
+    pub fn release(&mut self, len: usize) {
+        self.pos = self.pos.wrapping_add(step(len));
+        if self.pos.wrapping_sub(self.told) >= (self.place.size / 4) as u64 {
+            self.settle();
+        }
+    }
+
+    /// Tells the writer of everything that was released. True: something was.
+    #[inline]
+    pub fn settle(&mut self) -> bool {
+        if self.told == self.pos {
+            return false;
+        }
+        self.told = self.pos;
+        self.place.control().tail.0.store(self.pos, Ordering::Release);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

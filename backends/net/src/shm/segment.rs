@@ -1,0 +1,177 @@
+//! The memory of one ring: a sealed memfd, mapped so that its data appears twice.
+
+use super::ring::{Place, CONTROL, DATA_MAX};
+use crate::sys::{check, last_error, Fd};
+use gdrcore_core::error::{Error, Result};
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+
+/// Seals without which a segment is refused: nobody can take pages away under a reader, nor the seals.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A mapped ring. Unmapped when dropped; nothing made from [`Segment::place`] may be used afterwards.
+#[derive(Debug)]
+pub struct Segment {
+    base: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; what lies in it is reached through atomics and raw copies.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// A new segment with `size` bytes of data (a power of two, 4096 to [`DATA_MAX`]), and the descriptor to hand out. Its pages
+    /// are taken now: one that turned out missing later would be a SIGBUS.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: the size. [`Error::NoMemory`], [`Error::Os`]: what memfd_create, fallocate, fcntl or mmap said.
+    pub(super) fn create(size: usize) -> Result<(Segment, Fd)> {
+        check_size(size)?;
+        // SAFETY: the name is a C string; the call keeps nothing of it.
+        let fd = Fd::from_call(unsafe {
+            libc::memfd_create(c"gdrcore-ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        })?;
+        // SAFETY: no pointers.
+        check(unsafe { libc::ftruncate(fd.raw(), (CONTROL + size) as libc::off_t) })?;
+        // SAFETY: no pointers.
+        check(unsafe { libc::fallocate(fd.raw(), 0, 0, (CONTROL + size) as libc::off_t) })?;
+        // SAFETY: no pointers.
+        check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS) })?;
+        let segment = Segment::map(fd.raw(), size)?;
+        segment.place().stamp();
+        Ok((segment, fd))
+    }
+
+    /// Maps a segment that another process made; `size` is what it says.
+    ///
+    /// # Errors
+    /// [`Error::Access`]: the descriptor is no memory with the seals, of exactly that size and of our layout; else as
+    /// [`Segment::create`].
+    pub(super) fn open(fd: RawFd, size: usize) -> Result<Segment> {
+        check_size(size)?;
+        // SAFETY: no pointers.
+        let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+        // SAFETY: zeroes are a valid stat, and it lives through the call.
+        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: as above.
+        let rc = unsafe { libc::fstat(fd, &mut stat) };
+        if seals < 0 || seals & SEALS != SEALS || rc < 0 || stat.st_size != (CONTROL + size) as libc::off_t {
+            return Err(Error::Access);
+        }
+        let segment = Segment::map(fd, size)?;
+        if !segment.place().is_stamped() {
+            return Err(Error::Access);
+        }
+        Ok(segment)
+    }
+
+    fn map(fd: RawFd, size: usize) -> Result<Segment> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let p = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                CONTROL + 2 * size,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if p == libc::MAP_FAILED {
+            return Err(last_error());
+        }
+        let base = NonNull::new(p.cast::<u8>()).ok_or(Error::NoMemory)?;
+        // From here on a drop unmaps all of it.
+        let segment = Segment { base, size };
+        for (at, len, offset) in [(0, CONTROL + size, 0), (CONTROL + size, size, CONTROL)] {
+            // SAFETY: the range lies in the reservation that we made just now and that nobody else knows.
+            let p = unsafe {
+                libc::mmap(
+                    base.as_ptr().add(at).cast(),
+                    len,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE,
+                    fd,
+                    offset as libc::off_t,
+                )
+            };
+            if p == libc::MAP_FAILED {
+                return Err(last_error());
+            }
+        }
+        Ok(segment)
+    }
+
+    /// The ring in it.
+    pub fn place(&self) -> Place {
+        // SAFETY: `map` mapped exactly that, shared; it stays until the drop, after which the ring is not used (see the type).
+        unsafe { Place::new(self.base, self.size) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map` reserved.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), CONTROL + 2 * self.size) };
+    }
+}
+
+fn check_size(size: usize) -> Result<()> {
+    if size.is_power_of_two() && (4096..=DATA_MAX).contains(&size) {
+        Ok(())
+    } else {
+        Err(Error::Invalid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn both_views_show_the_same_bytes_and_the_data_appears_twice() {
+        let (a, fd) = Segment::create(8192).unwrap();
+        let b = Segment::open(fd.raw(), 8192).unwrap();
+        // SAFETY: inside the two mappings, each CONTROL + 16384 bytes.
+        unsafe {
+            a.base.as_ptr().add(CONTROL + 5).write_volatile(77);
+            assert_eq!(b.base.as_ptr().add(CONTROL + 5).read_volatile(), 77);
+            assert_eq!(b.base.as_ptr().add(CONTROL + 8192 + 5).read_volatile(), 77);
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_sealed_segment_of_ours_is_refused() {
+        let (_a, fd) = Segment::create(8192).unwrap();
+        assert_eq!(Segment::open(fd.raw(), 4096).unwrap_err(), Error::Access);
+        assert_eq!(Segment::open(fd.raw(), 5000).unwrap_err(), Error::Invalid);
+        assert_eq!(Segment::open(fd.raw(), DATA_MAX * 2).unwrap_err(), Error::Invalid);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(Segment::open(null.as_raw_fd(), 8192).unwrap_err(), Error::Access);
+        assert_eq!(Segment::open(-1, 8192).unwrap_err(), Error::Access);
+        // Of the right size, but its owner could still shrink it.
+        // SAFETY: the name is a C string.
+        let plain = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) }).unwrap();
+        // SAFETY: no pointers.
+        unsafe { libc::ftruncate(plain.raw(), (CONTROL + 8192) as libc::off_t) };
+        assert_eq!(Segment::open(plain.raw(), 8192).unwrap_err(), Error::Access);
+        // Sealed, but without our first line.
+        // SAFETY: no pointers.
+        unsafe { libc::fcntl(plain.raw(), libc::F_ADD_SEALS, SEALS) };
+        assert_eq!(Segment::open(plain.raw(), 8192).unwrap_err(), Error::Access);
+    }
+
+    #[test]
+    fn the_seals_hold() {
+        let (_a, fd) = Segment::create(4096).unwrap();
+        // SAFETY: no pointers.
+        unsafe {
+            assert_eq!(libc::ftruncate(fd.raw(), 0), -1);
+            assert_eq!(libc::ftruncate(fd.raw(), 1 << 20), -1);
+            assert_eq!(libc::fcntl(fd.raw(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE), -1);
+        }
+    }
+}

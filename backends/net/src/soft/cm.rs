@@ -1,0 +1,80 @@
+//! [`SoftDevice`]'s connection manager: the engine's, behind the lock, and a doorbell after what sends.
+
+use super::progress::Round;
+use super::SoftDevice;
+use crate::clock::now_ns;
+use gdrcore_core::cm::types::{CmEvent, ConnParam};
+use gdrcore_core::device::CmDevice;
+use gdrcore_core::engine::Guard;
+use gdrcore_core::error::Result;
+use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
+
+impl SoftDevice {
+    /// Changes something under the lock, then sends what it led to.
+    fn manage<R>(&self, change: impl FnOnce(&mut Guard<'_>, u64) -> Result<R>) -> Result<R> {
+        self.fork.check()?;
+        let done = change(&mut self.lock(), now_ns());
+        self.run(Round::Send);
+        done
+    }
+}
+
+impl CmDevice for SoftDevice {
+    fn create(&self, port_space: u16, context: u64) -> Result<Handle> {
+        self.fork.check()?;
+        self.lock().cm().create(port_space, context)
+    }
+
+    fn set_context(&self, id: Handle, context: u64) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cm().set_context(id, context)
+    }
+
+    fn bind(&self, id: Handle, port: u16) -> Result<u16> {
+        self.fork.check()?;
+        self.lock().cm().bind(id, port)
+    }
+
+    fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cm().listen(id, backlog)
+    }
+
+    fn connect(&self, id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
+        self.manage(|g, now| g.cm_connect(now, id, to, port, qp, param))
+    }
+
+    fn accept(&self, id: Handle, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
+        self.manage(|g, now| g.cm_accept(now, id, qp, param))
+    }
+
+    fn establish(&self, id: Handle) -> Result<()> {
+        self.manage(|g, _| g.cm().establish(id))
+    }
+
+    fn reject(&self, id: Handle, private_data: &[u8]) -> Result<()> {
+        self.manage(|g, now| g.cm().reject(now, id, private_data))
+    }
+
+    fn disconnect(&self, id: Handle) -> Result<()> {
+        self.manage(|g, now| g.cm_disconnect(now, id))
+    }
+
+    fn destroy(&self, id: Handle) -> Result<()> {
+        self.manage(|g, now| g.cm().destroy(now, id))
+    }
+
+    fn qp_attr(&self, id: Handle, state: u32) -> Result<(QpAttr, u32)> {
+        self.fork.check()?;
+        self.lock().cm().qp_attr(id, state)
+    }
+
+    fn event(&self) -> Result<Option<CmEvent>> {
+        self.fork.check()?;
+        // Looking for an event is also a poll: a program that waits for nothing else still runs the engine.
+        if !self.lock().has_cm_events() {
+            self.run(Round::Full);
+        }
+        self.manage(|g, now| Ok(g.cm_event(now)))
+    }
+}

@@ -1,0 +1,341 @@
+//! Devices, ports and GIDs.
+
+use core::ffi::{c_char, c_int, c_void, CStr};
+use core::mem::{transmute, zeroed, MaybeUninit};
+use core::ptr::null_mut;
+
+use crate::{code, last_errno};
+use gdrcore_verbs::abi::{
+    caps, link, DataPath, GidEntry, Object, Opened, PollCq, Port, PostRecv, PostSend, ReqNotifyCq, Text, NAME_MAX,
+};
+use rdma_sys::*;
+
+/// The symbol by which gdrcore's own libibverbs says that it is no NIC's.
+const DROPIN: &CStr = c"gdrcore_dropin_version";
+/// libibverbs' query of all GIDs with their types; verbs.h calls it by an inline function. rdma-core has had it since 32.
+const QUERY_GID_TABLE: &CStr = c"_ibv_query_gid_table";
+/// GIDs of all ports that are asked for at once.
+const TABLE_MAX: usize = 1024;
+/// IBV_LINK_LAYER_ETHERNET.
+const LAYER_ETHERNET: u32 = 2;
+/// `ibv_gid_type` of RoCE v2.
+const ROCE_V2: u32 = 2;
+
+/// A symbol of the libibverbs that this module is linked to.
+fn symbol(name: &CStr) -> *mut c_void {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    let known: *const c_void = (ibv_get_device_name as unsafe extern "C" fn(_) -> _) as *const c_void;
+    // SAFETY: any address may be asked about; `info` is writable.
+    if unsafe { libc::dladdr(known, info.as_mut_ptr()) } == 0 {
+        return null_mut();
+    }
+    // SAFETY: all-zero is valid, and dladdr filled it besides.
+    let file = unsafe { info.assume_init() }.dli_fname;
+    // SAFETY: dladdr's string, of an object that is loaded.
+    let library = unsafe { libc::dlopen(file, libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return null_mut();
+    }
+    // SAFETY: a live handle, a terminated name.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    // SAFETY: the handle counted once more a library that this module keeps loaded.
+    unsafe { libc::dlclose(library) };
+    found
+}
+
+/// Whether libibverbs is gdrcore's own, whose devices would lead back here.
+fn is_dropin() -> bool {
+    !symbol(DROPIN).is_null()
+}
+
+const OURS: &str = "the libibverbs that this program found is gdrcore's own drop-in, which has no NICs: \
+                    open its device by the soft device's name, or take the drop-in out of LD_LIBRARY_PATH and LD_PRELOAD";
+
+/// The list of devices; freed when dropped.
+struct List {
+    devices: *mut *mut ibv_device,
+    count: usize,
+}
+
+impl List {
+    fn new(why: &mut Text) -> Result<List, c_int> {
+        if is_dropin() {
+            why.set(format_args!("{OURS}"));
+            return Err(libc::EOPNOTSUPP);
+        }
+        let mut count = 0;
+        // SAFETY: a writable number.
+        let devices = unsafe { ibv_get_device_list(&mut count) };
+        if devices.is_null() {
+            let e = last_errno();
+            why.set(format_args!("libibverbs cannot list devices (errno {e}); is the kernel module ib_uverbs loaded?"));
+            return Err(e);
+        }
+        Ok(List { devices, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    fn get(&self, i: usize) -> Option<*mut ibv_device> {
+        // SAFETY: i < count elements of the list.
+        (i < self.count).then(|| unsafe { *self.devices.add(i) })
+    }
+
+    fn name(&self, i: usize) -> Option<&CStr> {
+        let device = self.get(i)?;
+        // SAFETY: a device of the list.
+        let name = unsafe { ibv_get_device_name(device) };
+        // SAFETY: libibverbs' terminated string, which lives as long as the list.
+        (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: the list as it was given; open devices keep their own reference.
+        unsafe { ibv_free_device_list(self.devices) };
+    }
+}
+
+/// # Safety
+/// Here and below: as the table says (`gdrcore_verbs::abi::Module`).
+pub unsafe extern "C" fn device_name(index: u32, name: *mut [c_char; NAME_MAX], why: *mut Text) -> c_int {
+    // SAFETY: the table's contract.
+    let (why, out) = unsafe { (&mut *why, &mut *name) };
+    let list = match List::new(why) {
+        Ok(list) => list,
+        Err(e) => return e,
+    };
+    let Some(name) = list.name(index as usize) else { return libc::ENODEV };
+    let bytes = name.to_bytes();
+    if bytes.len() >= NAME_MAX {
+        return libc::ENODEV;
+    }
+    *out = [0; NAME_MAX];
+    for (to, from) in out.iter_mut().zip(bytes) {
+        *to = *from as c_char;
+    }
+    0
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn open(name: *const [c_char; NAME_MAX], out: *mut Opened, why: *mut Text) -> c_int {
+    // SAFETY: the table's contract.
+    let why = unsafe { &mut *why };
+    // SAFETY: the table's contract: terminated within its bytes.
+    let wanted = unsafe { CStr::from_ptr(name.cast()) };
+    let shown = wanted.to_str().unwrap_or("?");
+    let list = match List::new(why) {
+        Ok(list) => list,
+        Err(e) => return e,
+    };
+    let Some(device) = (0..list.count).find(|&i| list.name(i) == Some(wanted)).and_then(|i| list.get(i)) else {
+        why.set(format_args!("there is no RDMA device '{shown}' among {}; `ibv_devices` lists them", list.count));
+        return libc::ENODEV;
+    };
+    // Keeps the memory of a parent that forks: on kernels before 5.12 a registered page would move to the child. A
+    // program that has begun with verbs before us has chosen already; its answer is an error of no interest.
+    // SAFETY: no precondition.
+    unsafe { ibv_fork_init() };
+    // SAFETY: a device of the list.
+    let context = unsafe { ibv_open_device(device) };
+    if context.is_null() {
+        let e = last_errno();
+        why.set(format_args!("cannot open '{shown}' (errno {e}); may this user open /dev/infiniband/uverbs*?"));
+        return e;
+    }
+    // SAFETY: just opened.
+    match unsafe { prepare(context, device) } {
+        Ok(opened) => {
+            // SAFETY: the table's contract.
+            unsafe { out.write(opened) };
+            0
+        }
+        Err(e) => {
+            why.set(format_args!("cannot use '{shown}' (errno {e})"));
+            // SAFETY: just opened, nothing was made on it that is left.
+            unsafe { ibv_close_device(context) };
+            e
+        }
+    }
+}
+
+fn set_nonblocking(fd: c_int) -> Result<(), c_int> {
+    // SAFETY: no pointers.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: no pointers.
+    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        return Err(last_errno());
+    }
+    Ok(())
+}
+
+/// The provider's functions as libibverbs has them.
+type SendFn = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+type RecvFn = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+type SrqRecvFn = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+type PollFn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+type NotifyFn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
+
+/// # Safety
+/// `context` is open and its device is `device`.
+unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<Opened, c_int> {
+    // SAFETY: plain data, all-zero is valid.
+    let mut ex: ibv_device_attr_ex = unsafe { zeroed() };
+    // SAFETY: an open context, a writable result.
+    let rc = code(unsafe { ibv_query_device_ex(context, core::ptr::null(), &mut ex) });
+    if rc != 0 {
+        return Err(rc);
+    }
+    // SAFETY: open, as the caller promises.
+    let (async_fd, ops) = unsafe { ((*context).async_fd, &(*context).ops) };
+    let (Some(send), Some(recv), Some(srq), Some(poll), Some(arm)) =
+        (ops.post_send, ops.post_recv, ops.post_srq_recv, ops.poll_cq, ops.req_notify_cq)
+    else {
+        return Err(libc::EOPNOTSUPP);
+    };
+    // SAFETY: the same functions with pointers to structs of one layout in place of libibverbs' (asserted in lib.rs;
+    // ffi's C test compares every field), and void pointers to its objects.
+    let data = unsafe {
+        DataPath {
+            post_send: transmute::<SendFn, PostSend>(send),
+            post_recv: transmute::<RecvFn, PostRecv>(recv),
+            post_srq_recv: transmute::<SrqRecvFn, PostRecv>(srq),
+            poll_cq: transmute::<PollFn, PollCq>(poll),
+            req_notify_cq: transmute::<NotifyFn, ReqNotifyCq>(arm),
+        }
+    };
+    set_nonblocking(async_fd)?;
+    // SAFETY: an open context.
+    let channel = unsafe { ibv_create_comp_channel(context) };
+    if channel.is_null() {
+        return Err(last_errno());
+    }
+    // SAFETY: just made.
+    let channel_fd = unsafe { (*channel).fd };
+    if let Err(e) = set_nonblocking(channel_fd) {
+        // SAFETY: just made, no CQ has it.
+        unsafe { ibv_destroy_comp_channel(channel) };
+        return Err(e);
+    }
+    let a = &ex.orig_attr;
+    let cap_flags = a.device_cap_flags as u32;
+    let mut bits = 0;
+    if ex.odp_caps.general_caps & u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0) != 0 {
+        bits |= caps::ODP;
+    }
+    if a.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE {
+        bits |= caps::ATOMICS;
+    }
+    let window_2 =
+        ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0 | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+    if a.max_mw > 0 {
+        // A driver that has windows has those of type 1 unless it is rxe, which refuses none; the allocation tells.
+        bits |= caps::MW_1;
+        if cap_flags & window_2 != 0 {
+            bits |= caps::MW_2;
+        }
+    }
+    let n = |v: c_int| u32::try_from(v).unwrap_or(0);
+    // SAFETY: the device of an open context.
+    let guid = unsafe { ibv_get_device_guid(device) };
+    Ok(Opened {
+        context: context.cast(),
+        channel: channel.cast(),
+        async_fd,
+        channel_fd,
+        data,
+        caps: bits,
+        ports: u32::from(a.phys_port_cnt),
+        node_guid: u64::from_be(guid),
+        max_qp: n(a.max_qp),
+        max_qp_wr: n(a.max_qp_wr),
+        max_sge: n(a.max_sge),
+        max_cq: n(a.max_cq),
+        max_cqe: n(a.max_cqe),
+        max_mr: n(a.max_mr),
+        max_pd: n(a.max_pd),
+        max_srq: n(a.max_srq),
+        max_ah: n(a.max_ah),
+        max_rd_atomic: n(a.max_qp_rd_atom),
+    })
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn close(context: Object, channel: Object) -> c_int {
+    // SAFETY: the table's contract.
+    unsafe { ibv_destroy_comp_channel(channel.cast()) };
+    // SAFETY: the table's contract.
+    code(unsafe { ibv_close_device(context.cast()) })
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn port(context: Object, number: u32, out: *mut Port) -> c_int {
+    let context: *mut ibv_context = context.cast();
+    let Ok(number) = u8::try_from(number) else { return libc::EINVAL };
+    // SAFETY: plain data, all-zero is valid.
+    let mut attr: ibv_port_attr = unsafe { zeroed() };
+    // SAFETY: an open context, a writable result.
+    let rc = code(unsafe { ___ibv_query_port(context, number, &mut attr) });
+    if rc != 0 {
+        return rc;
+    }
+    // SAFETY: an open context has a device, which has these fields.
+    let iwarp = unsafe { (*(*context).device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP;
+    let kind = match u32::from(attr.link_layer) {
+        _ if iwarp => link::IWARP,
+        LAYER_ETHERNET => link::ETHERNET,
+        _ => link::INFINIBAND,
+    };
+    let port = Port {
+        active: u32::from(attr.state == ibv_port_state::IBV_PORT_ACTIVE),
+        link: kind,
+        active_mtu: attr.active_mtu as u32,
+        reserved: 0,
+        max_msg_size: u64::from(attr.max_msg_sz),
+    };
+    // SAFETY: the table's contract.
+    unsafe { out.write(port) };
+    0
+}
+
+/// `ibv_gid_entry`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Entry {
+    gid: [u8; 16],
+    gid_index: u32,
+    port_num: u32,
+    gid_type: u32,
+    ndev_ifindex: u32,
+}
+
+type QueryGidTable = unsafe extern "C" fn(*mut ibv_context, *mut Entry, usize, u32, usize) -> isize;
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn gids(context: Object, port: u32, out: *mut GidEntry, room: u32, count: *mut u32) -> c_int {
+    let query = symbol(QUERY_GID_TABLE);
+    if query.is_null() {
+        // Without it there is no way to tell RoCE v1 from v2.
+        return libc::ENOSYS;
+    }
+    // SAFETY: the symbol of this name has had this form since it exists.
+    let query: QueryGidTable = unsafe { transmute::<*mut c_void, QueryGidTable>(query) };
+    let mut table = [Entry { gid: [0; 16], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 }; TABLE_MAX];
+    // SAFETY: an open context, a writable table of so many entries of this size.
+    let found = unsafe { query(context.cast(), table.as_mut_ptr(), TABLE_MAX, 0, size_of::<Entry>()) };
+    let Ok(found) = usize::try_from(found) else { return i32::try_from(-found).unwrap_or(libc::EIO) };
+    let mut n = 0;
+    for e in table.iter().take(found).filter(|e| e.port_num == port).take(room as usize) {
+        let roce_v2 = u32::from(e.gid_type == ROCE_V2);
+        let entry = GidEntry { gid: e.gid, index: e.gid_index, roce_v2, interface: e.ndev_ifindex };
+        // SAFETY: n < room, the table's contract.
+        unsafe { out.add(n).write(entry) };
+        n += 1;
+    }
+    // SAFETY: the table's contract.
+    unsafe { count.write(n as u32) };
+    0
+}

@@ -1,0 +1,83 @@
+//! `libgdrcore_verbs.so`: libibverbs behind the table of [`gdrcore_verbs::abi`].
+//!
+//! * `convert`: attributes, to and fro.
+//! * `device`: list, open, ports, GIDs. * `objects`: everything that is made on an open device.
+//! * `events`: what the kernel reports.
+//!
+//! No state: objects are libibverbs' own pointers, and the other side of the table sees to their life.
+
+#![cfg(feature = "ibverbs")]
+
+mod convert;
+mod device;
+mod events;
+mod objects;
+
+use core::ffi::c_int;
+use core::mem::size_of;
+use gdrcore_core::verbs::types::{RecvWr, SendWr, Sge, Wc};
+use gdrcore_verbs::abi::{Module, MAGIC, VERSION};
+
+// The hot structs go to libibverbs as they are.
+const _: () = {
+    assert!(size_of::<SendWr>() == size_of::<rdma_sys::ibv_send_wr>());
+    assert!(size_of::<RecvWr>() == size_of::<rdma_sys::ibv_recv_wr>());
+    assert!(size_of::<Sge>() == size_of::<rdma_sys::ibv_sge>());
+    assert!(size_of::<Wc>() == size_of::<rdma_sys::ibv_wc>());
+};
+
+static MODULE: Module = Module {
+    magic: MAGIC,
+    version: VERSION,
+    size: size_of::<Module>() as u32,
+    device_name: device::device_name,
+    open: device::open,
+    close: device::close,
+    port: device::port,
+    gids: device::gids,
+    pd_alloc: objects::pd_alloc,
+    pd_dealloc: objects::pd_dealloc,
+    mr_reg: objects::mr_reg,
+    mr_dereg: objects::mr_dereg,
+    mw_alloc: objects::mw_alloc,
+    mw_dealloc: objects::mw_dealloc,
+    ah_create: objects::ah_create,
+    ah_destroy: objects::ah_destroy,
+    cq_create: objects::cq_create,
+    cq_resize: objects::cq_resize,
+    cq_destroy: objects::cq_destroy,
+    srq_create: objects::srq_create,
+    srq_modify: objects::srq_modify,
+    srq_query: objects::srq_query,
+    srq_destroy: objects::srq_destroy,
+    qp_create: objects::qp_create,
+    qp_modify: objects::qp_modify,
+    qp_query: objects::qp_query,
+    qp_destroy: objects::qp_destroy,
+    cq_event: events::cq_event,
+    async_event: events::async_event,
+};
+
+/// The table ([`gdrcore_verbs::abi::Entry`]). Any thread.
+#[no_mangle]
+pub extern "C" fn gdrcore_verbs_module() -> *const Module {
+    &MODULE
+}
+
+/// errno of the last failed call of this thread, never 0.
+fn last_errno() -> c_int {
+    // SAFETY: the thread's own errno.
+    match unsafe { *libc::__errno_location() } {
+        0 => libc::EIO,
+        e => e,
+    }
+}
+
+/// The result of a call that returns errno. Some old providers return −1 and set errno.
+fn code(rc: c_int) -> c_int {
+    if rc < 0 {
+        last_errno()
+    } else {
+        rc
+    }
+}

@@ -1,0 +1,540 @@
+//! The [`Device`] trait: the objects, each checked here and made by libibverbs.
+
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::abi::{caps, Memory, QpMade, QpMake};
+use crate::cause::Facts;
+use crate::data::{plain_below, plain_opcodes};
+use crate::device::{VerbsDevice, ROCE_PORT};
+use crate::objects::lock;
+use crate::sys::is_mapped;
+use crate::{errno, stats};
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::verbs::cause::{Cause, CauseCode};
+use gdrcore_core::verbs::types::{
+    access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+};
+
+/// Refuses access flags that are unknown or may not go together.
+fn check_access(flags: u32) -> Result<()> {
+    const KNOWN: u32 = access::LOCAL_WRITE
+        | access::REMOTE_WRITE
+        | access::REMOTE_READ
+        | access::REMOTE_ATOMIC
+        | access::MW_BIND
+        | access::ZERO_BASED
+        | access::ON_DEMAND
+        | access::HUGETLB
+        | access::RELAXED_ORDERING;
+    let needs_local_write = flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+    if flags & !KNOWN != 0 || (needs_local_write && flags & access::LOCAL_WRITE == 0) {
+        return Err(Error::Invalid);
+    }
+    Ok(())
+}
+
+impl Device for VerbsDevice {
+    fn query(&self) -> Result<DeviceAttr> {
+        let (o, c) = (&self.opened, &self.config);
+        Ok(DeviceAttr {
+            max_msg_size: self.port.max_msg_size,
+            node_guid: o.node_guid,
+            max_pd: c.max_pd.min(o.max_pd),
+            max_mr: c.max_mr.min(o.max_mr),
+            max_cq: c.max_cq.min(o.max_cq),
+            max_qp: c.max_qp.min(o.max_qp),
+            max_srq: c.max_srq.min(o.max_srq),
+            // Many providers keep address handles to themselves and report no bound.
+            max_ah: if o.max_ah == 0 { c.max_ah } else { c.max_ah.min(o.max_ah) },
+            max_qp_wr: o.max_qp_wr,
+            max_cqe: o.max_cqe,
+            max_sge: c.max_sge.min(o.max_sge),
+            max_inline: self.inline,
+            max_rd_atomic: c.max_rd_atomic.min(o.max_rd_atomic),
+            active_mtu: self.port.active_mtu,
+            udp_port: u32::from(ROCE_PORT),
+            qpn_base: 0,
+            gid: self.gid,
+            scope_id: self.scope_id,
+            reserved: 0,
+        })
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        Ok(stats::counters(&self.name, self.source.port))
+    }
+
+    fn qp_counters(&self, qp: Handle) -> Result<Counters> {
+        self.qps.enter(qp)?;
+        Err(Error::Unsupported)
+    }
+
+    fn last_cause(&self) -> Result<Cause> {
+        Ok(*lock(&self.last))
+    }
+
+    fn qp_cause(&self, qp: Handle) -> Result<Cause> {
+        let held = self.qps.enter(qp)?;
+        let cause = lock(&held.more().facts).cause;
+        Ok(cause)
+    }
+
+    fn pd_alloc(&self) -> Result<Handle> {
+        self.add(&self.pds, |_, ()| {
+            let mut pd = null_mut();
+            // SAFETY: an open context, a writable result.
+            errno(unsafe { (self.module.pd_alloc)(self.opened.context, &mut pd) })?;
+            Ok(pd)
+        })
+    }
+
+    fn pd_dealloc(&self, pd: Handle) -> Result<()> {
+        self.end(&self.pds, pd, self.module.pd_dealloc)
+    }
+
+    fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
+        check_access(reg.access)?;
+        if reg.length == 0 || reg.provider != 0 {
+            return Err(if reg.length == 0 { Error::Invalid } else { Error::Unsupported });
+        }
+        let odp = reg.access & access::ON_DEMAND != 0;
+        if odp && self.opened.caps & caps::ODP == 0 {
+            return Err(Error::Unsupported);
+        }
+        // A zero-based region is one whose iova is 0; not every kernel knows the flag.
+        let memory = Memory {
+            addr: reg.addr,
+            length: reg.length,
+            iova: reg.iova,
+            access: reg.access & !access::ZERO_BASED,
+            dmabuf: -1,
+        };
+        self.register(reg, &memory)
+    }
+
+    fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
+        let held = self.mrs.enter(mr)?;
+        let m = held.more();
+        Ok(MrAttr {
+            addr: m.addr.load(Relaxed),
+            length: m.length.load(Relaxed),
+            iova: m.iova.load(Relaxed),
+            lkey: m.lkey.load(Relaxed),
+            rkey: m.rkey.load(Relaxed),
+            access: m.access.load(Relaxed),
+            provider: m.provider.load(Relaxed),
+        })
+    }
+
+    fn mr_dereg(&self, mr: Handle) -> Result<()> {
+        let pd = self.mrs.slot(mr)?.more.pd.load(Relaxed);
+        self.end(&self.mrs, mr, self.module.mr_dereg)?;
+        self.pds.disown(pd);
+        Ok(())
+    }
+
+    fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
+        let needed = match mw_type {
+            1 => caps::MW_1,
+            2 => caps::MW_2,
+            _ => return Err(Error::Invalid),
+        };
+        let parent = self.pds.enter(pd)?;
+        if self.opened.caps & needed == 0 {
+            return Err(Error::Unsupported);
+        }
+        let mut rkey = 0;
+        let handle = self.add(&self.mws, |_, more| {
+            let mut mw = null_mut();
+            // SAFETY: a live PD, writable results.
+            errno(unsafe { (self.module.mw_alloc)(parent.object(), mw_type, &mut mw, &mut rkey) })?;
+            more.pd.store(pd, Relaxed);
+            parent.adopt();
+            Ok(mw)
+        })?;
+        Ok((handle, rkey))
+    }
+
+    fn mw_dealloc(&self, mw: Handle) -> Result<()> {
+        let pd = self.mws.slot(mw)?.more.pd.load(Relaxed);
+        self.end(&self.mws, mw, self.module.mw_dealloc)?;
+        self.pds.disown(pd);
+        Ok(())
+    }
+
+    fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
+        let parent = self.pds.enter(pd)?;
+        self.reachable(attr)?;
+        self.add(&self.ahs, |_, more| {
+            let mut ah = null_mut();
+            // SAFETY: a live PD, readable attributes, a writable result.
+            errno(unsafe { (self.module.ah_create)(parent.object(), attr, &self.source, &mut ah) })?;
+            more.pd.store(pd, Relaxed);
+            parent.adopt();
+            Ok(ah)
+        })
+    }
+
+    fn ah_destroy(&self, ah: Handle) -> Result<()> {
+        let pd = self.ahs.slot(ah)?.more.pd.load(Relaxed);
+        self.end(&self.ahs, ah, self.module.ah_destroy)?;
+        self.pds.disown(pd);
+        Ok(())
+    }
+
+    fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
+        if cqe == 0 || cqe > self.opened.max_cqe {
+            return Err(Error::Invalid);
+        }
+        let mut given = cqe;
+        let handle = self.add(&self.cqs, |handle, more| {
+            let mut cq = null_mut();
+            let (context, channel) = (self.opened.context, self.opened.channel);
+            // SAFETY: an open context and its channel, writable results.
+            errno(unsafe { (self.module.cq_create)(context, channel, handle, &mut given, &mut cq) })?;
+            more.empty.store(0, Relaxed);
+            Ok(cq)
+        })?;
+        Ok((handle, given))
+    }
+
+    fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
+        let held = self.cqs.enter(cq)?;
+        if cqe == 0 || cqe > self.opened.max_cqe {
+            return Err(Error::Invalid);
+        }
+        let mut given = cqe;
+        // SAFETY: a live CQ, a readable and writable number.
+        errno(unsafe { (self.module.cq_resize)(held.object(), &mut given) })?;
+        Ok(given)
+    }
+
+    fn cq_destroy(&self, cq: Handle) -> Result<()> {
+        let slot = self.cqs.slot(cq)?;
+        if !slot.is(cq) {
+            return Err(Error::StaleHandle);
+        }
+        slot.more.poll.enter()?;
+        let outcome = self.end(&self.cqs, cq, self.module.cq_destroy);
+        slot.more.poll.leave();
+        outcome
+    }
+
+    fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        let parent = self.pds.enter(pd)?;
+        let mut given = *attr;
+        let handle = self.add(&self.srqs, |handle, more| {
+            let mut srq = null_mut();
+            // SAFETY: a live PD, readable and writable attributes, a writable result.
+            errno(unsafe { (self.module.srq_create)(parent.object(), handle, &mut given, &mut srq) })?;
+            more.sge.store(given.max_sge, Relaxed);
+            more.depth.store(given.max_wr, Relaxed);
+            more.pd.store(pd, Relaxed);
+            parent.adopt();
+            Ok(srq)
+        })?;
+        if attr.srq_limit != 0 {
+            // Providers ignore the limit of a create.
+            if let Err(e) = self.srq_modify(handle, attr.srq_limit) {
+                let _ = self.srq_destroy(handle);
+                return Err(e);
+            }
+        }
+        Ok((handle, SrqAttr { srq_limit: attr.srq_limit, ..given }))
+    }
+
+    fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
+        let held = self.srqs.enter(srq)?;
+        // SAFETY: a live SRQ.
+        errno(unsafe { (self.module.srq_modify)(held.object(), limit) })
+    }
+
+    fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
+        let held = self.srqs.enter(srq)?;
+        let mut attr = SrqAttr::default();
+        // SAFETY: a live SRQ, a writable result.
+        errno(unsafe { (self.module.srq_query)(held.object(), &mut attr) })?;
+        Ok(attr)
+    }
+
+    fn srq_destroy(&self, srq: Handle) -> Result<()> {
+        let slot = self.srqs.slot(srq)?;
+        if !slot.is(srq) {
+            return Err(Error::StaleHandle);
+        }
+        let pd = slot.more.pd.load(Relaxed);
+        slot.more.post.enter()?;
+        let outcome = self.end(&self.srqs, srq, self.module.srq_destroy);
+        slot.more.post.leave();
+        outcome?;
+        self.pds.disown(pd);
+        Ok(())
+    }
+
+    fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
+        if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) || init.sq_sig_all > 1 {
+            return Err(Error::Invalid);
+        }
+        let pd = self.pds.enter(init.pd)?;
+        let send_cq = self.cqs.enter(init.send_cq)?;
+        let recv_cq = self.cqs.enter(init.recv_cq)?;
+        let srq = if init.srq == 0 { None } else { Some(self.srqs.enter(init.srq)?) };
+        let mut made = MaybeUninit::<QpMade>::uninit();
+        let mut result = (0, init.cap);
+        let handle = self.add(&self.qps, |handle, more| {
+            let make = QpMake {
+                pd: pd.object(),
+                send_cq: send_cq.object(),
+                recv_cq: recv_cq.object(),
+                srq: srq.as_ref().map_or(null_mut(), |s| s.object()),
+                cookie: handle,
+                qp_type: init.qp_type,
+                sq_sig_all: init.sq_sig_all,
+                cap: init.cap,
+            };
+            // SAFETY: live objects, a writable result.
+            errno(unsafe { (self.module.qp_create)(&make, made.as_mut_ptr()) })?;
+            // SAFETY: written, as the call succeeded.
+            let made = unsafe { made.assume_init() };
+            let cap = made.cap;
+            more.plain.store(plain_opcodes(init.qp_type), Relaxed);
+            more.plain_below.store(plain_below(init.qp_type), Relaxed);
+            more.send_sge.store(cap.max_send_sge, Relaxed);
+            more.send_depth.store(cap.max_send_wr, Relaxed);
+            more.inline.store(cap.max_inline_data, Relaxed);
+            more.recv_sge.store(cap.max_recv_sge, Relaxed);
+            more.recv_depth.store(if srq.is_some() { 0 } else { cap.max_recv_wr }, Relaxed);
+            more.kind.store(init.qp_type, Relaxed);
+            more.qpn.store(made.qpn, Relaxed);
+            more.sig_all.store(init.sq_sig_all, Relaxed);
+            more.pd.store(init.pd, Relaxed);
+            more.send_cq.store(init.send_cq, Relaxed);
+            more.recv_cq.store(init.recv_cq, Relaxed);
+            more.srq.store(init.srq, Relaxed);
+            *lock(&more.facts) = Facts::default();
+            more.drain.clear();
+            for parent in [&send_cq, &recv_cq] {
+                parent.adopt();
+            }
+            pd.adopt();
+            if let Some(srq) = &srq {
+                srq.adopt();
+            }
+            result = (made.qpn, cap);
+            Ok(made.qp)
+        })?;
+        Ok((handle, result.0, result.1))
+    }
+
+    fn qp_modify(&self, qp: Handle, attr: &QpAttr, set: u32) -> Result<()> {
+        let held = self.qps.enter(qp)?;
+        if set & mask::RATE_LIMIT != 0 && attr.rate_limit_bps != 0 {
+            return Err(Error::Unsupported);
+        }
+        if set & mask::AV != 0 {
+            self.reachable(&attr.ah)?;
+        }
+        if set & mask::PATH_MTU != 0 && attr.path_mtu > self.port.active_mtu && attr.path_mtu <= 5 {
+            let bytes = |code: u32| 128u64 << code.min(5);
+            let (path, link) = (bytes(attr.path_mtu), bytes(self.port.active_mtu));
+            self.note(held.more(), CauseCode::MtuExceeded, 0, (path, link));
+            return Err(Error::Invalid);
+        }
+        let set = set & !mask::RATE_LIMIT;
+        // SAFETY: a live QP, readable attributes.
+        errno(unsafe { (self.module.qp_modify)(held.object(), attr, set, &self.source) })?;
+        lock(&held.more().facts).modified(attr, set);
+        if set & mask::STATE != 0 && attr.qp_state == qp_state::RESET {
+            held.more().drain.clear();
+        }
+        Ok(())
+    }
+
+    fn qp_reset(&self, qp: Handle) -> Result<()> {
+        self.do_qp_reset(qp)
+    }
+
+    fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
+        let held = self.qps.enter(qp)?;
+        let mut attr = QpAttr::default();
+        // SAFETY: a live QP, a writable result.
+        errno(unsafe { (self.module.qp_query)(held.object(), &mut attr) })?;
+        let m = held.more();
+        // The port is ours to choose: programs know one, number 1.
+        attr.port_num = 1;
+        if attr.qp_state == qp_state::RESET {
+            // Not every driver says which PSN the former life ended with.
+            attr.sq_psn = 0;
+        }
+        let init = QpInit {
+            pd: m.pd.load(Relaxed),
+            send_cq: m.send_cq.load(Relaxed),
+            recv_cq: m.recv_cq.load(Relaxed),
+            srq: m.srq.load(Relaxed),
+            qp_type: m.kind.load(Relaxed),
+            sq_sig_all: m.sig_all.load(Relaxed),
+            cap: attr.cap,
+        };
+        Ok((attr, init))
+    }
+
+    fn qp_destroy(&self, qp: Handle) -> Result<()> {
+        let slot = self.qps.slot(qp)?;
+        if !slot.is(qp) {
+            return Err(Error::StaleHandle);
+        }
+        let m = &slot.more;
+        m.send.enter()?;
+        let parents = [&m.pd, &m.send_cq, &m.recv_cq, &m.srq].map(|p| p.load(Relaxed));
+        let outcome = m.recv.enter().and_then(|()| {
+            let outcome = self.end(&self.qps, qp, self.module.qp_destroy);
+            m.recv.leave();
+            outcome
+        });
+        m.send.leave();
+        outcome?;
+        let [pd, send_cq, recv_cq, srq] = parents;
+        self.pds.disown(pd);
+        self.cqs.disown(send_cq);
+        self.cqs.disown(recv_cq);
+        self.srqs.disown(srq);
+        Ok(())
+    }
+
+    fn qp_num(&self, qp: Handle) -> Result<u32> {
+        Ok(self.qps.enter(qp)?.more().qpn.load(Relaxed))
+    }
+
+    #[inline]
+    unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.do_post_send(qp, wr, bad) }
+    }
+
+    #[inline]
+    unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.do_post_recv(qp, wr, bad) }
+    }
+
+    #[inline]
+    unsafe fn post_srq_recv(&self, srq: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.do_post_srq_recv(srq, wr, bad) }
+    }
+
+    #[inline]
+    fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        self.do_poll_cq(cq, wc)
+    }
+
+    fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
+        let held = self.cqs.enter(cq)?;
+        // SAFETY: a live CQ of this provider.
+        errno(unsafe { (self.opened.data.req_notify_cq)(held.object(), i32::from(solicited_only)) })
+    }
+
+    fn cq_event(&self) -> Result<Option<Handle>> {
+        self.take_cq_event()
+    }
+
+    fn async_event(&self) -> Result<Option<AsyncEvent>> {
+        Ok(self.take_async_event())
+    }
+
+    /// A NIC needs no engine to be run; looks whether it is still there.
+    fn progress(&self) -> Result<usize> {
+        self.look();
+        if self.gone.load(Relaxed) {
+            return Err(Error::NoDevice);
+        }
+        Ok(0)
+    }
+
+    fn fd(&self) -> Result<i32> {
+        Ok(self.events.fd())
+    }
+
+    fn arm(&self) -> Result<bool> {
+        self.events.sleep(0)
+    }
+
+    fn wait(&self, timeout_ms: i32) -> Result<bool> {
+        self.events.sleep(timeout_ms)
+    }
+
+    /// A NIC is its own helper.
+    fn helper(&self, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// The tables are as large as the configuration says; what objects hold is libibverbs' own.
+    unsafe fn arena_add(&self, _: *mut u8, _: usize) -> Result<()> {
+        Err(Error::Unsupported)
+    }
+
+    fn leaks(&self) -> Result<Leaks> {
+        Ok(self.left())
+    }
+}
+
+impl VerbsDevice {
+    /// Registers a dma-buf, or a part of it: memory of a device, that the NIC reaches without the host's.
+    ///
+    /// `reg.addr` is the offset in it, `reg.provider` what kind of memory it is.
+    ///
+    /// # Errors
+    /// As for `mr_reg`; [`Error::Unsupported`]: the NIC or its driver has no dma-buf.
+    pub fn mr_reg_dmabuf(&self, reg: &MrReg, fd: i32) -> Result<(Handle, MrAttr)> {
+        check_access(reg.access)?;
+        if reg.length == 0 || fd < 0 || reg.addr.checked_add(reg.length).is_none() {
+            return Err(Error::Invalid);
+        }
+        let memory = Memory {
+            addr: reg.addr,
+            length: reg.length,
+            iova: reg.iova,
+            access: reg.access & !access::ZERO_BASED,
+            dmabuf: fd,
+        };
+        self.register(reg, &memory)
+    }
+
+    fn register(&self, reg: &MrReg, memory: &Memory) -> Result<(Handle, MrAttr)> {
+        let parent = self.pds.enter(reg.pd)?;
+        let mut attr = MrAttr {
+            addr: reg.addr,
+            length: reg.length,
+            iova: reg.iova,
+            access: reg.access,
+            provider: reg.provider,
+            ..MrAttr::default()
+        };
+        let handle = self.add(&self.mrs, |_, more| {
+            let mut mr = null_mut();
+            let register = self.module.mr_reg;
+            // SAFETY: a live PD, writable results. The memory itself is only pinned, and may be anything.
+            let made = errno(unsafe { register(parent.object(), memory, &mut mr, &mut attr.lkey, &mut attr.rkey) });
+            if made == Err(Error::NoMemory) && memory.dmabuf < 0 && !is_mapped(memory.addr, memory.length) {
+                // Some drivers say so of memory that is not there.
+                return Err(Error::Fault);
+            }
+            made?;
+            more.pd.store(reg.pd, Relaxed);
+            more.addr.store(attr.addr, Relaxed);
+            more.length.store(attr.length, Relaxed);
+            more.iova.store(attr.iova, Relaxed);
+            more.lkey.store(attr.lkey, Relaxed);
+            more.rkey.store(attr.rkey, Relaxed);
+            more.access.store(attr.access, Relaxed);
+            more.provider.store(attr.provider, Relaxed);
+            parent.adopt();
+            Ok(mr)
+        })?;
+        Ok((handle, attr))
+    }
+}

@@ -1,0 +1,403 @@
+//! The data path: the handle looked up, the list checked, the provider called.
+//!
+//! A list that is plain goes to the provider as it is. One that is not is copied in chunks: what names objects (address
+//! handles of UD, windows and regions of BIND_MW) holds our handles where libibverbs wants pointers, and a list that is
+//! longer than the queue, or has a bad request in it, must stop at the right one.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::abi::Object;
+use crate::device::VerbsDevice;
+use crate::objects::{Ah, Mr, Mw, Qp};
+use crate::quick::Polled;
+use crate::slots::Use;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::verbs::types::{
+    qp_type, send_flags, wr_opcode, BindMwWr, Handle, MwBindInfo, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
+};
+
+/// Requests that are copied at a time.
+const CHUNK: usize = 8;
+/// Empty polls of a CQ after which the kernel is asked whether the device is still there.
+const LOOK_EVERY: u32 = 1 << 14;
+
+/// Opcodes that a QP of this type takes, as bits.
+pub fn opcodes(kind: u32) -> u32 {
+    let both = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
+    let local = 1 << wr_opcode::LOCAL_INV | 1 << wr_opcode::BIND_MW;
+    match kind {
+        qp_type::RC => 0x3FF,
+        qp_type::UC => both | local | 1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM,
+        _ => both,
+    }
+}
+
+/// As [`plain_opcodes`]: all opcodes below this are of them.
+pub fn plain_below(kind: u32) -> u32 {
+    plain_opcodes(kind).trailing_ones()
+}
+
+/// What an opcode of [`Qp::plain`] may not be: its request holds handles.
+const NAMES_OBJECTS: u32 = 1 << wr_opcode::BIND_MW;
+
+/// Opcodes whose requests the provider can have as they are.
+pub fn plain_opcodes(kind: u32) -> u32 {
+    match kind {
+        qp_type::RC | qp_type::UC => opcodes(kind) & !NAMES_OBJECTS,
+        _ => 0,
+    }
+}
+
+/// Bytes of the pieces of a request.
+///
+/// # Safety
+/// `sg_list` has `n` readable pieces.
+unsafe fn total(sg_list: *const Sge, n: usize) -> u64 {
+    // SAFETY: i < n, readable as promised.
+    (0..n).map(|i| u64::from(unsafe { (*sg_list.add(i)).length })).sum()
+}
+
+/// What is wrong with one request for this QP, but for the objects that it names.
+///
+/// # Safety
+/// `w.sg_list` is null or has `num_sge` readable pieces.
+unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<()> {
+    if w.opcode > 31 || opcodes >> w.opcode & 1 == 0 {
+        return Err(Error::Invalid);
+    }
+    if w.num_sge != 0 {
+        if w.num_sge as u32 > qp.send_sge.load(Relaxed) || w.sg_list.is_null() {
+            return Err(Error::Invalid);
+        }
+        if w.send_flags & send_flags::INLINE != 0 {
+            // SAFETY: the caller's promise; num_sge is positive, being at most send_sge as unsigned.
+            let bytes = unsafe { total(w.sg_list, w.num_sge as usize) };
+            if bytes > u64::from(qp.inline.load(Relaxed)) {
+                return Err(Error::MessageSize);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the provider can have a list as it is: no longer than the queue (so one without end is not), and every request
+/// good and naming no objects.
+///
+/// # Safety
+/// The list and its pieces are readable.
+unsafe fn is_plain(qp: &Qp, mut wr: *const SendWr) -> bool {
+    let plain = qp.plain.load(Relaxed);
+    // Once more than there are requests: the last round sees the end.
+    for _ in 0..=qp.send_depth.load(Relaxed) {
+        // SAFETY: the caller's promise: null or readable.
+        let Some(w) = (unsafe { wr.as_ref() }) else { return true };
+        // SAFETY: as promised for its pieces.
+        if unsafe { check_send(qp, plain, w) }.is_err() {
+            return false;
+        }
+        wr = w.next;
+    }
+    false
+}
+
+#[inline(always)]
+fn check_recv(sge_max: u32, w: &RecvWr) -> Result<()> {
+    if w.num_sge != 0 && (w.num_sge as u32 > sge_max || w.sg_list.is_null()) {
+        return Err(Error::Invalid);
+    }
+    Ok(())
+}
+
+/// The error of a provider's post. Providers say ENOMEM for a full queue, some a negative number.
+#[cold]
+pub fn refused(rc: i32) -> Error {
+    match rc.saturating_abs() {
+        libc::ENOMEM | libc::EAGAIN | libc::ENOBUFS => Error::Again,
+        libc::EIO => Error::NoDevice,
+        e => Error::from_errno(e),
+    }
+}
+
+/// Posts a list of receives to `object`, whose queue holds `depth` requests of at most `sge_max` pieces.
+///
+/// # Safety
+/// `post` and `object` belong together and live; the list is readable.
+#[inline(always)]
+unsafe fn post_receives(
+    post: crate::abi::PostRecv,
+    object: Object,
+    sge_max: u32,
+    depth: u32,
+    wr: *const RecvWr,
+    bad: &mut *const RecvWr,
+) -> Result<()> {
+    *bad = wr;
+    let mut next = wr;
+    for _ in 0..=depth {
+        // SAFETY: the caller's promise: null or readable.
+        let Some(w) = (unsafe { next.as_ref() }) else {
+            // SAFETY: the whole list is checked.
+            let rc = unsafe { post(object, wr, bad) };
+            return if rc == 0 { Ok(()) } else { Err(refused(rc)) };
+        };
+        if check_recv(sge_max, w).is_err() {
+            break;
+        }
+        next = w.next;
+    }
+    // SAFETY: our contract.
+    unsafe { copy_receives(post, object, sge_max, wr, bad) }
+}
+
+/// As [`post_receives`], request by request out of copies.
+///
+/// # Safety
+/// As for [`post_receives`].
+#[cold]
+#[inline(never)]
+unsafe fn copy_receives(
+    post: crate::abi::PostRecv,
+    object: Object,
+    sge_max: u32,
+    mut wr: *const RecvWr,
+    bad: &mut *const RecvWr,
+) -> Result<()> {
+    while !wr.is_null() {
+        *bad = wr;
+        // SAFETY: not null, so readable; one copy, so that what is checked is what is posted.
+        let mut w = unsafe { wr.read() };
+        check_recv(sge_max, &w)?;
+        wr = w.next;
+        w.next = core::ptr::null();
+        let mut first = core::ptr::null();
+        // SAFETY: the provider's own object and a checked list of one.
+        let rc = unsafe { post(object, &w, &mut first) };
+        if rc != 0 {
+            // A list without end ends here, too: the queue is full some time.
+            return Err(refused(rc));
+        }
+    }
+    *bad = wr;
+    Ok(())
+}
+
+/// The objects that a chunk of copied requests names, held until it is posted.
+#[derive(Default)]
+struct Named<'d> {
+    ah: [Option<Use<'d, Ah>>; CHUNK],
+    mw: [Option<Use<'d, Mw>>; CHUNK],
+    mr: [Option<Use<'d, Mr>>; CHUNK],
+}
+
+fn pointer(object: Object) -> Handle {
+    object.expose_provenance() as Handle
+}
+
+impl VerbsDevice {
+    /// See [`gdrcore_core::device::Device::post_send`].
+    ///
+    /// # Safety
+    /// The list is readable.
+    #[inline(always)]
+    pub(crate) unsafe fn do_post_send(&self, h: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        *bad = wr;
+        // SAFETY: our contract, and a reference.
+        if let Some(done) = unsafe { self.quick_post_send(h, wr, bad) } {
+            return done;
+        }
+        let slot = self.qps.slot(h)?;
+        let qp = &slot.more;
+        qp.send.enter()?;
+        let outcome = if h == 0 || !slot.is(h) {
+            Err(Error::StaleHandle)
+        // SAFETY: the list is readable.
+        } else if unsafe { is_plain(qp, wr) } {
+            // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is checked.
+            match unsafe { (self.opened.data.post_send)(slot.object(), wr, bad) } {
+                0 => Ok(()),
+                rc => Err(refused(rc)),
+            }
+        } else {
+            // SAFETY: as above, but for the list, which is readable.
+            unsafe { self.copy_list(slot.object(), qp, wr, bad) }
+        };
+        qp.send.leave();
+        outcome
+    }
+
+    /// Posts out of copies that hold libibverbs' pointers in place of our handles, a chunk at a time.
+    ///
+    /// # Safety
+    /// `object` is the live QP of `qp`; the list is readable.
+    #[inline(never)]
+    unsafe fn copy_list(&self, object: Object, qp: &Qp, mut wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        let all = opcodes(qp.kind.load(Relaxed));
+        while !wr.is_null() {
+            let mut named = Named::default();
+            let mut theirs = [core::ptr::null::<SendWr>(); CHUNK];
+            let mut copies = [EMPTY; CHUNK];
+            let mut n = 0;
+            let mut stop = Ok(());
+            while n < CHUNK && !wr.is_null() {
+                // SAFETY: not null, so readable; one copy, so that what is checked is what is posted.
+                let mut w = unsafe { wr.read() };
+                // SAFETY: as promised for its pieces.
+                stop = unsafe { check_send(qp, all, &w) }.and_then(|()| self.name_objects(qp, &mut w, &mut named, n));
+                if stop.is_err() {
+                    break;
+                }
+                theirs[n] = wr;
+                wr = w.next;
+                copies[n] = w;
+                n += 1;
+            }
+            *bad = wr;
+            if n > 0 {
+                let first: *mut SendWr = copies.as_mut_ptr();
+                for i in 0..n {
+                    let next = if i + 1 < n { first.wrapping_add(i + 1).cast_const() } else { core::ptr::null() };
+                    // SAFETY: i < n <= CHUNK, inside `copies`.
+                    unsafe { (*first.add(i)).next = next };
+                }
+                let mut refused_at = core::ptr::null();
+                // SAFETY: a live QP of this provider and a checked list whose objects `named` keeps alive.
+                let rc = unsafe { (self.opened.data.post_send)(object, first, &mut refused_at) };
+                if rc != 0 {
+                    let at = (refused_at.addr().wrapping_sub(first.addr())) / size_of::<SendWr>();
+                    *bad = theirs.get(at).copied().unwrap_or(theirs[0]);
+                    return Err(refused(rc));
+                }
+            }
+            stop?;
+        }
+        *bad = wr;
+        Ok(())
+    }
+
+    /// Puts libibverbs' pointers in place of the handles in `w`.
+    fn name_objects<'d>(&'d self, qp: &Qp, w: &mut SendWr, named: &mut Named<'d>, i: usize) -> Result<()> {
+        if qp.kind.load(Relaxed) == qp_type::UD {
+            // SAFETY: a union of integers only: every reading is a value.
+            let ud = unsafe { w.wr.ud };
+            let ah = self.ahs.enter(ud.ah)?;
+            w.wr = WrOp { ud: UdWr { ah: pointer(ah.object()), ..ud } };
+            named.ah[i] = Some(ah);
+        }
+        if w.opcode == wr_opcode::BIND_MW {
+            let mw = self.mws.enter(w.bind_mw.mw)?;
+            let info = w.bind_mw.bind_info;
+            let mr = if info.mr == 0 { None } else { Some(self.mrs.enter(info.mr)?) };
+            let mr_pointer = mr.as_ref().map_or(0, |mr| pointer(mr.object()));
+            w.bind_mw =
+                BindMwWr { mw: pointer(mw.object()), bind_info: MwBindInfo { mr: mr_pointer, ..info }, ..w.bind_mw };
+            named.mw[i] = Some(mw);
+            named.mr[i] = mr;
+        }
+        Ok(())
+    }
+
+    /// See [`gdrcore_core::device::Device::post_recv`].
+    ///
+    /// # Safety
+    /// The list is readable.
+    #[inline(always)]
+    pub(crate) unsafe fn do_post_recv(&self, h: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+        *bad = wr;
+        let slot = self.qps.slot(h)?;
+        let qp = &slot.more;
+        qp.recv.enter()?;
+        let outcome = if h != 0 && slot.is(h) {
+            let (sge, depth) = (qp.recv_sge.load(Relaxed), qp.recv_depth.load(Relaxed));
+            // SAFETY: inside the receive flag a QP whose handle lives is not destroyed; the list is readable.
+            unsafe { post_receives(self.opened.data.post_recv, slot.object(), sge, depth, wr, bad) }
+        } else {
+            Err(Error::StaleHandle)
+        };
+        qp.recv.leave();
+        outcome
+    }
+
+    /// See [`gdrcore_core::device::Device::post_srq_recv`].
+    ///
+    /// # Safety
+    /// The list is readable.
+    #[inline(always)]
+    pub(crate) unsafe fn do_post_srq_recv(&self, h: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+        *bad = wr;
+        let slot = self.srqs.slot(h)?;
+        let srq = &slot.more;
+        srq.post.enter()?;
+        let outcome = if h != 0 && slot.is(h) {
+            let (sge, depth) = (srq.sge.load(Relaxed), srq.depth.load(Relaxed));
+            // SAFETY: inside the flag an SRQ whose handle lives is not destroyed; the list is readable.
+            unsafe { post_receives(self.opened.data.post_srq_recv, slot.object(), sge, depth, wr, bad) }
+        } else {
+            Err(Error::StaleHandle)
+        };
+        srq.post.leave();
+        outcome
+    }
+
+    /// See [`gdrcore_core::device::Device::poll_cq`].
+    #[inline]
+    pub(crate) fn do_poll_cq(&self, h: Handle, wc: &mut [Wc]) -> Result<usize> {
+        let room = i32::try_from(wc.len()).unwrap_or(i32::MAX);
+        // SAFETY: `wc` has `room` writable entries.
+        match unsafe { self.quick_poll_cq(h, room, wc.as_mut_ptr()) } {
+            Some(Polled::Done(n)) => Ok(n as usize),
+            Some(Polled::Failed(n)) => Ok(self.explain_all(wc, n as usize)),
+            Some(Polled::Nothing(n)) => self.polled_nothing(h, n),
+            None => {
+                let slot = self.cqs.slot(h)?;
+                // Another handle's object, or none; or a thread that is inside.
+                Err(if h != 0 && slot.is(h) { Error::Busy } else { Error::StaleHandle })
+            }
+        }
+    }
+
+    /// The rest of a poll that brought nothing, or the provider's error `n`. A program that only polls must learn, too, that
+    /// the device is gone and nothing will ever come.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]: it is gone; else what the provider says.
+    #[inline(never)]
+    pub fn polled_nothing(&self, h: Handle, n: i32) -> Result<usize> {
+        let empty = &self.cqs.slot(h)?.more.empty;
+        // One thread polls a CQ at a time, so a load and a store make no mistake.
+        let polls = empty.load(Relaxed).wrapping_add(1);
+        empty.store(polls, Relaxed);
+        if polls.is_multiple_of(LOOK_EVERY) {
+            self.look();
+        }
+        if n < 0 || self.gone.load(Relaxed) {
+            return Err(self.poll_failed(n));
+        }
+        Ok(0)
+    }
+
+    #[cold]
+    fn poll_failed(&self, n: i32) -> Error {
+        if self.gone.load(Relaxed) {
+            return Error::NoDevice;
+        }
+        // Some providers return −1 or −2 without an errno.
+        match n {
+            -2..=0 => Error::from_errno(libc::EIO),
+            n => Error::from_errno(n.saturating_neg()),
+        }
+    }
+}
+
+/// A request of nothing.
+pub const EMPTY: SendWr = SendWr {
+    wr_id: 0,
+    next: core::ptr::null(),
+    sg_list: core::ptr::null(),
+    num_sge: 0,
+    opcode: 0,
+    send_flags: 0,
+    imm_data: 0,
+    wr: WrOp { ud: UdWr { ah: 0, remote_qpn: 0, remote_qkey: 0 } },
+    remote_srqn: 0,
+    bind_mw: BindMwWr { mw: 0, rkey: 0, bind_info: MwBindInfo { mr: 0, addr: 0, length: 0, mw_access_flags: 0 } },
+};

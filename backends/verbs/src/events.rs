@@ -1,0 +1,160 @@
+//! Waiting, events of CQs, and what the kernel reports of QPs, ports and the device.
+//!
+//! The program's descriptor is an epoll set of three: the completion channel, the kernel's asynchronous events, and an
+//! eventfd for those events that were taken already, by a look whether the device is still there.
+
+use core::sync::atomic::Ordering::Relaxed;
+use std::sync::Mutex;
+
+use crate::abi::Event;
+use crate::device::VerbsDevice;
+use crate::objects::lock;
+use crate::sys::Fd;
+use gdrcore_core::device::{async_event, AsyncEvent};
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::Handle;
+
+/// Events that wait for the program; the oldest go when there are more.
+const KEPT: usize = 64;
+
+/// A ring of events.
+struct Ring {
+    events: [AsyncEvent; KEPT],
+    first: usize,
+    used: usize,
+}
+
+impl Ring {
+    fn push(&mut self, e: AsyncEvent) {
+        if self.used == KEPT {
+            self.first = (self.first + 1) % KEPT;
+            self.used -= 1;
+        }
+        self.events[(self.first + self.used) % KEPT] = e;
+        self.used += 1;
+    }
+
+    fn pop(&mut self) -> Option<AsyncEvent> {
+        if self.used == 0 {
+            return None;
+        }
+        let e = self.events[self.first];
+        self.first = (self.first + 1) % KEPT;
+        self.used -= 1;
+        Some(e)
+    }
+}
+
+/// What a program sleeps on.
+pub struct Events {
+    set: Fd,
+    taken: Fd,
+    ring: Mutex<Ring>,
+}
+
+impl Events {
+    /// A set that watches nothing of a device yet.
+    pub fn new() -> Result<Events> {
+        let set = Fd::epoll()?;
+        let taken = Fd::event()?;
+        set.watch(taken.raw())?;
+        let events = [AsyncEvent { event: 0, reserved: 0, handle: 0 }; KEPT];
+        Ok(Events { set, taken, ring: Mutex::new(Ring { events, first: 0, used: 0 }) })
+    }
+
+    /// Watches a descriptor of the device.
+    pub fn watch(&self, fd: i32) -> Result<()> {
+        self.set.watch(fd)
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> i32 {
+        self.set.raw()
+    }
+
+    /// Sleeps until there is an event, at most so long. True: there is.
+    pub fn sleep(&self, timeout_ms: i32) -> Result<bool> {
+        self.set.sleep(timeout_ms)
+    }
+}
+
+impl VerbsDevice {
+    /// Takes the event of one armed CQ. Those of CQs that were destroyed meanwhile are passed over.
+    pub(crate) fn take_cq_event(&self) -> Result<Option<Handle>> {
+        loop {
+            let mut cq = 0;
+            // SAFETY: the device's own channel, a writable result.
+            match unsafe { (self.module.cq_event)(self.opened.channel, &mut cq) } {
+                0 => {}
+                libc::EAGAIN => return Ok(None),
+                libc::EIO | libc::ENODEV => {
+                    self.look();
+                    return Err(Error::NoDevice);
+                }
+                e => return Err(Error::from_errno(e)),
+            }
+            if self.cqs.enter(cq).is_ok() {
+                return Ok(Some(cq));
+            }
+        }
+    }
+
+    /// Takes one asynchronous event.
+    pub(crate) fn take_async_event(&self) -> Option<AsyncEvent> {
+        self.look();
+        let mut ring = lock(&self.events.ring);
+        let event = ring.pop();
+        if ring.used == 0 {
+            self.events.taken.lower();
+        }
+        event
+    }
+
+    /// Takes what the kernel reports, so that causes are recorded and a device that went away is known, whether or not
+    /// the program asks for events. Cost: one system call where there is nothing.
+    pub(crate) fn look(&self) {
+        loop {
+            let mut event = Event::default();
+            // SAFETY: an open device, a writable result.
+            let rc = unsafe { (self.module.async_event)(self.opened.context, &mut event) };
+            if rc != 0 {
+                if rc != libc::EAGAIN && rc != libc::EINTR && !self.gone.swap(true, Relaxed) {
+                    self.note_device(CauseCode::DeviceGone, rc.unsigned_abs().into());
+                    self.keep(AsyncEvent { event: async_event::DEVICE_FATAL, reserved: 0, handle: 0 });
+                }
+                return;
+            }
+            self.heard(&event);
+        }
+    }
+
+    fn heard(&self, event: &Event) {
+        match event.kind {
+            async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR => {
+                if let Ok(qp) = self.qps.enter(event.cookie) {
+                    let code = match event.kind {
+                        async_event::QP_REQ_ERR => CauseCode::PeerBadRequest,
+                        async_event::QP_ACCESS_ERR => CauseCode::PeerLacksAccess,
+                        _ => CauseCode::DeviceError,
+                    };
+                    self.note(qp.more(), code, 0, (0, 0));
+                }
+            }
+            async_event::CQ_ERR => self.note_device(CauseCode::CqOverrun, event.cookie),
+            async_event::DEVICE_FATAL => {
+                self.gone.store(true, Relaxed);
+                self.note_device(CauseCode::DeviceGone, 0);
+            }
+            async_event::PORT_ERR => self.note_device(CauseCode::PortDown, event.cookie),
+            _ => {}
+        }
+        let handle = if event.object != 0 { event.cookie } else { 0 };
+        self.keep(AsyncEvent { event: event.kind, reserved: 0, handle });
+    }
+
+    fn keep(&self, event: AsyncEvent) {
+        lock(&self.events.ring).push(event);
+        self.events.taken.raise();
+    }
+}

@@ -1,0 +1,43 @@
+//! The verbs device: a NIC, driven through libibverbs.
+//!
+//! * [`name`]: what its names mean.
+//! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and the table between us.
+//! * [`open`]: device, port and GID, chosen or refused with a reason.
+//! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET; [`data`]: post and poll; [`events`]: waiting, and what the kernel reports;
+//!   [`cause`]: why an operation failed; [`stats`]: counters.
+//!
+//! The hot structs have libibverbs' layout, so a post or a poll is: the handle looked up, the list checked, the provider's
+//! function called with the program's own structs. Nothing here allocates after the module is loaded; what libibverbs
+//! allocates when objects are made is its own.
+
+pub mod abi;
+mod cause;
+mod control;
+mod data;
+mod device;
+mod events;
+mod load;
+pub mod name;
+mod objects;
+mod open;
+mod quick;
+mod recover;
+mod slots;
+mod stats;
+mod sys;
+
+pub use abi::Text;
+pub use device::VerbsDevice;
+pub use quick::Polled;
+
+use gdrcore_core::error::{Error, Result};
+
+/// The result of a module's function: 0 or a positive errno.
+fn errno(rc: core::ffi::c_int) -> Result<()> {
+    match rc {
+        0 => Ok(()),
+        // A device that went away answers every command with EIO.
+        libc::EIO => Err(Error::NoDevice),
+        e => Err(Error::from_errno(e)),
+    }
+}

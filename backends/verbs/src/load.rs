@@ -1,0 +1,127 @@
+//! Finding and loading `libgdrcore_verbs.so`.
+
+use core::ffi::{c_void, CStr};
+use core::fmt::Write;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::abi::{Entry, Module, Text, ENTRY, VERSION};
+use gdrcore_core::error::{Error, Result};
+
+/// File name of the module.
+const FILE: &CStr = c"libgdrcore_verbs.so";
+
+static LOADED: AtomicPtr<Module> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The module: loaded by the first call that finds it, and kept as long as the process lives. It is looked for beside
+/// the file that this code is in, then where the system looks for libraries.
+///
+/// # Errors
+/// [`Error::NoDevice`]: it is not there, or needs what is not there; [`Error::Unsupported`]: it is of another version.
+/// `why` has the words.
+pub fn module(why: &mut Text) -> Result<&'static Module> {
+    let known = LOADED.load(Ordering::Acquire);
+    // SAFETY: set below, from a table that lives as long as the process.
+    if let Some(module) = unsafe { known.as_ref() } {
+        return Ok(module);
+    }
+    // What lies beside us is ours: if it cannot be loaded, its reason is the one that helps.
+    let library = match beside_us() {
+        Some(path) => open(path.as_c_str()),
+        None => open(FILE),
+    };
+    let Some(library) = library else {
+        why.set(format_args!("{}; `make verbs` builds the module, which needs libibverbs1 to run", error()));
+        return Err(Error::NoDevice);
+    };
+    // SAFETY: a live handle and a terminated name.
+    let entry = unsafe { libc::dlsym(library, ENTRY.as_ptr()) };
+    if entry.is_null() {
+        why.set(format_args!("the libgdrcore_verbs.so found is not a module of gdrcore"));
+        return Err(Error::Unsupported);
+    }
+    // SAFETY: the symbol of this name is an Entry in every version of the module.
+    let entry: Entry = unsafe { core::mem::transmute::<*mut c_void, Entry>(entry) };
+    // SAFETY: an Entry has no precondition and returns a table that lives as long as the library, which stays.
+    let module = unsafe { entry() };
+    // SAFETY: as above; magic, version and size come first in every version of the table.
+    let head = unsafe { (*module).is_ours() };
+    if !head {
+        why.set(format_args!(
+            "the libgdrcore_verbs.so found is not of this libgdrcore's build (table version {VERSION}): install both from one build"
+        ));
+        return Err(Error::Unsupported);
+    }
+    LOADED.store(module.cast_mut(), Ordering::Release);
+    // SAFETY: a whole table of our version, kept for ever.
+    Ok(unsafe { &*module })
+}
+
+fn open(path: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a terminated path. The module's constructors are those of libibverbs, which any thread may run.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    (!library.is_null()).then_some(library)
+}
+
+/// Why the last `dlopen` failed.
+fn error() -> &'static str {
+    // SAFETY: the string is the thread's own until its next dl call.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "libgdrcore_verbs.so cannot be loaded";
+    }
+    // SAFETY: not null, so a terminated string; used before the next dl call.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("libgdrcore_verbs.so cannot be loaded")
+}
+
+/// A path on the stack.
+pub struct Path {
+    used: usize,
+    bytes: [u8; libc::PATH_MAX as usize],
+}
+
+impl Path {
+    /// No path yet.
+    pub const fn new() -> Path {
+        Path { used: 0, bytes: [0; libc::PATH_MAX as usize] }
+    }
+
+    /// What was written.
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+}
+
+impl Write for Path {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        // One byte stays for the NUL.
+        let end = self.used + s.len();
+        let room = self.bytes.get_mut(self.used..end).filter(|_| end < libc::PATH_MAX as usize);
+        room.ok_or(core::fmt::Error)?.copy_from_slice(s.as_bytes());
+        self.used = end;
+        Ok(())
+    }
+}
+
+/// Where the module lies if it lies in the folder of the library or program that holds this function.
+fn beside_us() -> Option<Path> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    let here: *const c_void = (beside_us as fn() -> Option<Path>) as *const c_void;
+    // SAFETY: any address may be asked about; `info` is writable.
+    if unsafe { libc::dladdr(here, info.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: all-zero is valid, and dladdr filled it besides.
+    let info = unsafe { info.assume_init() };
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr's strings live as long as the object that they name, which this code is in.
+    let file = unsafe { CStr::from_ptr(info.dli_fname) }.to_str().ok()?;
+    let folder = file.rsplit_once('/').map_or(".", |(folder, _)| folder);
+    let mut path = Path::new();
+    write!(path, "{folder}/{}", FILE.to_str().ok()?).ok()?;
+    // SAFETY: a terminated path.
+    let there = unsafe { libc::access(path.as_c_str().as_ptr(), libc::F_OK) } == 0;
+    there.then_some(path)
+}

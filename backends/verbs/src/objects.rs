@@ -1,0 +1,170 @@
+//! What each kind of object is besides its handle, and the tables of them.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::cause::Facts;
+use crate::recover::Drain;
+use crate::slots::{Busy, Slots};
+use gdrcore_core::arena::Walk;
+use gdrcore_core::config::Config;
+use gdrcore_core::error::Result;
+use gdrcore_core::verbs::types::{qp_type, Handle};
+
+/// A region.
+pub(crate) struct Mr {
+    pub(crate) pd: AtomicU64,
+    pub(crate) addr: AtomicU64,
+    pub(crate) length: AtomicU64,
+    pub(crate) iova: AtomicU64,
+    pub(crate) lkey: AtomicU32,
+    pub(crate) rkey: AtomicU32,
+    pub(crate) access: AtomicU32,
+    pub(crate) provider: AtomicU32,
+}
+
+/// A window.
+pub(crate) struct Mw {
+    pub(crate) pd: AtomicU64,
+}
+
+/// An address handle.
+pub(crate) struct Ah {
+    pub(crate) pd: AtomicU64,
+}
+
+/// A completion queue.
+pub(crate) struct Cq {
+    /// A thread polls it.
+    pub(crate) poll: Busy,
+    /// Polls that found nothing.
+    pub(crate) empty: AtomicU32,
+}
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    /// A thread posts to it.
+    pub(crate) post: Busy,
+    pub(crate) sge: AtomicU32,
+    pub(crate) depth: AtomicU32,
+    pub(crate) pd: AtomicU64,
+}
+
+/// A queue pair.
+pub(crate) struct Qp {
+    /// A thread posts sends.
+    pub(crate) send: Busy,
+    /// A thread posts receives.
+    pub(crate) recv: Busy,
+    /// Opcodes whose requests go to the provider as they are.
+    pub(crate) plain: AtomicU32,
+    /// All opcodes below this are plain.
+    pub(crate) plain_below: AtomicU32,
+    pub(crate) send_sge: AtomicU32,
+    pub(crate) send_depth: AtomicU32,
+    pub(crate) inline: AtomicU32,
+    pub(crate) recv_sge: AtomicU32,
+    pub(crate) recv_depth: AtomicU32,
+    /// One of `qp_type`.
+    pub(crate) kind: AtomicU32,
+    pub(crate) qpn: AtomicU32,
+    pub(crate) sig_all: AtomicU32,
+    pub(crate) pd: AtomicU64,
+    pub(crate) send_cq: AtomicU64,
+    pub(crate) recv_cq: AtomicU64,
+    pub(crate) srq: AtomicU64,
+    /// A reset that goes on.
+    pub(crate) drain: Drain,
+    /// For causes.
+    pub(crate) facts: Mutex<Facts>,
+}
+
+impl Qp {
+    fn new() -> Qp {
+        let zero = || AtomicU32::new(0);
+        let none = || AtomicU64::new(0);
+        Qp {
+            send: Busy::new(),
+            recv: Busy::new(),
+            plain: zero(),
+            plain_below: zero(),
+            send_sge: zero(),
+            send_depth: zero(),
+            inline: zero(),
+            recv_sge: zero(),
+            recv_depth: zero(),
+            kind: zero(),
+            qpn: zero(),
+            sig_all: zero(),
+            pd: none(),
+            send_cq: none(),
+            recv_cq: none(),
+            srq: none(),
+            drain: Drain::default(),
+            facts: Mutex::new(Facts::default()),
+        }
+    }
+
+    /// Its protection domain.
+    pub(crate) fn pd(&self) -> Handle {
+        self.pd.load(Relaxed)
+    }
+
+    /// Whether its requests name their peers.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.kind.load(Relaxed) == qp_type::UD
+    }
+
+    /// Whether its receives come from an SRQ.
+    pub(crate) fn has_srq(&self) -> bool {
+        self.srq.load(Relaxed) != 0
+    }
+}
+
+/// A lock whose holder cannot leave things half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Every table of a device.
+pub(crate) struct Tables {
+    pub(crate) pds: Slots<()>,
+    pub(crate) mrs: Slots<Mr>,
+    pub(crate) mws: Slots<Mw>,
+    pub(crate) ahs: Slots<Ah>,
+    pub(crate) cqs: Slots<Cq>,
+    pub(crate) srqs: Slots<Srq>,
+    pub(crate) qps: Slots<Qp>,
+}
+
+impl Tables {
+    /// The one walk over the device's memory, of the size query and of the opening.
+    pub(crate) fn carve(walk: &mut Walk, c: &Config) -> Result<Tables> {
+        let none = || AtomicU64::new(0);
+        let zero = || AtomicU32::new(0);
+        Ok(Tables {
+            pds: Slots::carve(walk, 1, c.max_pd, || ())?,
+            mrs: Slots::carve(walk, 2, c.max_mr, || Mr {
+                pd: none(),
+                addr: none(),
+                length: none(),
+                iova: none(),
+                lkey: zero(),
+                rkey: zero(),
+                access: zero(),
+                provider: zero(),
+            })?,
+            mws: Slots::carve(walk, 3, c.max_mr, || Mw { pd: none() })?,
+            ahs: Slots::carve(walk, 4, c.max_ah, || Ah { pd: none() })?,
+            cqs: Slots::carve(walk, 5, c.max_cq, || Cq { poll: Busy::new(), empty: zero() })?,
+            srqs: Slots::carve(walk, 6, c.max_srq, || Srq {
+                post: Busy::new(),
+                sge: zero(),
+                depth: zero(),
+                pd: none(),
+            })?,
+            qps: Slots::carve(walk, 7, c.max_qp, Qp::new)?,
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! [`qp_reset`](gdrcore_core::device::Device::qp_reset) on a NIC: every request gets its completion before RESET.
+//!
+//! RESET forgets what is outstanding, ERR completes it, but nothing says when ERR is done. So the last request of each
+//! queue is a marker of ours: once its completion was polled, all before it were. Markers never reach the program.
+//!
+//! The receive marker goes before ERR, as it harms nobody there and some devices look at receives only at the
+//! transition; the send marker goes after it, so that it is never sent.
+
+use core::ptr::null_mut;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use crate::abi::Object;
+use crate::device::VerbsDevice;
+use crate::errno;
+use crate::objects::Qp;
+use crate::slots::Use;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::verbs::types::{
+    qp_attr_mask as mask, qp_state, send_flags, wr_opcode, AhAttr, Handle, QpAttr, RecvWr, SendWr, UdWr, Wc, WrOp,
+};
+
+/// Bits of [`Drain`].
+const SEND_POSTED: u32 = 1;
+const RECV_POSTED: u32 = 2;
+const SEND_SEEN: u32 = 4;
+const RECV_SEEN: u32 = 8;
+
+/// How far a reset is; 0 while there is none.
+#[derive(Default)]
+pub struct Drain(AtomicU32);
+
+/// `wr_id` of a QP's markers: no program of ours has addresses of this device's tables.
+fn marker(qp: &Qp, send: bool) -> u64 {
+    let at: *const Qp = qp;
+    !(at.addr() as u64) ^ u64::from(send)
+}
+
+impl Drain {
+    /// Forgets a reset that another one overtook (a modify to RESET).
+    pub fn clear(&self) {
+        self.0.store(0, Release);
+    }
+
+    fn has(&self, bits: u32) -> bool {
+        self.0.load(Acquire) & bits == bits
+    }
+
+    fn add(&self, bits: u32) {
+        self.0.fetch_or(bits, AcqRel);
+    }
+}
+
+/// Whether a completion is a marker of this QP; it is then seen.
+pub fn is_marker(qp: &Qp, wc: &Wc) -> bool {
+    let posted = if wc.wr_id == marker(qp, true) {
+        (SEND_POSTED, SEND_SEEN)
+    } else if wc.wr_id == marker(qp, false) {
+        (RECV_POSTED, RECV_SEEN)
+    } else {
+        return false;
+    };
+    let ours = qp.drain.has(posted.0);
+    if ours {
+        qp.drain.add(posted.1);
+    }
+    ours
+}
+
+impl VerbsDevice {
+    /// An address handle of ourselves: providers look at that of a datagram's request, whatever the QP's state.
+    fn own_ah(&self, qp: &Use<'_, Qp>) -> Result<Object> {
+        let pd = self.pds.enter(qp.more().pd())?;
+        let attr = AhAttr { dgid: self.gid, ..AhAttr::default() };
+        let mut ah = null_mut();
+        // SAFETY: a live PD, readable attributes, a writable result.
+        errno(unsafe { (self.module.ah_create)(pd.object(), &attr, &self.source, &mut ah) })?;
+        Ok(ah)
+    }
+
+    /// See [`gdrcore_core::device::Device::qp_reset`].
+    pub(crate) fn do_qp_reset(&self, handle: Handle) -> Result<()> {
+        let held = self.qps.enter(handle)?;
+        let qp = held.more();
+        let mut now = QpAttr::default();
+        // SAFETY: a live QP, a writable result.
+        errno(unsafe { (self.module.qp_query)(held.object(), &mut now) })?;
+        if now.qp_state == qp_state::RESET {
+            qp.drain.clear();
+            return Ok(());
+        }
+        let to = |state: u32| {
+            let attr = QpAttr { qp_state: state, ..QpAttr::default() };
+            // SAFETY: a live QP, readable attributes.
+            errno(unsafe { (self.module.qp_modify)(held.object(), &attr, mask::STATE, &self.source) })
+        };
+        let has_srq = qp.has_srq();
+        if !has_srq && !qp.drain.has(RECV_POSTED) {
+            let wr =
+                RecvWr { wr_id: marker(qp, false), next: core::ptr::null(), sg_list: core::ptr::null(), num_sge: 0 };
+            let mut bad = core::ptr::null();
+            qp.recv.enter()?;
+            // Before the post: its completion may be polled before this returns.
+            qp.drain.add(RECV_POSTED);
+            // SAFETY: a live QP whose receive side is ours; a list of one.
+            let rc = unsafe { (self.opened.data.post_recv)(held.object(), &wr, &mut bad) };
+            if rc != 0 {
+                qp.drain.0.fetch_and(!RECV_POSTED, AcqRel);
+            }
+            qp.recv.leave();
+        }
+        to(qp_state::ERR)?;
+        if !qp.drain.has(SEND_POSTED) {
+            let ah = if qp.is_datagram() { self.own_ah(&held)? } else { null_mut() };
+            let wr = SendWr {
+                wr: WrOp { ud: UdWr { ah: ah.expose_provenance() as Handle, remote_qpn: 1, remote_qkey: 0 } },
+                wr_id: marker(qp, true),
+                opcode: wr_opcode::SEND,
+                send_flags: send_flags::SIGNALED,
+                ..crate::data::EMPTY
+            };
+            let mut bad = core::ptr::null();
+            let entered = qp.send.enter();
+            if entered.is_ok() {
+                qp.drain.add(SEND_POSTED);
+                // SAFETY: a live QP whose send side is ours; a list of one, which is not executed in ERR.
+                let rc = unsafe { (self.opened.data.post_send)(held.object(), &wr, &mut bad) };
+                if rc != 0 {
+                    qp.drain.0.fetch_and(!SEND_POSTED, AcqRel);
+                }
+                qp.send.leave();
+            }
+            if !ah.is_null() {
+                // SAFETY: made above; what was posted holds a copy of what it needs.
+                unsafe { (self.module.ah_destroy)(ah) };
+            }
+            entered?;
+        }
+        let done = SEND_SEEN | if has_srq { 0 } else { RECV_SEEN };
+        if !qp.drain.has(done) && !self.gone.load(Acquire) {
+            return Err(Error::Again);
+        }
+        to(qp_state::RESET)?;
+        qp.drain.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,293 @@
+//! Handles and what they stand for: libibverbs' pointers behind index and generation.
+//!
+//! A C program may give any bits as a handle, destroy an object while another thread uses it, or use it afterwards;
+//! libibverbs would follow a dangling pointer. So an object is used only between [`Slot::enter`] (or one of the busy
+//! flags) and its end, and destroyed only while nobody is there.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::abi::Object;
+use gdrcore_core::arena::{RawSlice, Walk};
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::pool::Pool;
+use gdrcore_core::verbs::types::Handle;
+
+/// An object of one kind; `T` is what that kind needs besides.
+pub struct Slot<T> {
+    /// The live handle, 0 while there is none. Stored with release after the rest.
+    handle: AtomicU64,
+    /// libibverbs' object.
+    object: AtomicPtr<c_void>,
+    /// Threads that use it now.
+    users: AtomicU32,
+    /// Objects that were made on it and live.
+    children: AtomicU32,
+    /// The rest.
+    pub more: T,
+}
+
+/// A use of an object; it cannot be destroyed meanwhile.
+pub struct Use<'a, T>(&'a Slot<T>);
+
+impl<T> Use<'_, T> {
+    /// libibverbs' object.
+    pub fn object(&self) -> Object {
+        self.0.object.load(Ordering::Relaxed)
+    }
+
+    /// What its kind needs besides.
+    pub fn more(&self) -> &T {
+        &self.0.more
+    }
+
+    /// One more object lives on it.
+    pub fn adopt(&self) {
+        self.0.children.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl<T> Drop for Use<'_, T> {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl<T> Slot<T> {
+    fn new(more: T) -> Self {
+        Slot {
+            handle: AtomicU64::new(0),
+            object: AtomicPtr::new(core::ptr::null_mut()),
+            users: AtomicU32::new(0),
+            children: AtomicU32::new(0),
+            more,
+        }
+    }
+
+    /// Whether this is the object's handle. What made it live is seen by whom it answers yes.
+    #[inline(always)]
+    pub fn is(&self, handle: Handle) -> bool {
+        self.handle.load(Ordering::Acquire) == handle
+    }
+
+    /// libibverbs' object; of use only to whom holds it.
+    #[inline(always)]
+    pub fn object(&self) -> Object {
+        self.object.load(Ordering::Relaxed)
+    }
+
+    /// Uses the object.
+    ///
+    /// The add here and the store of 0 in [`Slots::take_out`] are one Dekker pair, both SeqCst: either the user sees the
+    /// handle gone or the destroyer sees the user.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    fn enter(&self, handle: Handle) -> Result<Use<'_, T>> {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let held = Use(self);
+        if handle != 0 && self.handle.load(Ordering::SeqCst) == handle {
+            Ok(held)
+        } else {
+            Err(Error::StaleHandle)
+        }
+    }
+}
+
+/// All objects of one kind. `add`, `remove`: one thread at a time (the device's control lock).
+pub struct Slots<T> {
+    pool: Pool,
+    slots: RawSlice<Slot<T>>,
+    bound: usize,
+}
+
+/// Bits of a handle that hold the index (see [`Pool`]).
+const INDEX: u64 = (1 << 24) - 1;
+
+impl<T> Slots<T> {
+    /// Room for `bound` objects whose handles carry `tag`.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] where it does not fit.
+    pub fn carve(walk: &mut Walk, tag: u8, bound: u32, more: impl Fn() -> T) -> Result<Self> {
+        let bound = bound as usize;
+        let pool = Pool::carve(walk, tag, bound, bound)?;
+        // The pool rounds up to chunks.
+        let slots = walk.slice_with(bound.next_multiple_of(gdrcore_core::arena::CHUNK), |_| Slot::new(more()))?;
+        Ok(Slots { pool, slots, bound })
+    }
+
+    /// The slot that a handle names, whatever the handle.
+    #[inline(always)]
+    pub fn slot(&self, handle: Handle) -> Result<&Slot<T>> {
+        self.slots.get((handle & INDEX) as usize).ok_or(Error::StaleHandle)
+    }
+
+    /// Uses an object.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn enter(&self, handle: Handle) -> Result<Use<'_, T>> {
+        self.slot(handle)?.enter(handle)
+    }
+
+    /// A handle for an object that does not exist yet: it is stale until [`Slots::publish`].
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: the bound is reached.
+    pub fn reserve(&self) -> Result<(Handle, &Slot<T>)> {
+        if self.pool.live() >= self.bound {
+            return Err(Error::NoMemory);
+        }
+        let (handle, index) = self.pool.alloc()?;
+        let slot = self.slots.get(index).ok_or(Error::NoMemory)?;
+        Ok((handle, slot))
+    }
+
+    /// Brings a reserved handle to life.
+    pub fn publish(&self, handle: Handle, object: Object) {
+        if let Ok(slot) = self.slot(handle) {
+            slot.children.store(0, Ordering::Relaxed);
+            slot.object.store(object, Ordering::Relaxed);
+            slot.handle.store(handle, Ordering::SeqCst);
+        }
+    }
+
+    /// Gives a handle back: one that was reserved and not published, or taken out and destroyed.
+    pub fn release(&self, handle: Handle) {
+        self.pool.free((handle & INDEX) as usize);
+    }
+
+    /// Makes a handle stale so that its object may be destroyed. Ends with [`Slots::release`] or [`Slots::put_back`].
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread uses it, or objects live on it.
+    pub fn take_out(&self, handle: Handle) -> Result<Object> {
+        let slot = self.slot(handle)?;
+        if handle == 0 || slot.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return Err(Error::StaleHandle);
+        }
+        if slot.users.load(Ordering::SeqCst) != 0 || slot.children.load(Ordering::SeqCst) != 0 {
+            slot.handle.store(handle, Ordering::SeqCst);
+            return Err(Error::Busy);
+        }
+        Ok(slot.object())
+    }
+
+    /// Undoes [`Slots::take_out`]: the object could not be destroyed.
+    pub fn put_back(&self, handle: Handle) {
+        if let Ok(slot) = self.slot(handle) {
+            slot.handle.store(handle, Ordering::SeqCst);
+        }
+    }
+
+    /// An object that was made on this one is gone.
+    pub fn disown(&self, parent: Handle) {
+        if parent != 0 {
+            if let Ok(slot) = self.slot(parent) {
+                slot.children.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Objects that live.
+    pub fn live(&self) -> u32 {
+        u32::try_from(self.pool.live()).unwrap_or(u32::MAX)
+    }
+
+    /// All objects that live.
+    pub fn iter(&self) -> impl Iterator<Item = (Handle, &Slot<T>)> {
+        self.slots.iter().map(|s| (s.handle.load(Ordering::Acquire), s)).filter(|(h, _)| *h != 0)
+    }
+}
+
+/// One thread at a time: a flag that is tried, never waited for.
+pub struct Busy(AtomicU32);
+
+impl Busy {
+    /// Nobody is in.
+    pub const fn new() -> Self {
+        Busy(AtomicU32::new(0))
+    }
+
+    /// Goes in, if nobody is there.
+    #[inline(always)]
+    pub fn enter(&self) -> Result<()> {
+        if self.0.swap(1, Ordering::Acquire) == 0 {
+            Ok(())
+        } else {
+            Err(Error::Busy)
+        }
+    }
+
+    /// Goes out.
+    #[inline(always)]
+    pub fn leave(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(bound: u32) -> Slots<()> {
+        let mut query = Walk::size_query();
+        Slots::carve(&mut query, 3, bound, || ()).unwrap();
+        let bytes = query.offset();
+        let memory = std::alloc::Layout::from_size_align(bytes, 128).unwrap();
+        // SAFETY: the layout is not empty; the memory is leaked, so it lives for ever.
+        let at = unsafe { std::alloc::alloc_zeroed(memory) };
+        // SAFETY: `bytes` fresh bytes of our own.
+        let mut walk = unsafe { Walk::carve(at, bytes) }.unwrap();
+        Slots::carve(&mut walk, 3, bound, || ()).unwrap()
+    }
+
+    fn object(n: usize) -> Object {
+        core::ptr::without_provenance_mut(n)
+    }
+
+    #[test]
+    fn a_handle_lives_from_publish_to_take_out() {
+        let s = slots(2);
+        let (h, _) = s.reserve().unwrap();
+        assert!(s.enter(h).is_err(), "not published yet");
+        s.publish(h, object(8));
+        assert_eq!(s.enter(h).unwrap().object(), object(8));
+        assert_eq!(s.take_out(h), Ok(object(8)));
+        assert_eq!(s.enter(h).err(), Some(Error::StaleHandle));
+        assert_eq!(s.take_out(h), Err(Error::StaleHandle));
+        s.put_back(h);
+        assert!(s.enter(h).is_ok());
+        s.take_out(h).unwrap();
+        s.release(h);
+        assert_eq!(s.live(), 0);
+        for bad in [0, 1, u64::MAX, h, h ^ 1 << 24, h ^ 1 << 33] {
+            assert_eq!(s.enter(bad).err(), Some(Error::StaleHandle), "{bad:#x}");
+        }
+    }
+
+    #[test]
+    fn an_object_in_use_or_with_children_stays() {
+        let s = slots(2);
+        let (h, _) = s.reserve().unwrap();
+        s.publish(h, object(8));
+        let held = s.enter(h).unwrap();
+        assert_eq!(s.take_out(h), Err(Error::Busy));
+        held.adopt();
+        drop(held);
+        assert_eq!(s.take_out(h), Err(Error::Busy));
+        s.disown(h);
+        assert!(s.take_out(h).is_ok());
+    }
+
+    #[test]
+    fn the_bound_is_exact() {
+        let s = slots(2);
+        let (a, _) = s.reserve().unwrap();
+        s.reserve().unwrap();
+        assert_eq!(s.reserve().err(), Some(Error::NoMemory));
+        s.release(a);
+        assert!(s.reserve().is_ok());
+    }
+}

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The page of `make compare-vm`: reads lines "ours|rxe VERB lat|bw SIZE FIGURE"."""
+
+import collections
+import datetime
+import statistics
+import sys
+
+NAMES = {64: "64 B", 4096: "4 KiB", 65536: "64 KiB", 1048576: "1 MiB"}
+
+figures = collections.defaultdict(list)
+for line in open(sys.argv[1]):
+    words = line.split()
+    if len(words) != 5:
+        sys.exit(f"no figure in: {line.strip()}")
+    figures[tuple(words[:4])].append(float(words[4]))
+
+print(f"""# Beside rxe, in an emulated machine
+
+Written by `make compare-vm`; not by hand. Our soft device and Linux's rxe over the same pair of virtual interfaces
+(MTU 4200, path MTU 4096), in one machine that QEMU emulates without hardware help, by turns in one run; rxe is driven by
+perftest, ours by `perf` of the C examples. **The guest is emulated**: what is compared is instructions, our user's and
+the kernel's together, and no figure says anything about hardware. A system call and a copy cost what their
+instructions cost, and our CRC-32 finds only those vector instructions that the emulator has.
+
+- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M UTC}
+- commit: {sys.argv[2]}
+- rounds: {sys.argv[3]}, the figures are medians
+- load average of the host at the end: {" ".join(sys.argv[4].split()[:3])}
+""")
+for mode, title, unit, better in (("lat", "Latency", "us, median", min), ("bw", "Bandwidth", "MB/s", max)):
+    print(f"## {title}\n\n| {unit} | gdrcore | rxe | gdrcore / rxe | ahead |\n|---|---:|---:|---:|---|")
+    for verb in ("send", "write", "read"):
+        for size, name in NAMES.items():
+            ours, rxe = (statistics.median(figures[who, verb, mode, str(size)]) for who in ("ours", "rxe"))
+            ahead = "gdrcore" if better(ours, rxe) == ours else "rxe"
+            print(f"| {verb.upper()} {name} | {ours:.1f} | {rxe:.1f} | {ours / rxe:.2f} | {ahead} |")
+    print()
+print("Latency is half of the time there and back, for READ the whole of it. 64 requests outstanding for bandwidth.")

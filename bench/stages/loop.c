@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * loop: one operation of two queue pairs of one context, many times, for callgrind and for the clock.
+ *
+ *   loop OPERATION COUNT    runs COUNT operations inside measured(), the function that callgrind is told to collect
+ *   loop OPERATION time     prints the fastest and the median of many batches of 50, in nanoseconds
+ *
+ * OPERATION: write (8 bytes inline, signalled), send (8 bytes inline with its receive), read (8 bytes), post (an
+ * unsignalled write and no poll), empty (a poll that finds nothing), clock (the clock alone). "write:N" does it beside N
+ * idle queue pairs that are connected as well.
+ */
+#include <gdrcore.h>
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BATCH 50
+#define BATCHES 20000
+#define ALL (GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC)
+
+static _Alignas(64) unsigned char data[4096];
+static gdrc_context *ctx;
+static gdrc_pd pd;
+static gdrc_cq cq;
+static gdrc_qp qp[2];
+static gdrc_mr mr;
+static struct gdrc_mr_attr attr = { .struct_size = sizeof attr };
+
+static void check(const char *what, int err)
+{
+    if (err < 0) {
+        fprintf(stderr, "loop: %s: %s\n", what, gdrc_strerror(err));
+        exit(1);
+    }
+}
+
+static void join(gdrc_qp q[2])
+{
+    struct gdrc_endpoint end[2];
+    for (int i = 0; i < 2; i++) {
+        struct gdrc_qp_init init;
+        memset(&init, 0, sizeof init);
+        init.struct_size = sizeof init;
+        init.qp_type = GDRC_QPT_RC;
+        init.pd = pd;
+        init.send_cq = init.recv_cq = cq;
+        init.cap = (struct gdrc_qp_cap){ .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64 };
+        end[i].struct_size = sizeof end[i];
+        check("qp_create", gdrc_qp_create(ctx, &init, &q[i], NULL));
+        check("endpoint", gdrc_endpoint_local(ctx, q[i], &mr, &end[i]));
+    }
+    for (int i = 0; i < 2; i++)
+        check("connect", gdrc_qp_connect(ctx, q[i], &end[i], &end[!i], NULL));
+}
+
+static void take(int count)
+{
+    gdrc_wc wc;
+    while (count > 0) {
+        int n = gdrc_poll_cq(ctx, cq, 1, &wc);
+        check("poll_cq", n);
+        if (n > 0 && wc.status != GDRC_WC_SUCCESS) {
+            fprintf(stderr, "loop: completion with status %u\n", wc.status);
+            exit(1);
+        }
+        count -= n;
+    }
+}
+
+static void request(uint32_t opcode, uint32_t flags)
+{
+    gdrc_sge sge = { .addr = (uintptr_t)data, .length = 8, .lkey = attr.lkey };
+    gdrc_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = flags };
+    wr.wr.rdma.remote_addr = attr.iova + 2048;
+    wr.wr.rdma.rkey = attr.rkey;
+    check("post_send", gdrc_post_send(ctx, qp[0], &wr, NULL));
+}
+
+static void op_write(void)
+{
+    request(GDRC_WR_RDMA_WRITE, GDRC_SEND_SIGNALED | GDRC_SEND_INLINE);
+    take(1);
+}
+
+/* Unsignalled: its slot is free again when the call returns. */
+static void op_post(void) { request(GDRC_WR_RDMA_WRITE, GDRC_SEND_INLINE); }
+
+static void op_read(void)
+{
+    request(GDRC_WR_RDMA_READ, GDRC_SEND_SIGNALED);
+    take(1);
+}
+
+static void op_send(void)
+{
+    gdrc_sge sge = { .addr = (uintptr_t)data + 2048, .length = 8, .lkey = attr.lkey };
+    gdrc_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+    check("post_recv", gdrc_post_recv(ctx, qp[1], &wr, NULL));
+    request(GDRC_WR_SEND, GDRC_SEND_SIGNALED | GDRC_SEND_INLINE);
+    take(2);
+}
+
+static void op_empty(void)
+{
+    gdrc_wc wc;
+    check("poll_cq", gdrc_poll_cq(ctx, cq, 1, &wc));
+}
+
+static uint64_t now(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static volatile uint64_t sink;
+static void op_clock(void) { sink = now(); }
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} ops[] = { { "write", op_write }, { "send", op_send }, { "read", op_read }, { "post", op_post }, { "empty", op_empty }, { "clock", op_clock } };
+
+__attribute__((noinline)) void measured(void (*op)(void), long count)
+{
+    for (long i = 0; i < count; i++)
+        op();
+    __asm__ volatile("" ::: "memory");
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE] COUNT|time\n");
+        return 2;
+    }
+    void (*op)(void) = NULL;
+    size_t len = strcspn(argv[1], ":");
+    long idle = argv[1][len] ? atol(argv[1] + len + 1) : 0;
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+        if (strlen(ops[i].name) == len && !strncmp(ops[i].name, argv[1], len))
+            op = ops[i].run;
+    if (!op) {
+        fprintf(stderr, "loop: no operation '%s'\n", argv[1]);
+        return 2;
+    }
+    struct gdrc_config config;
+    memset(&config, 0, sizeof config);
+    config.struct_size = sizeof config;
+    config.max_qp = 64 + (uint32_t)idle;
+    config.ring_bytes = (8u << 20) + (uint32_t)idle * (32u << 10);
+    check("open", gdrc_open("loopback", &config, &ctx));
+    check("pd", gdrc_pd_alloc(ctx, &pd));
+    check("cq", gdrc_cq_create(ctx, 256, &cq));
+    check("mr", gdrc_mr_reg(ctx, pd, data, sizeof data, ALL, &mr, &attr));
+    join(qp);
+    for (long i = 0; i < idle; i += 2) {
+        gdrc_qp other[2];
+        join(other);
+    }
+    for (int i = 0; i < 1000; i++)
+        op();
+    if (strcmp(argv[2], "time")) {
+        measured(op, atol(argv[2]));
+        return gdrc_close(ctx, NULL) < 0;
+    }
+    static uint64_t took[BATCHES];
+    for (int k = 0; k < BATCHES; k++) {
+        uint64_t start = now();
+        measured(op, BATCH);
+        took[k] = now() - start;
+    }
+    qsort(took, BATCHES, sizeof took[0], by_value);
+    printf("%s: fastest %.1f ns, median %.1f ns\n", argv[1], (double)took[0] / BATCH, (double)took[BATCHES / 2] / BATCH);
+    return gdrc_close(ctx, NULL) < 0;
+}

@@ -1,0 +1,317 @@
+//! One id: a listener, or one end of a connection, and where it stands.
+
+use super::types::{cm_event, CmEvent, DATA_MAX};
+use crate::error::{Error, Result};
+use crate::roce::peer::PeerAddr;
+use crate::verbs::objects::NONE;
+use crate::verbs::types::{access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
+
+/// Where an id stands.
+///
+/// ```text
+/// active:   Idle --REQ--> ReqSent --[REP]--> RepRcvd --RTU--> Established
+/// passive:  [REQ]--> ReqRcvd --REP--> RepSent --[RTU]--> Established
+/// end:      Established --DREQ--> DreqSent --[DREP]--> TimeWait --> Dead
+///           Established --[DREQ] DREP--> TimeWait --> Dead
+/// refusal:  ReqRcvd --REJ--> Rejecting --> Dead     any --[REJ], no answer--> Dead
+/// UD:       Idle --SIDR_REQ--> SidrSent --[SIDR_REP]--> Established
+///           [SIDR_REQ]--> SidrRcvd --SIDR_REP--> SidrDone
+/// ```
+/// `[X]`: X arrives. Dead: nothing more happens until the program destroys the id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// Made; may have a port.
+    #[default]
+    Idle,
+    /// Listens at its port.
+    Listen,
+    /// REQ sent, waits for REP.
+    ReqSent,
+    /// REQ received, waits for the program's accept or reject.
+    ReqRcvd,
+    /// REP sent, waits for RTU.
+    RepSent,
+    /// REP received, waits for the program's establish.
+    RepRcvd,
+    /// Connected.
+    Established,
+    /// DREQ sent, waits for DREP.
+    DreqSent,
+    /// Disconnected; late packets may still be about.
+    TimeWait,
+    /// Rejected by the program; answers a repeated REQ by the same REJ.
+    Rejecting,
+    /// SIDR_REQ sent, waits for SIDR_REP.
+    SidrSent,
+    /// SIDR_REQ received, waits for the program.
+    SidrRcvd,
+    /// Answered; answers a repeated SIDR_REQ by the same SIDR_REP.
+    SidrDone,
+    /// Over.
+    Dead,
+}
+
+/// Messages that an id owes: bits of [`Id::owes`], sent lowest first.
+pub(super) mod owe {
+    pub const REQ: u16 = 1;
+    pub const REP: u16 = 2;
+    pub const RTU: u16 = 4;
+    pub const MRA: u16 = 8;
+    pub const REJ: u16 = 16;
+    pub const DREQ: u16 = 32;
+    pub const DREP: u16 = 64;
+    pub const SIDR_REQ: u16 = 128;
+    pub const SIDR_REP: u16 = 256;
+}
+
+/// Private data, kept to be sent again or until the program takes it.
+#[derive(Clone, Copy)]
+pub(super) struct Data {
+    len: u8,
+    bytes: [u8; DATA_MAX],
+}
+
+impl Data {
+    pub(super) const EMPTY: Data = Data { len: 0, bytes: [0; DATA_MAX] };
+
+    /// Keeps at most [`DATA_MAX`] bytes of `from`.
+    pub(super) fn set(&mut self, from: &[u8]) {
+        let n = from.len().min(DATA_MAX);
+        self.bytes.fill(0);
+        if let (Some(to), Some(from)) = (self.bytes.get_mut(..n), from.get(..n)) {
+            to.copy_from_slice(from);
+        }
+        self.len = n as u8;
+    }
+
+    pub(super) fn get(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+}
+
+/// An id. Fields of "this side" are what it told the peer, or will.
+#[derive(Clone, Copy)]
+pub(super) struct Id {
+    pub(super) state: State,
+    /// The program has destroyed it; it lives on only to finish its exchange.
+    pub(super) orphan: bool,
+    /// The peer began.
+    pub(super) passive: bool,
+    /// Port space.
+    pub(super) ps: u16,
+    /// This side's port, 0 = none yet.
+    pub(super) port: u16,
+    /// The peer's port.
+    pub(super) remote_port: u16,
+    /// The program's word.
+    pub(super) context: Handle,
+    /// The program's QP, 0 = it moves the QP by itself.
+    pub(super) qp: Handle,
+    /// Index of the listener that a request came to, or `NONE`.
+    pub(super) listener: u32,
+    /// Listener: requests that may wait for the program at once.
+    pub(super) backlog: u32,
+    /// Listener: requests that do.
+    pub(super) pending: u32,
+    /// The peer's address.
+    pub(super) peer: PeerAddr,
+    /// Number of the exchange.
+    pub(super) tid: u64,
+    /// Communication id of this side; for UD the request id.
+    pub(super) local_id: u32,
+    /// Communication id of the peer; for UD the request id.
+    pub(super) remote_id: u32,
+    pub(super) remote_guid: u64,
+    pub(super) local_qpn: u32,
+    pub(super) remote_qpn: u32,
+    /// PSN that this side expects first: what its REQ or REP said.
+    pub(super) rq_psn: u32,
+    /// PSN that this side sends first: what the peer asked for.
+    pub(super) sq_psn: u32,
+    pub(super) qkey: u32,
+    pub(super) remote_qkey: u32,
+    pub(super) qp_type: u32,
+    pub(super) path_mtu: u32,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) retry_count: u8,
+    /// What the peer asked this side's QP to use.
+    pub(super) rnr_retry: u8,
+    /// What this side asks the peer's QP to use.
+    pub(super) peer_rnr_retry: u8,
+    pub(super) ack_timeout: u8,
+    pub(super) response_timeout: u8,
+    pub(super) srq: bool,
+    pub(super) peer_srq: bool,
+    /// Messages owed ([`owe`]).
+    pub(super) owes: u16,
+    /// How often the message under way may be sent again.
+    pub(super) retries: u8,
+    /// MRAs that the peer may still send.
+    pub(super) mras: u8,
+    /// Which message a REJ or MRA of ours is about.
+    pub(super) about: u8,
+    /// Reason of a REJ of ours, or status of a SIDR_REP.
+    pub(super) reason: u16,
+    /// Events that the program has not taken: bit n is event n.
+    pub(super) events: u32,
+    /// Status of the event that has one.
+    pub(super) status: i32,
+    /// Private data of the message under way.
+    pub(super) out: Data,
+    /// Private data for the program.
+    pub(super) inbox: Data,
+}
+
+/// The attributes, and which of them count, that bring a QP into INIT.
+pub(super) fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
+    let all = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let mut attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, ..QpAttr::default() };
+    let m = mask::STATE | mask::PKEY_INDEX | mask::PORT;
+    if kind == qp_type::UD {
+        attr.qkey = qkey;
+        return (attr, m | mask::QKEY);
+    }
+    attr.qp_access_flags = if kind == qp_type::RC { all } else { access::REMOTE_WRITE };
+    (attr, m | mask::ACCESS_FLAGS)
+}
+
+/// RNR NAK timer code of QPs that the connection manager sets up: 0.64 ms.
+const MIN_RNR_TIMER: u8 = 12;
+
+impl Id {
+    pub(super) fn new(ps: u16, context: u64) -> Self {
+        Id {
+            state: State::Idle,
+            orphan: false,
+            passive: false,
+            ps,
+            port: 0,
+            remote_port: 0,
+            context,
+            qp: 0,
+            listener: NONE,
+            backlog: 0,
+            pending: 0,
+            peer: PeerAddr::default(),
+            tid: 0,
+            local_id: 0,
+            remote_id: 0,
+            remote_guid: 0,
+            local_qpn: 0,
+            remote_qpn: 0,
+            rq_psn: 0,
+            sq_psn: 0,
+            qkey: 0,
+            remote_qkey: 0,
+            qp_type: qp_type::RC,
+            path_mtu: 0,
+            responder_resources: 0,
+            initiator_depth: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+            peer_rnr_retry: 0,
+            ack_timeout: 0,
+            response_timeout: 0,
+            srq: false,
+            peer_srq: false,
+            owes: 0,
+            retries: 0,
+            mras: 0,
+            about: 0,
+            reason: 0,
+            events: 0,
+            status: 0,
+            out: Data::EMPTY,
+            inbox: Data::EMPTY,
+        }
+    }
+
+    /// Whether a message with these ids from this address belongs to it.
+    pub(super) fn is_named(&self, local_id: u32, remote_id: u32, from: &PeerAddr) -> bool {
+        self.local_id == local_id && self.remote_id == remote_id && self.peer.gid == from.gid && local_id != 0
+    }
+
+    /// Whether it has a communication id of its own and a peer.
+    pub(super) fn is_conversation(&self) -> bool {
+        !matches!(self.state, State::Idle | State::Listen)
+    }
+
+    /// Where the QP sends to.
+    fn ah(&self) -> AhAttr {
+        AhAttr { dgid: self.peer.gid, scope_id: self.peer.scope_id, udp_port: self.peer.port, ..AhAttr::default() }
+    }
+
+    /// The event of a number, as it stands.
+    pub(super) fn event(&self, event: u32, id: Handle, listener: Handle) -> CmEvent {
+        let with_data = matches!(event, cm_event::CONNECT_REQUEST | cm_event::CONNECT_RESPONSE | cm_event::REJECTED)
+            || event == cm_event::ESTABLISHED && self.qp_type == qp_type::UD;
+        let data = if with_data { self.inbox } else { Data::EMPTY };
+        let has_status = matches!(event, cm_event::REJECTED | cm_event::UNREACHABLE | cm_event::CONNECT_ERROR);
+        CmEvent {
+            event,
+            status: if has_status { self.status } else { 0 },
+            id,
+            listener,
+            qp: self.qp,
+            context: self.context,
+            peer: self.ah(),
+            remote_qpn: self.remote_qpn,
+            qkey: self.remote_qkey,
+            local_port: self.port,
+            remote_port: self.remote_port,
+            qp_type: self.qp_type,
+            path_mtu: self.path_mtu,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry,
+            srq: self.peer_srq,
+            data_len: data.len,
+            data: data.bytes,
+        }
+    }
+
+    /// The attributes, and which of them count, that bring a QP of this connection into `state`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: a state that is not on the way up, or one for which too little is known yet.
+    pub(super) fn qp_attr(&self, state: u32) -> Result<(QpAttr, u32)> {
+        let reliable = self.qp_type == qp_type::RC;
+        let datagram = self.qp_type == qp_type::UD;
+        let known = matches!(
+            self.state,
+            State::ReqRcvd | State::RepSent | State::RepRcvd | State::Established | State::SidrRcvd | State::SidrDone
+        );
+        let mut attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
+        let m = match state {
+            qp_state::INIT => return Ok(init_attr(self.qp_type, self.qkey)),
+            qp_state::RTR if datagram => mask::STATE,
+            qp_state::RTR if known => {
+                attr.ah = self.ah();
+                attr.path_mtu = self.path_mtu;
+                attr.dest_qp_num = self.remote_qpn;
+                attr.rq_psn = self.rq_psn;
+                attr.max_dest_rd_atomic = self.responder_resources;
+                attr.min_rnr_timer = MIN_RNR_TIMER;
+                let base = mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+                base | if reliable { mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER } else { 0 }
+            }
+            qp_state::RTS if datagram => {
+                attr.sq_psn = self.sq_psn;
+                mask::STATE | mask::SQ_PSN
+            }
+            qp_state::RTS if known => {
+                attr.sq_psn = self.sq_psn;
+                attr.timeout = self.ack_timeout;
+                attr.retry_cnt = self.retry_count;
+                attr.rnr_retry = self.rnr_retry;
+                attr.max_rd_atomic = self.initiator_depth;
+                let all = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+                mask::STATE | mask::SQ_PSN | if reliable { all } else { 0 }
+            }
+            _ => return Err(Error::Invalid),
+        };
+        Ok((attr, m))
+    }
+}

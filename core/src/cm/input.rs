@@ -1,0 +1,404 @@
+//! Messages in. Anything that a network can bring is legal input here.
+
+use super::conn::{owe, Id, State};
+use super::mad::{Dreq, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN};
+use super::types::{cm_event, port_space, reject, sidr_status};
+use super::{timeout_ns, Cm, ReplyKind, MAX_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT, TIMEOUT_MAX};
+use crate::roce::peer::PeerAddr;
+use crate::verbs::types::qp_type;
+use crate::wire::DEFAULT_PKEY;
+
+/// Limited and full members of a partition are one partition.
+const PKEY_BASE: u16 = 0x7fff;
+
+/// The port space and port of a service id of rdma_cm's.
+fn service(id: u64) -> Option<(u16, u16)> {
+    let (ps, port) = (u16::try_from(id >> 16).ok()?, id as u16);
+    matches!(ps, port_space::IB | port_space::TCP | port_space::UDP).then_some((ps, port))
+}
+
+/// Shortest time a late packet of a connection is waited for.
+const TIME_WAIT_MIN_NS: u64 = 100_000_000;
+
+impl Cm {
+    /// Takes a message that came from `from`, whose port is where answers go.
+    pub fn handle_mad(&mut self, now: u64, from: &PeerAddr, bytes: &[u8]) {
+        self.counters.rcvd += 1;
+        let Ok(mad) = Mad::parse(bytes) else {
+            self.counters.dropped += 1;
+            return;
+        };
+        let taken = match mad.message {
+            Message::Req(m) => self.on_req(from, mad.tid, &m),
+            Message::Mra(m) => self.on_mra(now, from, &m),
+            Message::Rej(m) => self.on_rej(from, &m),
+            Message::Rep(m) => self.on_rep(from, mad.tid, &m),
+            Message::Rtu(m) => self.on_rtu(from, m.remote_comm_id, m.local_comm_id),
+            Message::Dreq(m) => self.on_dreq(now, from, mad.tid, &m),
+            Message::Drep(m) => self.on_drep(now, from, m.remote_comm_id, m.local_comm_id),
+            Message::SidrReq(m) => self.on_sidr_req(from, mad.tid, &m),
+            Message::SidrRep(m) => self.on_sidr_rep(from, &m),
+        };
+        if taken.is_none() {
+            self.counters.dropped += 1;
+        }
+    }
+
+    /// The conversation that both ids and the source address name.
+    fn named(&self, local_id: u32, remote_id: u32, from: &PeerAddr) -> Option<usize> {
+        self.by_local_id(local_id).filter(|&i| self.ids[i].is_named(local_id, remote_id, from))
+    }
+
+    /// A passive conversation by what the peer calls it.
+    fn by_remote_id(&self, remote_id: u32, from: &PeerAddr, datagram: bool) -> Option<usize> {
+        self.pool.iter_live().find(|&i| {
+            let id = &self.ids[i];
+            id.passive && id.remote_id == remote_id && id.peer.gid == from.gid && (id.ps == port_space::UDP) == datagram
+        })
+    }
+
+    fn listener(&self, ps: u16, port: u16) -> Option<usize> {
+        self.pool.iter_live().find(|&i| {
+            let id = &self.ids[i];
+            id.state == State::Listen && id.ps == ps && id.port == port
+        })
+    }
+
+    /// A request that the program has not been told of.
+    fn is_unheard(&self, i: usize) -> bool {
+        let id = &self.ids[i];
+        id.state == State::ReqRcvd && id.events & 1 << cm_event::CONNECT_REQUEST != 0
+    }
+
+    fn rej(&mut self, to: &PeerAddr, tid: u64, remote_id: u32, about: u8, reason: u16, info: Option<u8>) {
+        self.counters.rejected += 1;
+        self.reply(to, tid, ReplyKind::Rej { remote_id, about, reason, info });
+    }
+
+    fn on_req(&mut self, from: &PeerAddr, tid: u64, m: &Req<'_>) -> Option<()> {
+        if let Some(i) = self.by_remote_id(m.local_comm_id, from, false) {
+            // Asked before: the answer was lost, or the program takes its time.
+            match self.ids[i].state {
+                State::ReqRcvd => {
+                    self.ids[i].about = 0;
+                    self.owe(i, owe::MRA);
+                }
+                State::RepSent => self.owe(i, owe::REP),
+                State::Rejecting => self.owe(i, owe::REJ),
+                _ => return None,
+            }
+            return Some(());
+        }
+        let refuse = |cm: &mut Cm, reason, info| cm.rej(from, tid, m.local_comm_id, 0, reason, info);
+        let qp_type = match m.transport {
+            0 => qp_type::RC,
+            1 => qp_type::UC,
+            _ => {
+                refuse(self, reject::INVALID_TRANSPORT, None);
+                return Some(());
+            }
+        };
+        let header = IpHeader::parse(m.private_data);
+        let asked = service(m.service_id).filter(|&(ps, _)| ps != port_space::UDP);
+        let listener = asked.and_then(|(ps, port)| self.listener(ps, port));
+        let (Some((ps, port)), Some(l), Some(header)) = (asked, listener, header) else {
+            refuse(self, reject::INVALID_SERVICE_ID, None);
+            return Some(());
+        };
+        // The path that it names must be the one that it came by: a connection to a third party is nobody's to ask for.
+        if m.local_gid != from.gid || header.src != from.gid || m.remote_gid != self.local.gid {
+            refuse(self, reject::INVALID_GID, None);
+            return Some(());
+        }
+        if m.pkey & PKEY_BASE != DEFAULT_PKEY & PKEY_BASE || m.local_qpn <= 1 {
+            refuse(self, reject::UNSUPPORTED, None);
+            return Some(());
+        }
+        let path_mtu = u32::from(m.path_mtu);
+        if path_mtu == 0 || path_mtu > self.local.path_mtu {
+            let largest = self.local.path_mtu as u8;
+            refuse(self, reject::INVALID_MTU, Some(largest));
+            return Some(());
+        }
+        if let Some(old) = self.stale(from, m) {
+            // The peer's QP was in a connection of ours that the peer knows nothing of: it has restarted.
+            refuse(self, reject::STALE_CONNECTION, None);
+            if self.is_unheard(old) {
+                self.free(old);
+            } else {
+                self.cancel(old);
+                self.raise(old, cm_event::DISCONNECTED);
+                self.enter(old, State::Dead);
+            }
+            return Some(());
+        }
+        if self.ids[l].pending >= self.ids[l].backlog {
+            return None;
+        }
+        let mut id = Id::new(ps, 0);
+        id.state = State::ReqRcvd;
+        id.passive = true;
+        id.port = port;
+        id.remote_port = header.src_port;
+        id.listener = l as u32;
+        id.peer = *from;
+        id.tid = tid;
+        id.remote_id = m.local_comm_id;
+        id.remote_guid = m.local_ca_guid;
+        id.remote_qpn = m.local_qpn;
+        id.sq_psn = m.starting_psn;
+        id.qp_type = qp_type;
+        id.path_mtu = path_mtu;
+        // What it serves is what this side may have outstanding, and the other way round.
+        id.initiator_depth = m.responder_resources.min(self.local.max_rd_atomic);
+        id.responder_resources = m.initiator_depth.min(self.local.max_rd_atomic);
+        id.retry_count = m.retry_count;
+        id.rnr_retry = m.rnr_retry_count;
+        id.peer_srq = m.srq;
+        id.ack_timeout = m.local_ack_timeout.clamp(1, TIMEOUT_MAX);
+        // A copy sooner than it asks for is taken for the duplicate that it is.
+        id.response_timeout = m.local_cm_response_timeout.clamp(1, RESPONSE_TIMEOUT + 1);
+        id.retries = m.max_cm_retries;
+        id.mras = MAX_RETRIES;
+        id.inbox.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
+        let Ok(i) = self.alloc(id) else {
+            refuse(self, reject::NO_RESOURCES, None);
+            return None;
+        };
+        self.ids[i].local_id = self.fresh_comm_id(i);
+        self.ids[l].pending += 1;
+        self.raise(i, cm_event::CONNECT_REQUEST);
+        Some(())
+    }
+
+    /// A connection to the very QP that a new request comes from.
+    fn stale(&self, from: &PeerAddr, m: &Req<'_>) -> Option<usize> {
+        self.pool.iter_live().find(|&i| {
+            let id = &self.ids[i];
+            let connected = matches!(id.state, State::ReqRcvd | State::RepSent | State::RepRcvd | State::Established);
+            connected
+                && id.ps != port_space::UDP
+                && id.remote_qpn == m.local_qpn
+                && id.peer.gid == from.gid
+                && id.peer.port == from.port
+                && (!id.passive || id.remote_guid == m.local_ca_guid)
+        })
+    }
+
+    fn on_rep(&mut self, from: &PeerAddr, tid: u64, m: &Rep<'_>) -> Option<()> {
+        let known = self.by_local_id(m.remote_comm_id).filter(|&i| {
+            let id = &self.ids[i];
+            !id.passive && id.ps != port_space::UDP && id.peer.gid == from.gid
+        });
+        let Some(i) = known else {
+            self.rej(from, tid, m.local_comm_id, 1, reject::INVALID_COMM_ID, None);
+            return Some(());
+        };
+        let id = &mut self.ids[i];
+        match id.state {
+            State::ReqSent if m.local_qpn > 1 => {
+                id.remote_id = m.local_comm_id;
+                id.remote_guid = m.local_ca_guid;
+                id.remote_qpn = m.local_qpn;
+                id.sq_psn = m.starting_psn;
+                id.initiator_depth = id.initiator_depth.min(m.responder_resources);
+                id.rnr_retry = m.rnr_retry_count;
+                id.peer_srq = m.srq;
+                id.inbox.set(m.private_data);
+                self.cancel(i);
+                self.enter(i, State::RepRcvd);
+                self.raise(i, cm_event::CONNECT_RESPONSE);
+            }
+            // The same answer again.
+            State::RepRcvd if id.remote_id == m.local_comm_id => {
+                id.about = 1;
+                self.owe(i, owe::MRA);
+            }
+            State::Established if id.remote_id == m.local_comm_id => self.owe(i, owe::RTU),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn on_rtu(&mut self, from: &PeerAddr, local_id: u32, remote_id: u32) -> Option<()> {
+        let i = self.named(local_id, remote_id, from)?;
+        match self.ids[i].state {
+            State::RepSent => {
+                self.cancel(i);
+                self.enter(i, State::Established);
+                self.raise(i, cm_event::ESTABLISHED);
+                Some(())
+            }
+            State::Established => Some(()),
+            _ => None,
+        }
+    }
+
+    fn on_mra(&mut self, now: u64, from: &PeerAddr, m: &Mra) -> Option<()> {
+        let i = self.by_local_id(m.remote_comm_id)?;
+        let id = &mut self.ids[i];
+        if id.peer.gid != from.gid || id.mras == 0 {
+            return None;
+        }
+        match (id.state, m.message) {
+            (State::ReqSent, 0) => {}
+            (State::RepSent, 1) if id.remote_id == m.local_comm_id => {}
+            _ => return None,
+        }
+        // The peer is there: it may take its time, but not for ever.
+        id.mras -= 1;
+        let wait = timeout_ns(id.response_timeout) + timeout_ns(m.service_timeout.min(SERVICE_TIMEOUT));
+        self.wheel.arm(i, now.saturating_add(wait));
+        Some(())
+    }
+
+    fn on_rej(&mut self, from: &PeerAddr, m: &Rej<'_>) -> Option<()> {
+        let i = if m.remote_comm_id != 0 {
+            // Who refuses a REQ may have no id of his own.
+            let i = self.by_local_id(m.remote_comm_id)?;
+            let id = &self.ids[i];
+            let ours = id.peer.gid == from.gid && (id.remote_id == m.local_comm_id || id.state == State::ReqSent);
+            ours.then_some(i)?
+        } else {
+            // A peer that gave up before it knew our id.
+            let begins = |i: &usize| matches!(self.ids[*i].state, State::ReqRcvd | State::RepSent);
+            self.by_remote_id(m.local_comm_id, from, false).filter(begins).filter(|_| m.reason == reject::TIMEOUT)?
+        };
+        if self.is_unheard(i) {
+            self.free(i);
+            return Some(());
+        }
+        let id = &mut self.ids[i];
+        match id.state {
+            State::ReqSent | State::ReqRcvd | State::RepSent | State::RepRcvd => {
+                id.status = i32::from(m.reason);
+                id.inbox.set(m.private_data);
+                // What was accepted and not yet told is overtaken.
+                id.events = 0;
+                self.raise(i, cm_event::REJECTED);
+            }
+            State::Established => self.raise(i, cm_event::DISCONNECTED),
+            _ => return None,
+        }
+        self.cancel(i);
+        self.enter(i, State::Dead);
+        Some(())
+    }
+
+    fn on_dreq(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &Dreq) -> Option<()> {
+        let Some(i) = self.named(m.remote_comm_id, m.local_comm_id, from) else {
+            // Over for this side already: let the peer be done as well. No state, no more bytes out than in.
+            self.reply(from, tid, ReplyKind::Drep { local_id: m.remote_comm_id, remote_id: m.local_comm_id });
+            return None;
+        };
+        let id = &mut self.ids[i];
+        if id.local_qpn != m.remote_qpn || id.ps == port_space::UDP {
+            return None;
+        }
+        match id.state {
+            State::RepSent | State::Established | State::DreqSent => {
+                id.tid = tid;
+                self.cancel(i);
+                self.owe(i, owe::DREP);
+                self.end(now, i);
+            }
+            State::TimeWait => {
+                id.tid = tid;
+                self.owe(i, owe::DREP);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn on_drep(&mut self, now: u64, from: &PeerAddr, local_id: u32, remote_id: u32) -> Option<()> {
+        let i = self.named(local_id, remote_id, from)?;
+        if self.ids[i].state != State::DreqSent {
+            return None;
+        }
+        self.cancel(i);
+        self.end(now, i);
+        Some(())
+    }
+
+    /// A connection is over: the program hears so, and late packets get their time to die.
+    pub(super) fn end(&mut self, now: u64, i: usize) {
+        self.raise(i, cm_event::DISCONNECTED);
+        let wait = 2 * timeout_ns(self.ids[i].ack_timeout.min(TIMEOUT_MAX));
+        self.enter(i, State::TimeWait);
+        self.wheel.arm(i, now.saturating_add(wait.max(TIME_WAIT_MIN_NS)));
+    }
+
+    fn on_sidr_req(&mut self, from: &PeerAddr, tid: u64, m: &SidrReq<'_>) -> Option<()> {
+        if let Some(i) = self.by_remote_id(m.request_id, from, true) {
+            match self.ids[i].state {
+                // There is no MRA for these; the peer asks on.
+                State::SidrRcvd => {}
+                State::SidrDone | State::Rejecting => self.owe(i, owe::SIDR_REP),
+                _ => return None,
+            }
+            return Some(());
+        }
+        let refuse = |cm: &mut Cm, status| {
+            cm.counters.rejected += 1;
+            let what = ReplyKind::Sidr { request_id: m.request_id, status, service_id: m.service_id };
+            cm.reply(from, tid, what);
+        };
+        let header = IpHeader::parse(m.private_data);
+        let asked = service(m.service_id).filter(|&(ps, _)| ps == port_space::UDP);
+        let listener = asked.and_then(|(ps, port)| self.listener(ps, port));
+        let (Some((ps, port)), Some(l), Some(header)) = (asked, listener, header) else {
+            refuse(self, sidr_status::UNSUPPORTED);
+            return Some(());
+        };
+        if header.src != from.gid || m.pkey & PKEY_BASE != DEFAULT_PKEY & PKEY_BASE {
+            refuse(self, sidr_status::REJECTED);
+            return Some(());
+        }
+        if self.ids[l].pending >= self.ids[l].backlog {
+            return None;
+        }
+        let mut id = Id::new(ps, 0);
+        id.state = State::SidrRcvd;
+        id.passive = true;
+        id.port = port;
+        id.remote_port = header.src_port;
+        id.listener = l as u32;
+        id.peer = *from;
+        id.tid = tid;
+        id.remote_id = m.request_id;
+        id.qp_type = qp_type::UD;
+        id.path_mtu = self.local.path_mtu;
+        id.inbox.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
+        let Ok(i) = self.alloc(id) else {
+            refuse(self, sidr_status::NO_QP);
+            return None;
+        };
+        self.ids[i].local_id = self.fresh_comm_id(i);
+        self.ids[l].pending += 1;
+        self.raise(i, cm_event::CONNECT_REQUEST);
+        Some(())
+    }
+
+    fn on_sidr_rep(&mut self, from: &PeerAddr, m: &SidrRep<'_>) -> Option<()> {
+        let i = self.by_local_id(m.request_id)?;
+        let id = &mut self.ids[i];
+        if id.state != State::SidrSent || id.peer.gid != from.gid {
+            return None;
+        }
+        id.inbox.set(m.private_data);
+        if m.status == sidr_status::SUCCESS && m.qpn > 1 {
+            id.remote_qpn = m.qpn;
+            id.remote_qkey = m.qkey;
+            self.cancel(i);
+            self.enter(i, State::Established);
+            self.raise(i, cm_event::ESTABLISHED);
+        } else {
+            id.status = i32::from(m.status);
+            self.cancel(i);
+            self.raise(i, cm_event::REJECTED);
+            self.enter(i, State::Dead);
+        }
+        Some(())
+    }
+}

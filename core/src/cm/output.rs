@@ -1,0 +1,246 @@
+//! Messages out, and time.
+
+use super::conn::{owe, Id, State};
+use super::mad::{Dreq, Ids, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN, MAD_LEN};
+use super::types::{cm_event, port_space, reject};
+use super::{timeout_ns, Cm, Local, Reply, ReplyKind, MAX_RETRIES, SERVICE_TIMEOUT};
+use crate::error::Error;
+use crate::roce::peer::PeerAddr;
+use crate::verbs::types::qp_type;
+use crate::wire::DEFAULT_PKEY;
+
+/// Timeout code of this device's ACK delay: 0.13 s, as processes on few cores need.
+const ACK_DELAY: u8 = 15;
+/// Packet rate code "10 Gbit/s": the field must hold one, nobody acts on it here.
+const RATE: u8 = 3;
+/// Hop limit of a path; more than 1 means that the GIDs count, not the LIDs.
+const HOP_LIMIT: u8 = 64;
+/// Private data with rdma_cm's header before it.
+const FRONTED: usize = 256;
+
+/// The private data of REQ and SIDR_REQ: rdma_cm's header, then the program's.
+fn fronted(id: &Id, local: &Local) -> ([u8; FRONTED], usize) {
+    let mut buf = [0; FRONTED];
+    if let Some((head, rest)) = buf.split_first_chunk_mut::<IP_HEADER_LEN>() {
+        IpHeader { src_port: id.port, src: local.gid, dst: id.peer.gid }.emit(head);
+        let data = id.out.get();
+        if let Some(to) = rest.get_mut(..data.len()) {
+            to.copy_from_slice(data);
+        }
+    }
+    (buf, IP_HEADER_LEN + id.out.get().len())
+}
+
+fn service_id(id: &Id) -> u64 {
+    u64::from(id.ps) << 16 | u64::from(if id.passive { id.port } else { id.remote_port })
+}
+
+impl Cm {
+    /// Whether `poll_transmit` has something.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.reply_len > 0 || !self.tx.is_empty()
+    }
+
+    /// Where the next message goes, without taking it.
+    pub fn next_destination(&self) -> Option<PeerAddr> {
+        if self.reply_len > 0 {
+            return self.replies.get(self.reply_head).map(|r| r.to);
+        }
+        Some(self.ids[self.next_tx()?].peer)
+    }
+
+    fn next_tx(&self) -> Option<usize> {
+        self.tx.next_from(self.tx_cursor).or_else(|| self.tx.next_from(0))
+    }
+
+    /// Writes the next message and says where it goes: a datagram from QP1 to QP1 there.
+    pub fn poll_transmit(&mut self, mad: &mut [u8; MAD_LEN]) -> Option<PeerAddr> {
+        if self.reply_len > 0 {
+            let r = self.replies[self.reply_head];
+            self.reply_head = (self.reply_head + 1) % self.replies.len();
+            self.reply_len -= 1;
+            self.counters.sent += 1;
+            emit_reply(&r, mad);
+            return Some(r.to);
+        }
+        let i = self.next_tx()?;
+        self.tx_cursor = i + 1;
+        let id = &mut self.ids[i];
+        let what = id.owes & id.owes.wrapping_neg();
+        id.owes &= !what;
+        if id.owes == 0 {
+            self.tx.clear(i);
+        }
+        let id = &self.ids[i];
+        emit(id, what, &self.local, mad);
+        let to = id.peer;
+        self.counters.sent += 1;
+        if id.orphan && id.owes == 0 && id.state == State::Dead {
+            self.free(i);
+        }
+        Some(to)
+    }
+
+    /// When `handle_timeout` is wanted next.
+    pub fn next_timeout(&self) -> Option<u64> {
+        self.wheel.next_deadline()
+    }
+
+    /// Sends again what was not answered, gives up where that has been done often enough, ends time-waits.
+    pub fn handle_timeout(&mut self, now: u64) {
+        while let Some(i) = self.wheel.pop_expired(now) {
+            self.on_timer(now, i);
+        }
+    }
+
+    fn on_timer(&mut self, now: u64, i: usize) {
+        let id = &mut self.ids[i];
+        let what = match id.state {
+            State::ReqSent => owe::REQ,
+            State::RepSent => owe::REP,
+            State::DreqSent => owe::DREQ,
+            State::SidrSent => owe::SIDR_REQ,
+            State::TimeWait => {
+                self.raise(i, cm_event::TIMEWAIT_EXIT);
+                return self.enter(i, State::Dead);
+            }
+            State::Rejecting | State::SidrDone if id.orphan => return self.free(i),
+            State::Rejecting => return self.enter(i, State::Dead),
+            _ => return,
+        };
+        if id.retries > 0 {
+            id.retries -= 1;
+            let wait = timeout_ns(id.response_timeout);
+            self.counters.retries += 1;
+            self.owe(i, what);
+            self.wheel.arm(i, now.saturating_add(wait));
+            return;
+        }
+        match what {
+            // The peer is gone, and so is the connection.
+            owe::DREQ => {
+                self.cancel(i);
+                self.end(now, i);
+            }
+            _ => {
+                id.status = -Error::TimedOut.errno();
+                self.raise(i, cm_event::UNREACHABLE);
+                if what == owe::SIDR_REQ {
+                    self.cancel(i);
+                    self.enter(i, State::Dead);
+                } else {
+                    self.give_up(i);
+                }
+            }
+        }
+    }
+}
+
+fn emit_reply(r: &Reply, mad: &mut [u8; MAD_LEN]) {
+    let byte;
+    let message = match r.what {
+        ReplyKind::Rej { remote_id, about, reason, info } => {
+            byte = [info.unwrap_or(0)];
+            let info: &[u8] = if info.is_some() { &byte } else { &[] };
+            Message::Rej(Rej { remote_comm_id: remote_id, message: about, reason, info, ..Rej::default() })
+        }
+        ReplyKind::Drep { local_id, remote_id } => {
+            Message::Drep(Ids { local_comm_id: local_id, remote_comm_id: remote_id })
+        }
+        ReplyKind::Sidr { request_id, status, service_id } => {
+            Message::SidrRep(SidrRep { request_id, status, service_id, ..SidrRep::default() })
+        }
+    };
+    Mad { tid: r.tid, message }.emit(mad);
+}
+
+fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
+    let (data, len);
+    let guid = local.guid.to_be_bytes();
+    let (local_comm_id, remote_comm_id) = (id.local_id, id.remote_id);
+    let message = match what {
+        owe::REQ => {
+            (data, len) = fronted(id, local);
+            Message::Req(Req {
+                local_comm_id,
+                service_id: service_id(id),
+                local_ca_guid: local.guid,
+                local_qkey: 0,
+                local_qpn: id.local_qpn,
+                responder_resources: id.responder_resources,
+                initiator_depth: id.initiator_depth,
+                remote_cm_response_timeout: id.response_timeout,
+                transport: u8::from(id.qp_type == qp_type::UC),
+                flow_control: false,
+                starting_psn: id.rq_psn,
+                local_cm_response_timeout: id.response_timeout,
+                retry_count: id.retry_count,
+                pkey: DEFAULT_PKEY,
+                path_mtu: id.path_mtu as u8,
+                rnr_retry_count: id.peer_rnr_retry,
+                max_cm_retries: MAX_RETRIES,
+                srq: id.srq,
+                local_gid: local.gid,
+                remote_gid: id.peer.gid,
+                flow_label: 0,
+                packet_rate: RATE,
+                traffic_class: id.peer.traffic_class,
+                hop_limit: HOP_LIMIT,
+                sl: 0,
+                local_ack_timeout: id.ack_timeout,
+                private_data: data.get(..len).unwrap_or(&[]),
+            })
+        }
+        owe::REP => Message::Rep(Rep {
+            local_comm_id,
+            remote_comm_id,
+            local_qkey: 0,
+            local_qpn: id.local_qpn,
+            starting_psn: id.rq_psn,
+            responder_resources: id.responder_resources,
+            initiator_depth: id.initiator_depth,
+            target_ack_delay: ACK_DELAY,
+            failover: 0,
+            flow_control: false,
+            rnr_retry_count: id.peer_rnr_retry,
+            srq: id.srq,
+            local_ca_guid: local.guid,
+            private_data: id.out.get(),
+        }),
+        owe::RTU => Message::Rtu(Ids { local_comm_id, remote_comm_id }),
+        owe::MRA => {
+            Message::Mra(Mra { local_comm_id, remote_comm_id, message: id.about, service_timeout: SERVICE_TIMEOUT })
+        }
+        owe::DREQ => Message::Dreq(Dreq { local_comm_id, remote_comm_id, remote_qpn: id.remote_qpn }),
+        owe::DREP => Message::Drep(Ids { local_comm_id, remote_comm_id }),
+        owe::SIDR_REQ => {
+            (data, len) = fronted(id, local);
+            Message::SidrReq(SidrReq {
+                request_id: local_comm_id,
+                pkey: DEFAULT_PKEY,
+                service_id: service_id(id),
+                private_data: data.get(..len).unwrap_or(&[]),
+            })
+        }
+        owe::SIDR_REP => Message::SidrRep(SidrRep {
+            request_id: remote_comm_id,
+            status: id.reason as u8,
+            qpn: id.local_qpn,
+            service_id: service_id(id),
+            qkey: id.qkey,
+            private_data: id.out.get(),
+        }),
+        _ => Message::Rej(Rej {
+            local_comm_id,
+            remote_comm_id,
+            message: id.about,
+            reason: id.reason,
+            // A peer that does not know our id knows the REQ by the GUID.
+            info: if id.reason == reject::TIMEOUT { &guid } else { &[] },
+            private_data: id.out.get(),
+        }),
+    };
+    debug_assert!(id.ps != port_space::UDP || matches!(message, Message::SidrReq(_) | Message::SidrRep(_)));
+    Mad { tid: id.tid, message }.emit(mad);
+}

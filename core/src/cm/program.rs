@@ -1,0 +1,387 @@
+//! What programs ask of the connection manager.
+
+use super::conn::{init_attr, owe, Id, State};
+use super::types::{
+    port_space, reject, sidr_status, ConnParam, ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX, UD_ACCEPT_DATA_MAX,
+    UD_CONNECT_DATA_MAX,
+};
+use super::{timeout_ns, Cm, MAX_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT};
+use crate::error::{Error, Result};
+use crate::roce::peer::PeerAddr;
+use crate::verbs::objects::NONE;
+use crate::verbs::types::{qp_type, Handle, QpAttr};
+
+/// Ports that are given to ids that ask for none.
+const EPHEMERAL: core::ops::RangeInclusive<u16> = 0xb000..=0xefff;
+/// A refused request is answered the same for this long.
+pub(super) const LINGER_NS: u64 = 5_000_000_000;
+const BITS_24: u32 = 0xff_ffff;
+
+fn is_port_space(ps: u16) -> bool {
+    matches!(ps, port_space::IB | port_space::TCP | port_space::UDP)
+}
+
+fn check_param(ps: u16, p: &ConnParam<'_>, data_max: usize) -> Result<()> {
+    let kind = match ps {
+        port_space::UDP => p.qp_type == qp_type::UD,
+        port_space::TCP => p.qp_type == qp_type::RC,
+        _ => p.qp_type == qp_type::RC || p.qp_type == qp_type::UC,
+    };
+    let qpn = p.qpn > 1 && p.qpn <= BITS_24;
+    let codes = p.retry_count <= 7 && p.rnr_retry <= 7 && p.ack_timeout <= 31 && p.response_timeout <= SERVICE_TIMEOUT;
+    if !kind || !qpn || !codes || p.psn.is_some_and(|psn| psn > BITS_24) {
+        return Err(Error::Invalid);
+    }
+    if p.private_data.len() > data_max {
+        return Err(Error::MessageSize);
+    }
+    Ok(())
+}
+
+impl Cm {
+    /// A new id in a port space. `context` comes back with its events.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: no such port space; [`Error::NoMemory`]: `max_cm_ids` are in use.
+    pub fn create(&mut self, ps: u16, context: u64) -> Result<Handle> {
+        if !is_port_space(ps) {
+            return Err(Error::Invalid);
+        }
+        let i = self.alloc(Id::new(ps, context))?;
+        Ok(self.pool.handle(i))
+    }
+
+    /// Gives an id another word of the program's.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn set_context(&mut self, id: Handle, context: u64) -> Result<()> {
+        let i = self.check(id)?;
+        self.ids[i].context = context;
+        Ok(())
+    }
+
+    /// Gives an id a port (0: some free one); returns it.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: it has one; [`Error::AddressInUse`].
+    pub fn bind(&mut self, id: Handle, port: u16) -> Result<u16> {
+        let i = self.check(id)?;
+        if self.ids[i].state != State::Idle || self.ids[i].port != 0 {
+            return Err(Error::Invalid);
+        }
+        let ps = self.ids[i].ps;
+        let port = if port == 0 { self.free_port(ps)? } else { port };
+        if self.is_bound(ps, port) {
+            return Err(Error::AddressInUse);
+        }
+        self.ids[i].port = port;
+        Ok(port)
+    }
+
+    /// Whether an id of the program's own has this port; connections that came to a listener share its.
+    fn is_bound(&self, ps: u16, port: u16) -> bool {
+        self.pool.iter_live().any(|i| {
+            let id = &self.ids[i];
+            id.ps == ps && id.port == port && !id.passive
+        })
+    }
+
+    fn free_port(&mut self, ps: u16) -> Result<u16> {
+        let (first, count) = (*EPHEMERAL.start(), EPHEMERAL.end() - EPHEMERAL.start() + 1);
+        let start = self.random() as u16 % count;
+        // One more try than ids exist: some port is free.
+        let tries = (self.ids.len() as u16).saturating_add(1).min(count);
+        (0..tries).map(|k| first + (start + k) % count).find(|&p| !self.is_bound(ps, p)).ok_or(Error::AddressInUse)
+    }
+
+    /// Listens at the id's port; requests come as events. At most `backlog` wait for the program at once
+    /// (0: a quarter of all ids); what comes beyond is dropped, and its sender asks again.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: no port, or not an idle id.
+    pub fn listen(&mut self, id: Handle, backlog: u32) -> Result<()> {
+        let i = self.check(id)?;
+        let all = self.ids.len() as u32;
+        let id = &mut self.ids[i];
+        if id.state != State::Idle || id.port == 0 {
+            return Err(Error::Invalid);
+        }
+        id.backlog = if backlog == 0 { (all / 4).max(1) } else { backlog };
+        id.state = State::Listen;
+        Ok(())
+    }
+
+    /// Asks `to` for a connection to what listens at `port` there.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not an idle id, or a parameter is out of range;
+    /// [`Error::MessageSize`]: too much private data.
+    pub fn connect(
+        &mut self,
+        now: u64,
+        id: Handle,
+        to: &PeerAddr,
+        port: u16,
+        qp: Handle,
+        p: &ConnParam<'_>,
+    ) -> Result<()> {
+        let i = self.check(id)?;
+        let ps = self.ids[i].ps;
+        let datagram = ps == port_space::UDP;
+        check_param(ps, p, if datagram { UD_CONNECT_DATA_MAX } else { CONNECT_DATA_MAX })?;
+        if self.ids[i].state != State::Idle || port == 0 || p.path_mtu > self.local.path_mtu {
+            return Err(Error::Invalid);
+        }
+        if self.ids[i].port == 0 {
+            self.bind(id, 0)?;
+        }
+        let psn = p.psn.unwrap_or(self.random() as u32 & BITS_24);
+        let (local_id, tid) = (self.fresh_comm_id(i), self.random() & u64::from(u32::MAX));
+        let local = self.local;
+        let id = &mut self.ids[i];
+        id.peer = *to;
+        id.remote_port = port;
+        id.qp = qp;
+        id.local_id = local_id;
+        id.tid = tid;
+        id.local_qpn = p.qpn;
+        id.rq_psn = psn;
+        if datagram {
+            // Nobody is told, nobody asks.
+            id.sq_psn = psn;
+        }
+        id.qp_type = p.qp_type;
+        id.qkey = p.qkey;
+        id.path_mtu = if p.path_mtu == 0 { local.path_mtu } else { p.path_mtu };
+        id.responder_resources = p.responder_resources.min(local.max_rd_atomic);
+        id.initiator_depth = p.initiator_depth.min(local.max_rd_atomic);
+        id.retry_count = p.retry_count;
+        id.peer_rnr_retry = p.rnr_retry;
+        id.ack_timeout = p.ack_timeout;
+        id.response_timeout = if p.response_timeout == 0 { RESPONSE_TIMEOUT } else { p.response_timeout };
+        id.srq = p.srq;
+        id.retries = MAX_RETRIES;
+        id.mras = MAX_RETRIES;
+        id.out.set(p.private_data);
+        id.state = if datagram { State::SidrSent } else { State::ReqSent };
+        let wait = timeout_ns(id.response_timeout);
+        self.owe(i, if datagram { owe::SIDR_REQ } else { owe::REQ });
+        self.wheel.arm(i, now.saturating_add(wait));
+        Ok(())
+    }
+
+    /// Says which QP will serve a request, so that [`Cm::qp_attr`] knows all it needs; nothing is sent.
+    /// [`Cm::accept`] with the same parameters follows.
+    ///
+    /// # Errors
+    /// As [`Cm::accept`].
+    pub fn prepare_accept(&mut self, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()> {
+        let i = self.check(id)?;
+        let datagram = self.ids[i].ps == port_space::UDP;
+        check_param(self.ids[i].ps, p, if datagram { UD_ACCEPT_DATA_MAX } else { ACCEPT_DATA_MAX })?;
+        let psn = p.psn.unwrap_or(self.random() as u32 & BITS_24);
+        let local = self.local;
+        let id = &mut self.ids[i];
+        if !matches!(id.state, State::ReqRcvd | State::SidrRcvd) || p.qp_type != id.qp_type {
+            return Err(Error::Invalid);
+        }
+        id.qp = qp;
+        id.local_qpn = p.qpn;
+        id.rq_psn = psn;
+        if datagram {
+            // Nobody is told, nobody asks.
+            id.sq_psn = psn;
+        }
+        id.qkey = p.qkey;
+        // Never more than what the peer offered.
+        id.responder_resources = p.responder_resources.min(id.responder_resources).min(local.max_rd_atomic);
+        id.initiator_depth = p.initiator_depth.min(id.initiator_depth).min(local.max_rd_atomic);
+        id.peer_rnr_retry = p.rnr_retry;
+        id.srq = p.srq;
+        Ok(())
+    }
+
+    /// Accepts a request. The QP is at least in RTR: the peer may send as soon as it has the answer.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a request that waits (the peer may have given up), another type
+    /// of QP than it asked for, or a parameter is out of range; [`Error::MessageSize`]: too much private data.
+    pub fn accept(&mut self, now: u64, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()> {
+        let i = self.check(id)?;
+        // A PSN that was drawn by prepare_accept is what the QP has by now.
+        let keep = (self.ids[i].qp == qp && self.ids[i].local_qpn == p.qpn).then_some(self.ids[i].rq_psn);
+        self.prepare_accept(id, qp, &ConnParam { psn: p.psn.or(keep), ..*p })?;
+        let x = &mut self.ids[i];
+        x.out.set(p.private_data);
+        x.retries = x.retries.min(MAX_RETRIES);
+        if x.ps == port_space::UDP {
+            x.reason = u16::from(sidr_status::SUCCESS);
+            self.enter(i, State::SidrDone);
+            self.owe(i, owe::SIDR_REP);
+            return Ok(());
+        }
+        let wait = timeout_ns(x.response_timeout);
+        self.enter(i, State::RepSent);
+        self.owe(i, owe::REP);
+        self.wheel.arm(i, now.saturating_add(wait));
+        Ok(())
+    }
+
+    /// The answer to CONNECT_RESPONSE: the QP is in RTS, the peer may know.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: no accepted connection that waits for it.
+    pub fn establish(&mut self, id: Handle) -> Result<()> {
+        let i = self.check(id)?;
+        if self.ids[i].state != State::RepRcvd {
+            return Err(Error::Invalid);
+        }
+        self.cancel(i);
+        self.enter(i, State::Established);
+        self.owe(i, owe::RTU);
+        Ok(())
+    }
+
+    /// Rejects a request, or an answer that a CONNECT_RESPONSE told of: the peer hears [`reject::CONSUMER`] and the data.
+    /// The id remains the program's to destroy.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: nothing to reject; [`Error::MessageSize`]: too much private data.
+    pub fn reject(&mut self, now: u64, id: Handle, private_data: &[u8]) -> Result<()> {
+        let i = self.check(id)?;
+        let max = if self.ids[i].ps == port_space::UDP { UD_ACCEPT_DATA_MAX } else { REJECT_DATA_MAX };
+        if private_data.len() > max {
+            return Err(Error::MessageSize);
+        }
+        self.refuse(now, i, reject::CONSUMER, private_data)
+    }
+
+    fn refuse(&mut self, now: u64, i: usize, reason: u16, private_data: &[u8]) -> Result<()> {
+        let id = &mut self.ids[i];
+        let what = match id.state {
+            State::ReqRcvd => {
+                id.about = 0;
+                owe::REJ
+            }
+            State::RepRcvd => {
+                id.about = 1;
+                owe::REJ
+            }
+            State::SidrRcvd => owe::SIDR_REP,
+            _ => return Err(Error::Invalid),
+        };
+        id.reason = if what == owe::SIDR_REP { u16::from(sidr_status::REJECTED) } else { reason };
+        id.out.set(private_data);
+        id.local_qpn = 0;
+        id.qkey = 0;
+        self.cancel(i);
+        self.counters.rejected += 1;
+        self.enter(i, State::Rejecting);
+        self.owe(i, what);
+        self.wheel.arm(i, now.saturating_add(LINGER_NS));
+        Ok(())
+    }
+
+    /// Ends a connection. DISCONNECTED follows once the peer has answered or its time is over. The QP should be in ERR.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not connected (any more).
+    pub fn disconnect(&mut self, now: u64, id: Handle) -> Result<()> {
+        let i = self.check(id)?;
+        let x = &self.ids[i];
+        if x.qp_type == qp_type::UD || !matches!(x.state, State::Established | State::RepSent) {
+            return Err(Error::Invalid);
+        }
+        self.send_dreq(now, i);
+        Ok(())
+    }
+
+    pub(super) fn send_dreq(&mut self, now: u64, i: usize) {
+        self.enter(i, State::DreqSent);
+        let tid = self.random() & u64::from(u32::MAX);
+        let id = &mut self.ids[i];
+        id.tid = tid;
+        // An RTU that has not left must leave first: the peer would not know the connection else.
+        id.owes &= owe::RTU;
+        id.retries = MAX_RETRIES;
+        let wait = timeout_ns(id.response_timeout);
+        self.owe(i, owe::DREQ);
+        self.wheel.arm(i, now.saturating_add(wait));
+    }
+
+    /// Lets an id go. What it has under way is refused, given up or disconnected as its state asks; the peer is told, and
+    /// the program hears nothing of it any more.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn destroy(&mut self, now: u64, id: Handle) -> Result<()> {
+        let i = self.check(id)?;
+        self.events.clear(i);
+        let x = &mut self.ids[i];
+        x.events = 0;
+        x.orphan = true;
+        match x.state {
+            State::Listen => {
+                self.orphan_requests(now, i);
+                self.free(i);
+            }
+            State::ReqRcvd | State::SidrRcvd | State::RepRcvd => self.refuse(now, i, reject::CONSUMER, &[])?,
+            State::ReqSent | State::RepSent => self.give_up(i),
+            State::Established if x.qp_type != qp_type::UD => self.send_dreq(now, i),
+            State::SidrDone => self.wheel.arm(i, now.saturating_add(LINGER_NS)),
+            State::DreqSent | State::Rejecting => {}
+            State::SidrSent | State::Idle => self.free(i),
+            State::TimeWait | State::Established | State::Dead => {
+                if self.ids[i].owes == 0 {
+                    self.free(i);
+                } else {
+                    self.enter(i, State::Dead);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer that this side waits no longer.
+    pub(super) fn give_up(&mut self, i: usize) {
+        self.cancel(i);
+        let id = &mut self.ids[i];
+        id.about = 2;
+        id.reason = reject::TIMEOUT;
+        id.out.set(&[]);
+        self.owe(i, owe::REJ);
+        self.enter(i, State::Dead);
+    }
+
+    /// A listener goes: requests that the program has not heard of go with it, the others are its own.
+    fn orphan_requests(&mut self, now: u64, listener: usize) {
+        for i in 0..self.ids.len() {
+            let id = &mut self.ids[i];
+            if !self.pool.is_live(i) || id.listener != listener as u32 {
+                continue;
+            }
+            if id.events == 0 {
+                id.listener = NONE;
+                continue;
+            }
+            id.events = 0;
+            id.orphan = true;
+            self.events.clear(i);
+            let _ = self.refuse(now, i, reject::INVALID_SERVICE_ID, &[]);
+        }
+    }
+
+    /// The attributes that bring a QP of this type into INIT, open to all remote operations that it has, and their mask.
+    pub fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
+        init_attr(kind, qkey)
+    }
+
+    /// The attributes that bring the id's QP into INIT, RTR or RTS, and the mask that says which of them count.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: another state, or too little is known yet.
+    pub fn qp_attr(&self, id: Handle, state: u32) -> Result<(QpAttr, u32)> {
+        self.ids[self.check(id)?].qp_attr(state)
+    }
+}

@@ -1,0 +1,252 @@
+//! The connection manager's place in an engine: QP1 on the wire, and the QPs that its connections bring up.
+
+use core::sync::atomic::Ordering;
+
+use super::{Burst, Guard, Inner};
+use crate::cm::mad::MAD_LEN;
+use crate::cm::{cm_event, Cm, CmEvent, ConnParam, Local};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::roce::peer::PeerAddr;
+use crate::roce::run::Run;
+use crate::roce::Transport;
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
+use crate::wire::{mtu_code, Class, Flow, Kind, Psn, DEFAULT_PKEY, ICRC_LEN, QP1_QKEY};
+
+/// The general services QP, where connection managers talk.
+pub const GSI_QPN: u32 = 1;
+/// Q_Key of UD QPs that programs leave to the connection manager (Linux `RDMA_UDP_QKEY`).
+pub const UDP_QKEY: u32 = 0x0123_4567;
+/// UDP source ports from here on are entropy for the network's hashes, not a place to answer to.
+const FLOW_PORTS: u16 = 0xc000;
+
+/// A node GUID that follows from the address: an EUI-64-like number with the "local" bit.
+pub fn node_guid(local: &PeerAddr) -> u64 {
+    let (high, low) = local.gid.split_at(8);
+    let word = |b: &[u8]| b.iter().fold(0u64, |w, &x| w << 8 | u64::from(x));
+    (word(low) ^ word(high).rotate_left(21) ^ u64::from(local.port)) | 0x0200_0000_0000_0000
+}
+
+/// What the connection manager tells peers of this engine.
+pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
+    Local {
+        gid: addr.gid,
+        guid: node_guid(addr),
+        path_mtu: mtu_code(config.max_mtu).unwrap_or(1),
+        max_rd_atomic: config.max_rd_atomic.min(255) as u8,
+    }
+}
+
+/// Takes a packet to QP1.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn take(
+    cm: &mut Cm,
+    t: &mut Transport,
+    s: &Shared,
+    local: &PeerAddr,
+    now: u64,
+    src: &PeerAddr,
+    run: &Run,
+    payload: &[u8],
+) {
+    let gsi = run.class == Class::Ud && run.kind == Kind::Send && run.src_qpn == GSI_QPN && run.qkey == QP1_QKEY;
+    if !gsi || (run.pkey ^ DEFAULT_PKEY) & 0x7fff != 0 {
+        t.counters.rcvd_refused += 1;
+        return;
+    }
+    t.counters.rcvd_pkts += 1;
+    t.counters.rcvd_bytes += payload.len() as u64 + 24;
+    let port = if src.port >= FLOW_PORTS { local.port } else { src.port };
+    let from = PeerAddr { gid: src.gid, scope_id: src.scope_id, port, ..PeerAddr::default() };
+    cm.handle_mad(now, &from, payload);
+    wake(cm, s);
+}
+
+/// Who sleeps on the descriptor hears of new events.
+fn wake(cm: &mut Cm, s: &Shared) {
+    if cm.take_raised() {
+        s.notify.store(true, Ordering::Release);
+    }
+}
+
+impl Inner {
+    fn is_self(&self, to: &PeerAddr) -> bool {
+        to.gid == self.local.gid && to.port == self.local.port
+    }
+
+    /// Carries messages from this engine to itself. Returns how many.
+    #[inline]
+    pub(super) fn loop_mads(&mut self, s: &Shared, now: u64) -> usize {
+        if !self.cm.is_ready() {
+            return 0;
+        }
+        let mut n = 0;
+        let mut mad = [0; MAD_LEN];
+        // Each message causes at most one more, and no exchange is longer than a handful.
+        while self.cm.next_destination().is_some_and(|to| self.is_self(&to)) {
+            if let Some(from) = self.cm.poll_transmit(&mut mad) {
+                self.cm.handle_mad(now, &PeerAddr { traffic_class: 0, hop_limit: 0, ..from }, &mad);
+                n += 1;
+            }
+        }
+        wake(&mut self.cm, s);
+        n
+    }
+
+    /// Writes the next message as a packet from QP1 to QP1.
+    pub(super) fn transmit_mad(&mut self, s: &Shared, now: u64, buf: &mut [u8]) -> Option<Burst> {
+        self.loop_mads(s, now);
+        let mut run = Run::new(Class::Ud, Kind::Send, GSI_QPN, Psn::new(self.transport.counters.sent_pkts as u32));
+        run.qkey = QP1_QKEY;
+        run.src_qpn = GSI_QPN;
+        let opcode = run.opcode(true, true);
+        let headers = opcode.header_len();
+        let len = headers + MAD_LEN + ICRC_LEN;
+        let packet = buf.get_mut(..len)?;
+        let (head, body) = packet.split_at_mut(headers);
+        let dst = self.cm.poll_transmit(body.first_chunk_mut()?)?;
+        run.emit_headers(opcode, run.psn, false, 0, head);
+        Flow::from_gids(&self.local.gid, &dst.gid, self.local.port, dst.port).append_icrc(0, packet);
+        self.transport.counters.sent_pkts += 1;
+        self.transport.counters.sent_bytes += len as u64;
+        Some(Burst { dst, len, seg: len })
+    }
+
+    pub(super) fn cm_timeout(&mut self, s: &Shared, now: u64) {
+        self.cm.handle_timeout(now);
+        wake(&mut self.cm, s);
+    }
+}
+
+impl Guard<'_> {
+    /// The connection manager, for whoever moves QPs by himself.
+    pub fn cm(&mut self) -> &mut Cm {
+        &mut self.split().0.cm
+    }
+
+    /// Whether `cm_event` has something.
+    pub fn has_cm_events(&mut self) -> bool {
+        self.cm().has_events()
+    }
+
+    /// Brings a QP as far as `target` on the way RESET, INIT, RTR, RTS, by what the id knows.
+    fn cm_raise_qp(&mut self, now: u64, id: Handle, qp: Handle, target: u32) -> Result<()> {
+        for state in [qp_state::INIT, qp_state::RTR, qp_state::RTS] {
+            let at = self.qp_query(qp)?.0.qp_state;
+            if state > target || at >= state && at <= qp_state::RTS {
+                continue;
+            }
+            let (attr, m) = self.cm.qp_attr(id, state)?;
+            self.qp_modify(now, qp, &attr, m)?;
+        }
+        Ok(())
+    }
+
+    /// Moves a QP to ERR: its connection is over.
+    fn cm_fail_qp(&mut self, now: u64, qp: Handle) {
+        let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+        // A QP that the program has destroyed needs nothing more.
+        let _ = self.qp_modify(now, qp, &attr, mask::STATE);
+    }
+
+    /// Completes what a program offers by what its QP is. Only a QP that is not connected yet will do.
+    fn cm_offer<'p>(&self, qp: Handle, p: &ConnParam<'p>) -> Result<ConnParam<'p>> {
+        if qp == 0 {
+            return Ok(*p);
+        }
+        let (attr, init) = self.qp_query(qp)?;
+        let datagram = init.qp_type == qp_type::UD;
+        let up = attr.qp_state >= qp_state::INIT && attr.qp_state <= qp_state::RTS;
+        if attr.qp_state > qp_state::INIT && !(datagram && up) {
+            return Err(Error::Invalid);
+        }
+        let qkey = match p.qkey {
+            0 if datagram && up => attr.qkey,
+            0 => UDP_QKEY,
+            given => given,
+        };
+        Ok(ConnParam { qpn: self.qp_number(qp)?, qp_type: init.qp_type, srq: init.srq != 0, qkey, ..*p })
+    }
+
+    /// [`Cm::connect`], for a QP of this engine in RESET or INIT (0: the program moves its QP by itself, and says its
+    /// number and type). The QP is in INIT then, so that receives can be posted before the answer comes; CM events take
+    /// it further.
+    ///
+    /// # Errors
+    /// As [`Cm::connect`]; [`Error::StaleHandle`], [`Error::Invalid`]: the QP, or its state.
+    pub fn cm_connect(
+        &mut self,
+        now: u64,
+        id: Handle,
+        to: &AhAttr,
+        port: u16,
+        qp: Handle,
+        p: &ConnParam<'_>,
+    ) -> Result<()> {
+        let p = self.cm_offer(qp, p)?;
+        let to = self.address(to)?;
+        if qp != 0 && p.qp_type != qp_type::UD && self.qp_query(qp)?.0.qp_state == qp_state::RESET {
+            let (attr, m) = Cm::init_attr(p.qp_type, p.qkey);
+            self.qp_modify(now, qp, &attr, m)?;
+        }
+        self.cm.connect(now, id, &to, port, qp, &p)?;
+        if qp != 0 && p.qp_type == qp_type::UD {
+            self.cm_raise_qp(now, id, qp, qp_state::RTS)?;
+        }
+        Ok(())
+    }
+
+    /// [`Cm::accept`], after the QP (0: the program's own affair) was brought into RTS.
+    ///
+    /// # Errors
+    /// As [`Cm::accept`]; [`Error::StaleHandle`], [`Error::Invalid`]: the QP, or its state; [`Error::NoMemory`]: no room
+    /// for the peer's address. The request waits on in all these cases.
+    pub fn cm_accept(&mut self, now: u64, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()> {
+        let p = self.cm_offer(qp, p)?;
+        if qp != 0 {
+            self.cm.prepare_accept(id, qp, &p)?;
+            self.cm_raise_qp(now, id, qp, qp_state::RTS)?;
+        }
+        self.cm.accept(now, id, qp, &p)
+    }
+
+    /// Ends a connection: its QP goes to ERR, then the peer is told.
+    ///
+    /// # Errors
+    /// As [`Cm::disconnect`].
+    pub fn cm_disconnect(&mut self, now: u64, id: Handle) -> Result<()> {
+        self.cm.disconnect(now, id)?;
+        let qp = self.cm.qp(id)?;
+        if qp != 0 {
+            self.cm_fail_qp(now, qp);
+        }
+        Ok(())
+    }
+
+    /// Takes an event, and does to the id's QP what it calls for: an accepted connection brings it to RTS and becomes
+    /// ESTABLISHED (CONNECT_ERROR if that fails), the end of a connection moves it to ERR.
+    pub fn cm_event(&mut self, now: u64) -> Option<CmEvent> {
+        let mut e = self.cm().take_event()?;
+        if e.qp == 0 || e.qp_type == qp_type::UD {
+            return Some(e);
+        }
+        match e.event {
+            cm_event::CONNECT_RESPONSE => {
+                match self.cm_raise_qp(now, e.id, e.qp, qp_state::RTS).and_then(|()| self.cm.establish(e.id)) {
+                    Ok(()) => e.event = cm_event::ESTABLISHED,
+                    Err(why) => {
+                        let _ = self.cm.reject(now, e.id, &[]);
+                        e.event = cm_event::CONNECT_ERROR;
+                        e.status = -why.errno();
+                    }
+                }
+            }
+            cm_event::DISCONNECTED | cm_event::REJECTED | cm_event::UNREACHABLE => {
+                self.cm_fail_qp(now, e.qp);
+            }
+            _ => {}
+        }
+        Some(e)
+    }
+}

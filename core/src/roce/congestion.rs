@@ -1,0 +1,152 @@
+//! Congestion: what the network's marks become.
+//!
+//! Three roles, as in IBTA Annex A17.9 and DCQCN. The *congestion point* is a switch, which marks packets that wait in a long
+//! queue (ECN 3, "congestion experienced"). The *notification point* is whoever receives them: it tells the sender by a
+//! CNP, at most one in [`CNP_INTERVAL_NS`] per queue pair, as NICs do. The *reaction point* is the sender: with
+//! [`config_flags::DCQCN`] each queue pair has a rate ([`Dcqcn`]); without, the window to the peer shrinks as after a loss.
+//!
+//! Nothing of this is on the way of a packet that is not marked and whose queue pair was never told of congestion.
+
+use super::peer::{FlowControl, Path};
+use super::run::Run;
+use super::txbuf::TxBuf;
+use super::{Origin, Transport};
+use crate::config::config_flags;
+use crate::dcqcn::Dcqcn;
+use crate::mem::Access;
+use crate::verbs::objects::Qp;
+use crate::verbs::types::qp_type;
+use crate::wire::{Class, Kind, Psn};
+
+/// Time between two notifications about one queue pair.
+pub const CNP_INTERVAL_NS: u64 = 50_000;
+/// Reserved bytes behind the BTH of a CNP (IBTA A17.9.3).
+const CNP_BYTES: u32 = 16;
+
+impl FlowControl for Dcqcn {
+    fn available(&mut self, now_ns: u64) -> u32 {
+        Dcqcn::available(self, now_ns)
+    }
+    fn on_sent(&mut self, now_ns: u64, bytes: u32) {
+        Dcqcn::on_sent(self, now_ns, bytes);
+    }
+    // A rate counts what leaves, not what arrives; losses are the window's business.
+    fn on_acked(&mut self, _bytes: u32) {}
+    fn on_forgotten(&mut self, _bytes: u32) {}
+    fn on_loss(&mut self, _now_ns: u64) {}
+    fn on_timeout(&mut self, _now_ns: u64) {}
+    fn on_congestion(&mut self, now_ns: u64, line_bps: u64) -> bool {
+        self.on_notification(now_ns, line_bps)
+    }
+}
+
+impl Qp {
+    /// How many packets of the path MTU may leave now under the limits of rate. Err: none; when to look again.
+    #[cold]
+    pub(crate) fn pace(&mut self, now: u64) -> Result<u32, u64> {
+        let (mtu, have) = (self.mtu, self.bucket.available(now));
+        if have == 0 {
+            return Err(self.bucket.ready_at(now, mtu).max(now + 1));
+        }
+        Ok((have / mtu).max(1).min(self.pace_congestion(now)?))
+    }
+
+    /// The same for what the program's own limit does not cover: answers.
+    #[cold]
+    pub(crate) fn pace_congestion(&mut self, now: u64) -> Result<u32, u64> {
+        let have = FlowControl::available(&mut self.congestion, now);
+        // The limit may just have ended.
+        self.paced = self.bucket.rate_bps() != 0 || self.congestion.is_limiting();
+        if have == 0 {
+            return Err(self.congestion.ready_at(now, self.mtu));
+        }
+        Ok((have / self.mtu).max(1))
+    }
+}
+
+impl Transport {
+    /// A packet for a QP arrived with a mark of congestion. Its sender hears of it.
+    #[cold]
+    pub(crate) fn on_mark(&mut self, now: u64, from: &Origin, run: &Run) {
+        self.counters.np_ecn_marked += 1;
+        let Some(qi) = self.qp_of(run.dest_qpn) else { return };
+        // A marked notification is not answered by another. UD has no rate that a notification could be about.
+        if !self.is_from_peer(qi, from) || run.class == Class::Cnp || self.qps[qi].kind == qp_type::UD {
+            return;
+        }
+        let qp = &mut self.qps[qi];
+        qp.counters.np_ecn_marked += 1;
+        if now < qp.cnp_at || !qp.can_receive() {
+            return;
+        }
+        qp.cnp_at = now.saturating_add(CNP_INTERVAL_NS);
+        self.cnp_owed.set(qi);
+        self.ready.set(qi);
+    }
+
+    /// A CNP arrived for a connected QP.
+    #[cold]
+    pub(crate) fn handle_cnp(&mut self, qi: usize, now: u64, from: &Origin) {
+        let line = self.config.line_rate_bps;
+        let ours = self.is_from_peer(qi, from);
+        let qp = &mut self.qps[qi];
+        let handled = ours
+            && if self.config.flags & config_flags::DCQCN != 0 {
+                let handled = FlowControl::on_congestion(&mut qp.congestion, now, line);
+                qp.paced |= handled;
+                handled
+            } else {
+                self.peers.get_mut(qp.peer as usize).is_some_and(|p| p.tx.on_congestion(now, line))
+            };
+        for c in [&mut qp.counters, &mut self.counters] {
+            if handled {
+                c.rp_cnp_handled += 1;
+            } else {
+                c.rp_cnp_ignored += 1;
+            }
+        }
+    }
+
+    /// Whether a QP's peer is who sent something.
+    fn is_from_peer(&self, qi: usize, from: &Origin) -> bool {
+        let peer = self.peers.get(self.qps[qi].peer as usize);
+        peer.is_some_and(|p| p.addr.gid == from.gid && p.path.answers(from.path))
+    }
+
+    /// Puts the notifications that are owed to one peer into an empty burst, ahead of everything else.
+    #[cold]
+    pub(crate) fn transmit_cnps(&mut self, tx: &mut TxBuf<'_>) {
+        let mut from = 0;
+        while let Some(qi) = self.cnp_owed.next_from(from) {
+            if qi < from {
+                break;
+            }
+            from = qi + 1;
+            let qp = &mut self.qps[qi];
+            let peer = self.peers.get(qp.peer as usize).filter(|p| qp.can_receive() && p.path == Path::Port);
+            let Some(p) = peer else {
+                // The QP has ended meanwhile.
+                self.cnp_owed.clear(qi);
+                continue;
+            };
+            if !tx.aim(qp.peer, &p.flow, p.max_seg) {
+                continue;
+            }
+            let mut run = Run::new(Class::Cnp, Kind::Cnp, qp.attr.dest_qp_num, Psn::new(0));
+            run.becn = true;
+            let zeroes = |_, to: &mut [u8]| {
+                to.fill(0);
+                Access::Ready
+            };
+            if tx.emit(&run, qp.mtu, CNP_BYTES, false, zeroes).packets == 0 {
+                return;
+            }
+            self.cnp_owed.clear(qi);
+            for c in [&mut qp.counters, &mut self.counters] {
+                c.np_cnp_sent += 1;
+                c.sent_pkts += 1;
+                c.sent_bytes += 16 + u64::from(CNP_BYTES);
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Links: paths to other processes of a host, which may end at any time.
+
+use gdrcore_core::device::async_event;
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::*;
+
+use crate::util::*;
+
+fn write(a: &End, b: &End) -> Wr {
+    Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 100).remote(b, 0)
+}
+
+fn over_link() -> Opts {
+    Opts { way: Way::Link, ..Opts::default() }
+}
+
+#[test]
+fn a_lost_link_ends_its_requests_with_the_cause_and_nobody_elses() {
+    let (mut net, a, b) = Net::pair(over_link());
+    // A third host, over the wire, from the same engine.
+    net.links = false;
+    let (host, o) = (Host::new(&over_link().config, false, 3), Opts::default());
+    net.add(host);
+    let (c, d) = (net.end(0, &o), net.end(2, &o));
+    net.connect(&c, &d, &o);
+    net.connect(&d, &c, &o);
+    for i in 0..5 {
+        net.post(&a, write(&a, &b).id(i).flags(0));
+    }
+    net.recv(&a, 100, &[(0, 10)]);
+    let now = net.now;
+    net.lock(&a).link_lost(now, 1);
+    net.settle();
+    let wc = net.poll(a.host, a.scq);
+    assert_eq!(wc.iter().map(|w| w.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    assert_eq!(wc[0].status, wc_status::RETRY_EXC_ERR);
+    assert!(wc[1..].iter().all(|w| w.status == wc_status::WR_FLUSH_ERR));
+    assert_eq!(net.poll(a.host, a.rcq)[0].status, wc_status::WR_FLUSH_ERR);
+    assert_eq!(net.lock(&a).qp_cause(a.qp).unwrap().code, CauseCode::PathLost as u32);
+    assert_eq!(net.state(&a), qp_state::ERR);
+    net.ok(&c, write(&c, &d));
+    // Nobody spins for it.
+    assert!(!net.lock(&a).has_work());
+}
+
+#[test]
+fn an_idle_queue_pair_hears_that_its_link_is_gone() {
+    let (net, a, _b) = Net::pair(over_link());
+    net.recv(&a, 7, &[(0, 10)]);
+    let now = net.now;
+    net.lock(&a).link_lost(now, 1);
+    assert_eq!(net.poll(a.host, a.rcq)[0].status, wc_status::WR_FLUSH_ERR);
+    let event = net.lock(&a).take_async_event().unwrap();
+    assert_eq!((event.event, event.handle), (async_event::QP_FATAL, a.qp));
+}
+
+#[test]
+fn a_link_of_the_same_number_is_another_link() {
+    let (mut net, a, b) = Net::pair(over_link());
+    let now = net.now;
+    net.lock(&a).link_lost(now, 1);
+    net.lock(&b).link_lost(now, 0);
+    let o = over_link();
+    let (c, d) = (net.end(0, &o), net.end(1, &o));
+    net.connect(&c, &d, &o);
+    net.connect(&d, &c, &o);
+    net.ok(&c, write(&c, &d));
+    net.ok(&d, write(&d, &c));
+    assert_eq!(net.state(&a), qp_state::ERR);
+}
+
+#[test]
+fn datagrams_to_a_lost_link_are_lost_and_the_queue_pair_lives() {
+    let o = Opts { kind: qp_type::UD, ..over_link() };
+    let (mut net, a, b) = Net::pair(o);
+    let ah = net.ah(&a, &b);
+    let datagram = |id| Wr::new(wr_opcode::SEND).local(&a, 0, 8).id(id).ud(ah, b.qpn, 0x1111);
+    net.recv(&b, 1, &[(0, 100)]);
+    net.ok(&a, datagram(1));
+    assert_eq!(net.wait(b.host, b.rcq, 1)[0].byte_len, 48);
+    let now = net.now;
+    net.lock(&a).link_lost(now, 1);
+    net.ok(&a, datagram(2));
+    assert_eq!(net.state(&a), qp_state::RTS);
+    assert!(!net.lock(&a).has_work());
+}
+
+#[test]
+fn what_comes_over_a_link_counts_only_for_queue_pairs_of_that_path() {
+    // Connected over the wire; the same packets, brought by a link, are refused.
+    let (mut net, a, b) = Net::pair(Opts::default());
+    net.links = true;
+    let o = over_link();
+    let (c, d) = (net.end(0, &o), net.end(1, &o));
+    // c thinks that it talks to b's QP, over the link.
+    let impostor = End { qpn: b.qpn, ..d };
+    net.connect(&c, &impostor, &o);
+    net.post(&c, write(&c, &b));
+    net.settle();
+    assert_eq!(net.poll(b.host, b.rcq).len(), 0);
+    let refused = net.hosts[1].lock().qp_counters(b.qp).unwrap().rcvd_pkts;
+    assert_eq!(refused, 0);
+    net.ok(&a, write(&a, &b));
+}
+
+#[test]
+fn records_of_any_bytes_do_no_harm() {
+    let (mut net, a, b) = Net::pair(over_link());
+    let src = net.hosts[a.host].addr;
+    let mut seed = 0x1234_5678_9abc_def1u64;
+    let mut bytes = vec![0u8; 400];
+    for i in 0..20_000 {
+        for c in bytes.iter_mut() {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            *c = seed as u8;
+        }
+        if i % 2 == 0 {
+            // Close to what is right: a known opcode, the QPN, little payload.
+            bytes[..4].copy_from_slice(&(seed as u32 % 300).to_le_bytes());
+            bytes[4] = (seed >> 32) as u8 % 24;
+            bytes[12..16].copy_from_slice(&b.qpn.to_le_bytes());
+            bytes[16..20].copy_from_slice(&PSN.to_le_bytes());
+            bytes[20..24].copy_from_slice(&(seed as u32 % 5).to_le_bytes());
+        }
+        let len = seed as usize % bytes.len();
+        let now = net.now;
+        net.lock(&b).handle_records(now, &src, &bytes[..len]);
+        if net.state(&b) == qp_state::ERR {
+            net.to_state(&b, qp_state::RESET).unwrap();
+            net.to_state(&a, qp_state::RESET).unwrap();
+            net.connect(&a, &b, &over_link());
+            net.connect(&b, &a, &over_link());
+        }
+    }
+}

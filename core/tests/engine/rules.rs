@@ -1,0 +1,381 @@
+//! Rules of the standard whose breach no data would show: what a peer counts, hears and must not be answered.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use gdrcore_core::device::async_event;
+use gdrcore_core::verbs::types::*;
+use gdrcore_core::wire::Opcode;
+
+use crate::util::*;
+
+/// Everything that a tap has seen: who sent it, and its bytes.
+type Log = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
+
+/// Writes down all that passes.
+fn log(net: &mut Net) -> Log {
+    let log = Log::default();
+    let tee = log.clone();
+    net.tap = Some(Box::new(move |from, p| {
+        tee.borrow_mut().push((from, p.clone()));
+        Fate::Deliver
+    }));
+    log
+}
+
+/// The MSN of a packet that carries an AETH.
+fn msn(packet: &[u8]) -> Option<u32> {
+    let brings = [
+        Opcode::RC_ACK,
+        Opcode::RC_ATOMIC_ACK,
+        Opcode::RC_READ_RESPONSE_FIRST,
+        Opcode::RC_READ_RESPONSE_LAST,
+        Opcode::RC_READ_RESPONSE_ONLY,
+    ];
+    let has = brings.contains(&Opcode(packet[0]));
+    has.then(|| u32::from_be_bytes([0, packet[13], packet[14], packet[15]]))
+}
+
+#[test]
+fn every_answer_says_how_many_messages_were_done() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let log = log(&mut net);
+    for round in 0..3u32 {
+        let requests = [
+            Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0),
+            Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 3000).remote(&b, 0),
+            Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 0, 1, 0),
+            Wr::new(wr_opcode::SEND).local(&a, 0, 2000),
+            Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).remote(&b, 0),
+        ];
+        let each = requests.len() as u32;
+        for (k, w) in requests.into_iter().enumerate() {
+            net.recv(&b, 1, &[(10_000, 2000)]);
+            log.borrow_mut().clear();
+            net.ok(&a, w);
+            net.settle();
+            let said: Vec<u32> =
+                log.borrow().iter().filter(|(from, _)| *from == 1).filter_map(|(_, p)| msn(p)).collect();
+            let done = round * each + k as u32 + 1;
+            assert!(!said.is_empty() && said.iter().all(|&m| m == done), "{said:?} after {done} messages");
+        }
+    }
+}
+
+#[test]
+fn what_is_lost_again_is_asked_for_again_at_once() {
+    for times in [1, 2, 5] {
+        let (mut net, a, b) = Net::pair(Opts::default());
+        let mut left = times;
+        net.tap = Some(Box::new(move |from, p| {
+            let psn = u32::from_be_bytes([0, p[9], p[10], p[11]]);
+            if from == 0 && psn == PSN + 1 && left > 0 {
+                left -= 1;
+                return Fate::Drop;
+            }
+            Fate::Deliver
+        }));
+        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
+        let before = net.now;
+        net.settle();
+        assert_eq!(net.now, before, "no timer has run");
+        assert_eq!(net.poll(a.host, a.scq).len(), 1, "lost {times} times");
+        assert_eq!(net.lock(&b).counters().send_nak_err, times, "one NAK for each loss");
+    }
+}
+
+#[test]
+fn a_lost_end_costs_a_probe_and_not_the_timeout() {
+    let write = |a: &End, b: &End| Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 3000).remote(b, 0);
+    let read = |a: &End, b: &End| Wr::new(wr_opcode::RDMA_READ).local(a, 0, 3000).remote(b, 0);
+    let add = |a: &End, b: &End| Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8).atomic(b, 0, 1, 0);
+    let lost = [
+        Opcode::RC_WRITE_LAST,
+        Opcode::RC_ACK,
+        Opcode::RC_READ_REQUEST,
+        Opcode::RC_READ_RESPONSE_LAST,
+        Opcode::RC_FETCH_ADD,
+        Opcode::RC_ATOMIC_ACK,
+    ];
+    // A probe after 1 ms, and the next after 2 ms more.
+    for (lost, times) in lost.into_iter().flat_map(|op| [(op, 1), (op, 2)]) {
+        // Code 18 is a second.
+        let (mut net, a, b) = Net::pair(Opts { timeout: 18, retry: 1, ..Opts::default() });
+        let mut left = times;
+        net.tap = Some(Box::new(move |_, p| {
+            // What is missing of a READ's answer comes as an answer of its own.
+            let rest = lost == Opcode::RC_READ_RESPONSE_LAST && Opcode(p[0]) == Opcode::RC_READ_RESPONSE_ONLY;
+            if (Opcode(p[0]) == lost || rest) && left > 0 {
+                left -= 1;
+                return Fate::Drop;
+            }
+            Fate::Deliver
+        }));
+        let before = net.now;
+        let request = match lost {
+            Opcode::RC_WRITE_LAST | Opcode::RC_ACK => write(&a, &b),
+            Opcode::RC_READ_REQUEST | Opcode::RC_READ_RESPONSE_LAST => read(&a, &b),
+            _ => add(&a, &b),
+        };
+        let is_atomic = request.raw.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD;
+        net.ok(&a, request);
+        let took = net.now - before;
+        let probes = if times == 1 { 1_000_000..2_000_000 } else { 3_000_000..4_000_000 };
+        assert!(probes.contains(&took), "{lost:?} lost {times} times: {took} ns");
+        assert_eq!(net.lock(&a).counters().retry_timeouts, 0, "{lost:?}: a probe is no retry");
+        assert_eq!(b.buf.get_u64(0), u64::from(is_atomic), "executed once");
+    }
+}
+
+#[test]
+fn a_write_that_is_not_as_long_as_it_said_is_refused() {
+    // Bytes that are sent, and the length in the RETH.
+    for (len, said) in
+        [(2000, 1500), (2000, 2001), (2000, 2500), (2000, 900), (100, 99), (100, 200), (100, 5000), (0, 1)]
+    {
+        let (mut net, a, b) = Net::pair(Opts::default());
+        let (src, dst) = (net.hosts[0].addr, net.hosts[1].addr);
+        let flow = gdrcore_core::wire::Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
+        net.tap = Some(Box::new(move |from, p| {
+            if from == 0 && [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_ONLY].contains(&Opcode(p[0])) {
+                p[24..28].copy_from_slice(&u32::to_be_bytes(said));
+                flow.append_icrc(0, p);
+            }
+            Fate::Deliver
+        }));
+        let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, len).remote(&b, 0));
+        assert_eq!(wc.status, wc_status::REM_INV_REQ_ERR, "{len} bytes that said {said}");
+        assert_eq!(net.state(&b), qp_state::ERR);
+    }
+}
+
+#[test]
+fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
+    for opcode in [wr_opcode::ATOMIC_FETCH_AND_ADD, wr_opcode::RDMA_READ] {
+        let (mut net, a, b) = Net::pair(Opts::default());
+        let log = log(&mut net);
+        let w = match opcode {
+            wr_opcode::RDMA_READ => Wr::new(opcode).local(&a, 0, 8).remote(&b, 0),
+            _ => Wr::new(opcode).local(&a, 0, 8).atomic(&b, 0, 1, 0),
+        };
+        net.ok(&a, w);
+        let request = log.borrow().iter().find(|(from, _)| *from == 0).expect("a request").1.clone();
+        net.tap = None;
+        let (_, other) = net.reg(&b, &b.buf, ALL);
+        // Answers that the peer sends to a copy of the request with one field changed.
+        let answers = |net: &mut Net, change: &dyn Fn(&mut [u8])| {
+            let mut copy = request.clone();
+            change(&mut copy);
+            sign(net, 0, 1, &mut copy);
+            let before = net.lock(&b).counters().sent_pkts;
+            net.inject(0, 1, &copy);
+            net.settle();
+            net.lock(&b).counters().sent_pkts - before
+        };
+        assert_eq!(answers(&mut net, &|_| {}), 1, "the request itself");
+        assert_eq!(answers(&mut net, &|p| p[20..24].copy_from_slice(&other.rkey.to_be_bytes())), 0, "another key");
+        assert_eq!(answers(&mut net, &|p| p[19] ^= 8), 0, "another address");
+        if opcode == wr_opcode::ATOMIC_FETCH_AND_ADD {
+            assert_eq!(b.buf.get_u64(0), 1, "executed once");
+        }
+        net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).remote(&b, 0));
+    }
+}
+
+#[test]
+fn an_old_duplicate_of_a_read_through_a_closed_window_harms_nobody() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
+    let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
+    let bind_info = MwBindInfo { mr: b.mr_handle, addr: b.mr.iova, length: 4096, mw_access_flags: access::REMOTE_READ };
+    net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
+    let log = log(&mut net);
+    net.ok(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 100).key(b.mr.iova, key));
+    let ask = log.borrow().iter().find(|(_, p)| Opcode(p[0]) == Opcode::RC_READ_REQUEST).cloned().unwrap().1;
+    net.ok(&b, Wr::new(wr_opcode::LOCAL_INV).imm(key));
+    net.inject(a.host, b.host, &ask);
+    net.settle();
+    assert_eq!(net.lock(&b).counters().duplicate_request, 1, "it came");
+    assert_eq!(net.state(&b), qp_state::RTS);
+    net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
+    // A new request through it is refused as ever.
+    let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 100).key(b.mr.iova, key));
+    assert_eq!(wc.status, wc_status::REM_ACCESS_ERR);
+}
+
+#[test]
+fn a_window_closes_with_the_send_that_invalidates_it() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
+    let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
+    let bind_info =
+        MwBindInfo { mr: b.mr_handle, addr: b.mr.iova, length: 4096, mw_access_flags: access::REMOTE_WRITE };
+    net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
+    net.recv(&b, 1, &[(8192, 100)]);
+    net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova, key));
+    b.buf.put(0, &[0xaa; 100]);
+    net.ok(&a, Wr::new(wr_opcode::SEND_WITH_INV).imm(key).local(&a, 0, 10));
+    let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova, key));
+    assert_eq!(wc.status, wc_status::REM_ACCESS_ERR);
+    assert!(b.buf.get(0, 100) == [0xaa; 100]);
+}
+
+#[test]
+fn windows_of_a_qp_close_when_it_is_reset() {
+    let o = Opts::default();
+    let (mut net, a, b) = Net::pair(o);
+    let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
+    let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
+    let bind_info =
+        MwBindInfo { mr: b.mr_handle, addr: b.mr.iova, length: 4096, mw_access_flags: access::REMOTE_WRITE };
+    net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
+    for e in [&a, &b] {
+        net.to_state(e, qp_state::RESET).unwrap();
+    }
+    net.connect(&a, &b, &o);
+    net.connect(&b, &a, &o);
+    let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova, key));
+    assert_eq!(wc.status, wc_status::REM_ACCESS_ERR);
+}
+
+#[test]
+fn an_srq_limit_is_told_at_its_value_and_once() {
+    let (mut net, a, b) = Net::pair(Opts { srq: true, ..Opts::default() });
+    for i in 0..6 {
+        net.recv(&b, i, &[(0, 100)]);
+    }
+    net.lock(&b).srq_modify(b.srq, 3).unwrap();
+    for left in (0..6).rev() {
+        net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 10));
+        let event = net.lock(&b).take_async_event();
+        let told = event.is_some_and(|e| e.event == async_event::SRQ_LIMIT_REACHED);
+        assert_eq!(told, left == 2, "{left} left");
+    }
+    assert_eq!(net.lock(&b).srq_query(b.srq).unwrap().srq_limit, 0, "it is off after it was told");
+}
+
+#[test]
+fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
+    for lost in [0, 1, 3] {
+        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, ..Opts::default() });
+        a.buf.put(0, &[0x11; 5000]);
+        b.buf.put(0, &[0xaa; 5000]);
+        let mut n = 0;
+        net.tap = Some(Box::new(move |_, _| {
+            n += 1;
+            if n == lost + 1 {
+                Fate::Drop
+            } else {
+                Fate::Deliver
+            }
+        }));
+        net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
+        let placed = b.buf.get(0, 5000);
+        let before = lost as usize * 1024;
+        assert!(placed[..before].iter().all(|&x| x == 0x11) && placed[before..].iter().all(|&x| x == 0xaa), "{lost}");
+        // The next message is whole again.
+        net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
+        assert!(b.buf.get(0, 5000) == [0x11; 5000]);
+    }
+}
+
+#[test]
+fn reads_and_atomics_under_way_stay_below_their_bound() {
+    let (mut net, a, b) = Net::pair(Opts { rd_atomic: 2, ..Opts::default() });
+    let open = Rc::new(RefCell::new((0i32, 0i32)));
+    let count = open.clone();
+    net.tap = Some(Box::new(move |from, p| {
+        let (now, most) = &mut *count.borrow_mut();
+        let op = Opcode(p[0]);
+        if from == 0 && [Opcode::RC_READ_REQUEST, Opcode::RC_FETCH_ADD].contains(&op) {
+            *now += 1;
+            *most = (*most).max(*now);
+        }
+        let last = [Opcode::RC_READ_RESPONSE_LAST, Opcode::RC_READ_RESPONSE_ONLY, Opcode::RC_ATOMIC_ACK];
+        if from == 1 && last.contains(&op) {
+            *now -= 1;
+        }
+        Fate::Deliver
+    }));
+    for i in 0..12u64 {
+        let w = match i % 3 {
+            0 => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 0, 1, 0),
+            _ => Wr::new(wr_opcode::RDMA_READ).local(&a, 4096, 3000).remote(&b, 4096),
+        };
+        net.post(&a, w.id(i));
+    }
+    let wc = net.wait(a.host, a.scq, 12);
+    assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS));
+    assert_eq!(*open.borrow(), (0, 2), "under way at the end, and at most");
+}
+
+#[test]
+fn an_ack_travels_with_the_reply_and_alone_after_20_us() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let mut buf = vec![0; 65_000];
+    for hop in 0..20 {
+        let (x, y) = if hop % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        net.recv(y, hop, &[(0, 64)]);
+        net.post(x, Wr::new(wr_opcode::SEND).local(x, 0, 64).id(hop));
+        let burst = net.lock(x).poll_transmit(net.now, &mut buf).expect("a SEND");
+        let opcodes: Vec<Opcode> = buf[..burst.len].chunks(burst.seg).map(|p| Opcode(p[0])).collect();
+        // What is owed follows the request, as the shorter last segment of the same burst.
+        let expected: &[Opcode] =
+            if hop == 0 { &[Opcode::RC_SEND_ONLY] } else { &[Opcode::RC_SEND_ONLY, Opcode::RC_ACK] };
+        assert_eq!(opcodes, expected, "hop {hop}");
+        assert_eq!(net.lock(x).poll_transmit(net.now, &mut buf), None, "hop {hop}: one burst");
+        // Longer than the deadline in all: the timer of an ACK that has left is not that of the next one.
+        net.now += 4_000;
+        let src = net.hosts[x.host].addr;
+        net.lock(y).handle_packets(net.now, &src, burst.seg, &buf[..burst.len], false);
+        assert_eq!(net.lock(y).poll_transmit(net.now, &mut buf), None, "hop {hop}: the ACK waits for the reply");
+    }
+    net.now += 20_000;
+    let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("nobody replied");
+    assert_eq!((Opcode(buf[0]), burst.len), (Opcode::RC_ACK, 20));
+}
+
+/// Posts and rings the doorbell as a device does: true, it is to be heard at once.
+fn rings(net: &Net, e: &End) -> bool {
+    let mut w = Wr::new(wr_opcode::SEND).local(e, 0, 64);
+    w.raw.sg_list = w.sges.as_ptr();
+    w.raw.num_sge = w.sges.len() as i32;
+    let mut bad = std::ptr::null();
+    // SAFETY: the request and its list live through the call.
+    let (qi, posted, outcome) = unsafe { net.hosts[e.host].engine.post_send_quietly(e.qp, &w.raw, &mut bad).unwrap() };
+    assert!(outcome.is_ok() && posted.count == 1);
+    net.lock(e).wake(qi)
+}
+
+#[test]
+fn requests_wait_for_company_only_while_many_are_under_way() {
+    for kind in [qp_type::RC, qp_type::UC] {
+        let (mut net, a, b) = Net::pair(Opts { kind, sq: 64, rq: 64, cqe: 256, ..Opts::default() });
+        let mut buf = vec![0; 65_000];
+        for round in 0..3 {
+            for i in 0..40 {
+                net.recv(&b, i, &[(0, 64)]);
+            }
+            // What the doorbell does not send at once leaves with what follows.
+            let (mut bursts, mut packets) = (Vec::new(), 0);
+            for _ in 0..40 {
+                if rings(&net, &a) {
+                    let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("what was posted");
+                    bursts.push(burst.len.div_ceil(burst.seg));
+                    packets += bursts[bursts.len() - 1];
+                    let src = net.hosts[0].addr;
+                    net.lock(&b).handle_packets(net.now, &src, burst.seg, &buf[..burst.len], false);
+                }
+            }
+            if kind == qp_type::RC {
+                // Eight by eight alone, then sixteens; the rest waits for a poll.
+                assert_eq!(bursts, [1, 1, 1, 1, 1, 1, 1, 1, 16, 16], "round {round}");
+            } else {
+                assert_eq!(packets, 40, "nothing is ever under way: {bursts:?}");
+            }
+            net.settle();
+            assert_eq!(net.poll(b.host, b.rcq).len(), 40, "round {round}");
+            assert_eq!(net.poll(a.host, a.scq).len(), 40, "round {round}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The verbs device as a context owns it.
+
+use crate::context::Owned;
+use crate::open_error::{self, Stage};
+use gdrcore_core::device::Leaks;
+use gdrcore_core::{Config, Error, Result};
+
+pub(crate) use gdrcore_verbs::{Polled, VerbsDevice};
+
+impl Owned for VerbsDevice {
+    unsafe fn close(&self) -> Leaks {
+        // SAFETY: the trait's contract is that of VerbsDevice's own close.
+        unsafe { VerbsDevice::close(self) }
+    }
+}
+
+/// Whether a device's name is one of this kind.
+pub(crate) fn is_named(name: &str) -> bool {
+    name.starts_with(gdrcore_verbs::name::PREFIX)
+}
+
+/// Opens a NIC and explains why not.
+///
+/// # Safety
+/// That of [`VerbsDevice::init`].
+pub(crate) unsafe fn open(memory: *mut u8, bytes: usize, name: &str, config: &Config) -> Result<&'static VerbsDevice> {
+    let mut why = gdrcore_verbs::Text::new();
+    // SAFETY: our contract.
+    unsafe { VerbsDevice::init(memory, bytes, name, config, &mut why) }.inspect_err(|&e| match (why.as_str(), e) {
+        ("", e) => open_error::explain(name, Stage::Device, e),
+        (words, _) => open_error::set(format_args!("'{name}': {words}")),
+    })
+}
+
+/// A NIC's packets do not pass here: there is nothing to write into a capture.
+pub(crate) fn check(name: &str, has_pcap: bool) -> Result<()> {
+    if has_pcap {
+        open_error::set(format_args!(
+            "'{name}': pcap_path is for the soft device; capture a NIC's packets with tcpdump"
+        ));
+        return Err(Error::Unsupported);
+    }
+    Ok(())
+}

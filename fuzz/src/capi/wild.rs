@@ -1,0 +1,221 @@
+//! Structs, names and texts of any bytes.
+
+use core::ffi::CStr;
+
+use gdrcore::connect::gdrc_qp_connect;
+use gdrcore::context::{gdrc_config_default, gdrc_context_size, gdrc_query_device};
+use gdrcore::endpoint::{gdrc_endpoint_local, gdrc_endpoint_pack, gdrc_endpoint_unpack};
+use gdrcore::objects::*;
+use gdrcore::open_error::gdrc_open_error;
+use gdrcore::qp::*;
+use gdrcore::stats::*;
+use gdrcore::strings::*;
+
+use super::*;
+
+/// The library reads and writes as many bytes as `struct_size` says; from 4097 on it refuses without a look.
+const STRUCT_MAX: usize = 4096;
+
+/// A struct of any bytes in a place as large as any `struct_size` that is taken, with a fence behind it.
+struct Wild(Box<[u64; STRUCT_MAX / 8 + 1]>);
+
+const FENCE: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+
+impl Wild {
+    /// The first bytes are the string's, the rest zero; mostly the size is that of a `T`.
+    fn of<T>(input: &mut Bytes) -> Wild {
+        let mut place = Wild(Box::new([0; STRUCT_MAX / 8 + 1]));
+        place.0[STRUCT_MAX / 8] = FENCE;
+        let n = input.below(size_of::<T>() / 8 + 2);
+        for word in place.0.iter_mut().take(n) {
+            *word = if input.one_in(4) { input.u64() } else { u64::from(input.word()) << 32 | u64::from(input.word()) };
+        }
+        let size = match input.u8() {
+            0..=199 => size_of::<T>() as u32,
+            200..=229 => input.u16().into(),
+            _ => input.word(),
+        };
+        place.0[0] = place.0[0] >> 32 << 32 | u64::from(size);
+        place
+    }
+
+    /// The struct as the call takes it; rarely null or misaligned.
+    fn ptr<T>(&mut self, input: &mut Bytes) -> *mut T {
+        match input.u8() {
+            254 => null_mut(),
+            255 => self.0.as_mut_ptr().wrapping_byte_add(1).cast(),
+            _ => self.0.as_mut_ptr().cast(),
+        }
+    }
+}
+
+impl Drop for Wild {
+    fn drop(&mut self) {
+        // A copy that was made before the fence fell would end the walk as well.
+        if !std::thread::panicking() {
+            assert_eq!(self.0[STRUCT_MAX / 8], FENCE, "a call wrote behind its struct");
+        }
+    }
+}
+
+impl Walk<'_> {
+    pub(super) fn wild(&mut self) {
+        let x = self.ctx();
+        match self.input.below(12) {
+            0 => {
+                let mut a = Wild::of::<gdrc_qp_attr>(&mut self.input);
+                let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };
+                let mask = self.input.u32();
+                call!(self, gdrc_qp_modify(x, qp, a.ptr(&mut self.input), mask));
+            }
+            1 => {
+                let mut init = Wild::of::<gdrc_qp_init>(&mut self.input);
+                let mut o = gdrc_qp::default();
+                call!(self, gdrc_qp_create(x, init.ptr(&mut self.input), &mut o, null_mut()));
+            }
+            2 => {
+                let mut a = Wild::of::<gdrc_srq_attr>(&mut self.input);
+                let mut o = gdrc_srq::default();
+                let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
+                call!(self, gdrc_srq_create(x, pd, a.ptr(&mut self.input), &mut o));
+            }
+            3 => {
+                let (mut l, mut r) =
+                    (Wild::of::<gdrc_endpoint>(&mut self.input), Wild::of::<gdrc_endpoint>(&mut self.input));
+                let mut o = Wild::of::<gdrc_connect_opts>(&mut self.input);
+                let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };
+                let input = &mut self.input;
+                let (l, r, o) = (l.ptr(input), r.ptr(input), o.ptr(input));
+                call!(self, gdrc_qp_connect(x, qp, l, r, o));
+            }
+            4 => self.endpoint_of_a_stranger(),
+            5 => {
+                let mut cfg = Wild::of::<gdrc_config>(&mut self.input);
+                // The one pointer in a struct: the path is a C string or null.
+                cfg.0[core::mem::offset_of!(gdrc_config, pcap_path) / 8] = 0;
+                let mut bytes = 0;
+                let name = self.name();
+                call!(self, gdrc_context_size(name.as_ptr().cast(), cfg.ptr(&mut self.input), &mut bytes));
+            }
+            6 => self.places(x),
+            7 => {
+                let mut wc: gdrc_wc = zeroed();
+                (wc.wc_flags, wc.src_qp, wc.byte_len) = (self.input.word(), self.input.word(), self.input.word());
+                wc.status = u32::from(self.input.u8() & 1);
+                let mut grh = [0u8; 40];
+                let head = self.input.take(40);
+                grh[..head.len()].copy_from_slice(head);
+                if self.input.one_in(2) {
+                    // What a datagram from this host brings.
+                    wc.wc_flags |= GDRC_WC_FLAG_GRH;
+                    let ip = [0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xaf, 127, 0, 0, 1, 127, 0, 0, 1];
+                    grh[20..].copy_from_slice(&ip);
+                }
+                let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
+                let mut o = gdrc_ah::default();
+                call!(self, gdrc_ah_from_wc(x, pd, &wc, grh.as_ptr().cast(), &mut o));
+                self.made.ah.push(o.handle);
+            }
+            8 => {
+                let mut cause: gdrc_cause = zeroed();
+                (cause.code, cause.wc_status) = (self.input.word(), self.input.word());
+                (cause.counter, cause.psn) = (self.input.word(), self.input.word());
+                (cause.arg0, cause.arg1) = (self.input.u64(), self.input.u64());
+                self.text(|buf, len| ("gdrc_cause_str", cause_str(&cause, buf, len)));
+            }
+            9 => self.text(|buf, len| ("gdrc_open_error", open_error(buf, len))),
+            10 => {
+                let mut out = Wild::of::<gdrc_mr_attr>(&mut self.input);
+                let mr = gdrc_mr { handle: self.input.pick(&self.made.mr) };
+                call!(self, gdrc_mr_query(x, mr, out.ptr(&mut self.input)));
+            }
+            _ => {
+                let n = self.input.word();
+                for s in [
+                    gdrc_strerror(n.cast_signed()),
+                    gdrc_wc_status_str(n),
+                    gdrc_wc_opcode_str(n),
+                    gdrc_qp_state_str(n),
+                    gdrc_event_str(n),
+                ] {
+                    // SAFETY: the header's contract: a static C string, never null.
+                    assert!(!unsafe { CStr::from_ptr(s) }.is_empty());
+                }
+                assert_eq!(gdrc_counter_name(n).is_null(), n >= gdrc_counter_count());
+            }
+        }
+    }
+
+    /// A device's name: a known one, its begin, or any bytes. Ends with a NUL.
+    fn name(&mut self) -> Vec<u8> {
+        const KNOWN: [&[u8]; 4] = [b"loopback", b"soft:127.0.0.1", b"soft:[fe80::1%lo]:4791", b"verbs:mlx5_0"];
+        let mut name = KNOWN[self.input.below(4)].to_vec();
+        if self.input.one_in(2) {
+            let n = self.input.below(300);
+            name.truncate(n);
+            name.extend(self.input.take(n.saturating_sub(name.len())));
+        }
+        name.push(0);
+        name
+    }
+
+    /// An endpoint as it comes from a peer: 128 bytes, of which some are wrong.
+    fn endpoint_of_a_stranger(&mut self) {
+        let mut wire = [0u8; GDRC_ENDPOINT_WIRE_BYTES as usize];
+        let Some(own) = self.made.ends.last().copied() else { return };
+        assert_eq!(call!(self, gdrc_endpoint_pack(&own, wire.as_mut_ptr())), 0);
+        for _ in 0..self.input.below(4) {
+            wire[self.input.below(wire.len())] = self.input.u8();
+        }
+        let mut peer: gdrc_endpoint = sized();
+        if call!(self, gdrc_endpoint_unpack(wire.as_ptr(), &mut peer)) == 0 {
+            let qp = gdrc_qp { handle: self.made.qp.last().copied().unwrap_or(0) };
+            call!(self, gdrc_qp_connect(self.ctx, qp, &own, &peer, null()));
+        }
+        let mut wild = Wild::of::<gdrc_endpoint>(&mut self.input);
+        call!(self, gdrc_endpoint_pack(wild.ptr(&mut self.input), wire.as_mut_ptr()));
+    }
+
+    /// Results in places of every kind.
+    fn places(&mut self, x: *mut gdrc_context) {
+        let mut out = Wild::of::<gdrc_device_attr>(&mut self.input);
+        match self.input.below(5) {
+            0 => _ = call!(self, gdrc_query_device(x, out.ptr(&mut self.input))),
+            1 => _ = call!(self, gdrc_config_default(out.ptr(&mut self.input))),
+            2 => {
+                let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };
+                let mut init = Wild::of::<gdrc_qp_init>(&mut self.input);
+                let (attr, init) = (out.ptr(&mut self.input), init.ptr(&mut self.input));
+                call!(self, gdrc_qp_query(x, qp, attr, init));
+            }
+            3 => {
+                let srq = gdrc_srq { handle: self.input.pick(&self.made.srq) };
+                call!(self, gdrc_srq_query(x, srq, out.ptr(&mut self.input)));
+            }
+            _ => {
+                let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };
+                call!(self, gdrc_endpoint_local(x, qp, null(), out.ptr(&mut self.input)));
+            }
+        }
+    }
+
+    /// A text into a buffer that may be too small: never a byte beyond it.
+    fn text(&mut self, write: impl Fn(*mut core::ffi::c_char, usize) -> (&'static str, i32)) {
+        let mut buf = [0x5au8; 300];
+        let len = self.input.below(buf.len());
+        let (name, rc) =
+            if self.input.one_in(8) { write(null_mut(), len) } else { write(buf.as_mut_ptr().cast(), len) };
+        self.reached.note(name, rc);
+        assert!(buf[len..].iter().all(|&b| b == 0x5a), "{name} wrote behind {len} bytes");
+    }
+}
+
+fn cause_str(cause: &gdrc_cause, buf: *mut core::ffi::c_char, len: usize) -> i32 {
+    // SAFETY: a live struct; the buffer is null or has `len` bytes.
+    unsafe { gdrc_cause_str(cause, buf, len) }
+}
+
+fn open_error(buf: *mut core::ffi::c_char, len: usize) -> i32 {
+    // SAFETY: the buffer is null or has `len` bytes.
+    unsafe { gdrc_open_error(buf, len) }
+}

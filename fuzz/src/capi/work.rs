@@ -1,0 +1,133 @@
+//! Requests and completions.
+
+use gdrcore::data::*;
+
+use super::*;
+
+/// Pieces of a request that really lie there.
+const PIECES: usize = 6;
+
+impl Walk<'_> {
+    /// An address for a request; mostly one that is registered.
+    fn address(&mut self) -> u64 {
+        if self.input.one_in(25) {
+            self.input.u64()
+        } else {
+            self.memory.at(self.input.below(MEM - 4096)) as u64
+        }
+    }
+
+    fn sges(&mut self) -> [gdrc_sge; PIECES] {
+        core::array::from_fn(|_| {
+            let length = if self.input.one_in(25) { self.input.word() } else { self.input.below(5000) as u32 };
+            gdrc_sge { addr: self.address(), length, lkey: self.input.pick(&self.made.keys) as u32 }
+        })
+    }
+
+    /// How many pieces a request says that it has: as many as lie there, or more than any queue takes.
+    fn pieces(&mut self) -> i32 {
+        if self.input.one_in(30) {
+            // No queue of this walk takes more than five, so the pieces beyond are never read.
+            self.input.word() as i32 | 8
+        } else {
+            self.input.below(4) as i32
+        }
+    }
+
+    pub(super) fn receive(&mut self) {
+        let mut sges = self.sges();
+        let mut wr: gdrc_recv_wr = zeroed();
+        (wr.wr_id, wr.sg_list, wr.num_sge) = (self.input.u8().into(), sges.as_mut_ptr(), self.pieces());
+        if self.input.one_in(40) {
+            // A list that never ends.
+            wr.next = &raw mut wr;
+        }
+        let mut bad = null();
+        if self.input.one_in(4) {
+            let srq = gdrc_srq { handle: self.input.pick(&self.made.srq) };
+            call!(self, gdrc_post_srq_recv(self.ctx(), srq, &wr, &mut bad));
+            return;
+        }
+        let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };
+        for _ in 0..=self.input.below(4) {
+            call!(self, gdrc_post_recv(self.ctx(), qp, &wr, &mut bad));
+        }
+    }
+
+    pub(super) fn send(&mut self) {
+        let mut sges = self.sges();
+        let mut inline = [0u8; 16];
+        let mut wr: gdrc_send_wr = zeroed();
+        (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), self.pieces());
+        wr.opcode = if self.input.one_in(20) { self.input.word() } else { self.input.below(10) as u32 };
+        wr.send_flags = if self.input.one_in(8) { self.input.u32() } else { u32::from(self.input.u8()) & 0x1f };
+        if wr.send_flags & GDRC_SEND_INLINE != 0 && !self.input.one_in(8) {
+            // Read at the post. Pieces that are left as they are may be nowhere, which is an error and no fault.
+            for s in &mut sges {
+                (s.addr, s.length) = (inline.as_mut_ptr() as u64, self.input.below(17) as u32);
+            }
+        }
+        wr.imm_data = self.input.pick(&self.made.keys) as u32;
+        let (remote_addr, rkey) = (self.address(), self.input.pick(&self.made.keys) as u32);
+        let input = &mut self.input;
+        match wr.opcode {
+            GDRC_WR_ATOMIC_CMP_AND_SWP | GDRC_WR_ATOMIC_FETCH_AND_ADD => {
+                let remote_addr = if input.one_in(8) { remote_addr } else { remote_addr & !7 };
+                let (compare_add, swap) = (input.u8().into(), input.u8().into());
+                wr.wr.atomic = gdrc_atomic_wr { remote_addr, compare_add, swap, rkey };
+            }
+            GDRC_WR_SEND | GDRC_WR_SEND_WITH_IMM => {
+                let ends = &self.made.ends;
+                let to = if ends.is_empty() { None } else { Some(&ends[input.below(ends.len())]) };
+                let (remote_qpn, remote_qkey) = to.map_or((0, 0), |e| (e.qpn, e.qkey));
+                let ah = gdrc_ah { handle: input.pick(&self.made.ah) };
+                wr.wr.ud = gdrc_ud_wr { ah, remote_qpn, remote_qkey };
+            }
+            _ => wr.wr.rdma = gdrc_rdma_wr { remote_addr, rkey },
+        }
+        if wr.opcode == GDRC_WR_BIND_MW {
+            wr.bind_mw.mw.handle = input.pick(&self.made.mw);
+            wr.bind_mw.rkey = if input.one_in(3) { rkey } else { self.made.keys.last().map_or(0, |&k| k as u32 ^ 1) };
+            wr.bind_mw.bind_info.mr.handle = input.pick(&self.made.mr);
+            wr.bind_mw.bind_info.addr = remote_addr;
+            wr.bind_mw.bind_info.length = u64::from(input.word());
+            wr.bind_mw.bind_info.mw_access_flags = input.word();
+        }
+        if input.one_in(40) {
+            wr.next = &raw mut wr;
+        }
+        let qp = gdrc_qp { handle: input.pick(&self.made.qp) };
+        let mut bad = null();
+        call!(self, gdrc_post_send(self.ctx(), qp, &wr, &mut bad));
+    }
+
+    pub(super) fn poll(&mut self) {
+        const ROOM: usize = 8;
+        let x = self.ctx;
+        let mut wc = [gdrc_wc::default(); ROOM];
+        for i in 0..self.made.cq.len() {
+            let cq = gdrc_cq { handle: self.made.cq[i] };
+            let want = if self.input.one_in(50) { self.input.u32().cast_signed() } else { 8 };
+            let n = call!(self, gdrc_poll_cq(x, cq, want.min(ROOM as i32), wc.as_mut_ptr()));
+            for w in wc.iter().take(usize::try_from(n).unwrap_or(0)) {
+                assert!(w.status < 32, "status {}", w.status);
+                self.reached.statuses |= 1 << w.status;
+                if w.status == GDRC_WC_SUCCESS {
+                    self.reached.good += 1;
+                } else {
+                    self.reached.failed += 1;
+                }
+            }
+        }
+        assert!(call!(self, gdrc_progress(x)) >= 0);
+        let x = self.ctx();
+        let rc = match self.input.below(8) {
+            0 => call!(self, gdrc_cq_event(x, &mut gdrc_cq::default())),
+            1 => call!(self, gdrc_async_event(x, &mut zeroed())),
+            2 => call!(self, gdrc_arm(x)),
+            3 => call!(self, gdrc_fd(x)),
+            _ => call!(self, gdrc_progress(x)),
+        };
+        assert_eq!(rc < 0, x.is_null(), "on an open context these never fail");
+    }
+}

@@ -1,0 +1,177 @@
+//! What happens to hosts: stops, clocks that jump, engines that die, regions that vanish, queues that drain.
+
+use gdrcore_core::device::async_event;
+use gdrcore_core::verbs::types::*;
+use gdrcore_core::Error;
+
+use crate::host::Host;
+use crate::link::{index, Drain};
+use crate::rng::Rng;
+use crate::scenario::feature;
+use crate::world::World;
+
+/// Engines of a world that die at most: each takes its peers' time to notice.
+const RESTARTS_MAX: u64 = 6;
+/// A stopped process goes on after this time at most, and a clock jumps no further.
+const STOP_MAX_NS: u64 = 20_000_000;
+/// How many packets a world still has to send for another engine to be worth killing.
+const DEATH_EVERY: u32 = 300;
+
+impl World {
+    /// Whatever chance has for a host in this round.
+    pub fn disturb(&mut self, i: usize) -> Result<(), String> {
+        if self.scenario.has(feature::STOP) && self.rng.chance(20) {
+            self.stopped[i] = self.now + self.rng.below(STOP_MAX_NS);
+        }
+        if self.scenario.has(feature::JUMP) && self.rng.chance(50) {
+            // As a machine's clock does that was suspended: its packets waited, its timers have all passed.
+            let most = self.rng.pick(&[100_000, STOP_MAX_NS, 1_000_000_000]);
+            let host = &mut self.hosts[i];
+            host.skew += self.rng.below(most);
+            host.jumped_at = host.time(self.now);
+        }
+        let dies = self.scenario.has(feature::RESTART) && self.restarts < RESTARTS_MAX;
+        if dies && self.rng.chance(DEATH_EVERY) {
+            self.restart(i)?;
+        }
+        Ok(())
+    }
+
+    /// Whatever chance has for a link in this round.
+    pub fn disturb_link(&mut self, k: usize) -> Result<(), String> {
+        let l = &mut self.links[k];
+        if l.ending || l.down || l.is_orphan() || l.plan.kind != qp_type::RC {
+            return Ok(());
+        }
+        if self.scenario.has(feature::DEREG) && !l.doomed && self.rng.chance(300) {
+            l.dereg(&self.hosts, &mut self.rng)?;
+        }
+        if self.scenario.has(feature::DRAIN) {
+            let i = usize::from(self.rng.coin());
+            l.drain(&self.hosts, &mut self.rng, self.now, i)?;
+        }
+        Ok(())
+    }
+
+    /// The engine of a host dies with all that it has, and another one starts at its address.
+    fn restart(&mut self, i: usize) -> Result<(), String> {
+        self.restarts += 1;
+        self.dead.add(&self.hosts[i].lock().counters());
+        let mut host = Host::new(&mut self.rng, i, &self.scenario, self.restarts);
+        host.skew = self.hosts[i].skew;
+        self.hosts[i] = host;
+        self.backlog[i] = vec![Default::default(); self.hosts[i].cqs.len()];
+        for k in 0..self.links.len() {
+            for e in 0..2 {
+                if self.links[k].ends[e].host == i {
+                    self.numbers.release(&self.links[k], e, &self.hosts[i], self.now);
+                    self.links[k].die(&self.hosts, &mut self.rng, e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A link with a dead end is made anew once the other end has noticed. Its requests end by their own timers.
+    pub fn bury(&mut self, k: usize) -> Result<bool, String> {
+        let l = &mut self.links[k];
+        if !l.is_orphan() || l.ending {
+            return Ok(false);
+        }
+        let waits = l.plan.kind == qp_type::RC
+            && l.ends.iter().any(|e| {
+                !e.dead && e.drain == Drain::No && !self.hosts[e.host].engine.shared().qps[index(e.qp)].sq.is_empty()
+            });
+        if !waits {
+            l.begin_end(&self.hosts, self.now)?;
+        }
+        Ok(!waits)
+    }
+
+    /// Takes the asynchronous events of a host.
+    pub fn events(&mut self, i: usize) -> Result<(), String> {
+        while let Some(event) = self.hosts[i].lock().take_async_event() {
+            let ends = self.links.iter_mut().flat_map(|l| l.ends.iter_mut());
+            let end = ends.filter(|e| e.host == i && !e.dead).find(|e| e.qp == event.handle);
+            match event.event {
+                async_event::QP_LAST_WQE_REACHED => end.ok_or("LAST_WQE of no QP")?.last_wqe = true,
+                async_event::SQ_DRAINED => {
+                    let e = end.ok_or("SQ_DRAINED of no QP")?;
+                    if e.drain == Drain::Begun {
+                        let done = self.hosts[i].time(self.now) + self.rng.below(2_000_000);
+                        e.drain = Drain::Done(done);
+                    }
+                }
+                _ => {}
+            }
+        }
+        loop {
+            let met = self.hosts[i].lock().take_cq_event();
+            let Some(cq) = met else { break };
+            let host = &mut self.hosts[i];
+            if let Some(c) = host.cqs.iter().position(|&h| h == cq) {
+                host.armed[c] = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Polls a CQ as a program does that sleeps: after an event, until it is empty; then it is armed, and polled once more.
+    pub fn poll_sleeping(&mut self, i: usize, c: usize) -> Result<bool, String> {
+        if self.hosts[i].armed[c] {
+            return Ok(false);
+        }
+        while self.poll(i, c, 16)? {}
+        let host = &mut self.hosts[i];
+        let cq = host.cqs[c];
+        let waiting = host.lock().arm_cq(cq, false).map_err(|e| format!("arm_cq: {e:?}"))?;
+        host.armed[c] = true;
+        if waiting {
+            while self.poll(i, c, 16)? {}
+        }
+        Ok(true)
+    }
+
+    /// A CQ gets another size, unless more is in it, or promised, than would fit.
+    pub fn resize(&mut self, i: usize, c: usize) -> Result<(), String> {
+        let cqe = self.rng.pick(&[1, 2, 4, 16, 256]);
+        let done = self.hosts[i].lock().cq_resize(self.hosts[i].cqs[c], cqe);
+        match done {
+            Err(e) if e != Error::Invalid => Err(format!("cq_resize: {e:?}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// QPNs that rest, by host: a number that was used may not be used again for a while.
+#[derive(Default)]
+pub struct Numbers(std::collections::HashMap<(usize, u32), u64>);
+
+impl Numbers {
+    /// A QP is about to go, by the time of the world. What the engine knows of its longest timeout counts four times.
+    pub fn release(&mut self, link: &crate::link::Link, end: usize, host: &Host, now: u64) {
+        let e = &link.ends[end];
+        if e.qpn != 0 {
+            let timeout = 4096u64 << link.plan.timeout;
+            let wait = (4 * timeout * u64::from(link.plan.retry + 1).min(4)).max(100_000_000);
+            self.0.insert((e.host, e.qpn), host.time(now) + wait);
+        }
+    }
+
+    /// A QP has this number now.
+    pub fn take(&mut self, host: usize, qpn: u32, time: u64) -> Result<(), String> {
+        match self.0.remove(&(host, qpn)) {
+            Some(until) if until > time => {
+                Err(format!("host {host}: QPN {qpn:#x} is used again {} ns before its time-wait is over", until - time))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A block of QPNs: as an agent deals them out, not the one that the last engine of this address had.
+pub fn block(rng: &mut Rng, n: usize, life: u64, count: u32) -> u32 {
+    let blocks = (1 << 24) / count - 2;
+    let first = rng.below(u64::from(blocks) / 64) * 64;
+    (1 + (first + (n as u64 * 8 + life) % 64) as u32 % blocks) * count
+}

@@ -1,0 +1,103 @@
+//! Connections by the connection manager, for tests: events of one or two devices, waited for.
+
+use crate::ends::{End, Shape};
+use gdrcore_core::cm::types::{cm_event, port_space, CmEvent, ConnParam};
+use gdrcore_core::device::{CmDevice, Device};
+use gdrcore_core::verbs::types::{qp_type, AhAttr, Handle};
+use std::time::{Duration, Instant};
+
+/// The connection manager of a device.
+pub fn cm(dev: &dyn Device) -> &dyn CmDevice {
+    dev.cm().expect("a connection manager")
+}
+
+/// The address of a device as its peers use it.
+pub fn address(dev: &dyn Device) -> AhAttr {
+    let d = dev.query().expect("query");
+    AhAttr { dgid: d.gid, scope_id: d.scope_id, udp_port: d.udp_port as u16, ..AhAttr::default() }
+}
+
+/// What a program usually offers.
+pub fn offer(data: &[u8]) -> ConnParam<'_> {
+    ConnParam {
+        responder_resources: u8::MAX,
+        initiator_depth: u8::MAX,
+        retry_count: 7,
+        rnr_retry: 7,
+        ack_timeout: 14,
+        // Asked again after 67 ms.
+        response_timeout: 14,
+        private_data: data,
+        ..ConnParam::default()
+    }
+}
+
+/// A listener at some port; the port.
+pub fn listen(dev: &dyn Device, ps: u16, backlog: u32) -> (Handle, u16) {
+    let id = cm(dev).create(ps, 0).expect("create");
+    let port = cm(dev).bind(id, 0).expect("bind");
+    cm(dev).listen(id, backlog).expect("listen");
+    (id, port)
+}
+
+/// Asks the other device for a connection of an end.
+pub fn connect(end: &End, to: AhAttr, port: u16, param: &ConnParam<'_>) -> Handle {
+    let ps = if end.shape.qp_type == qp_type::UD { port_space::UDP } else { port_space::TCP };
+    let id = cm(end.dev).create(ps, 0).expect("create");
+    cm(end.dev).connect(id, &to, port, end.qp, param).expect("connect");
+    id
+}
+
+/// Events of the devices that a test drives.
+#[derive(Default)]
+pub struct Events(Vec<CmEvent>);
+
+impl Events {
+    /// Waits for an event that `wanted` says yes to, running both devices; others are kept for later.
+    pub fn find(
+        &mut self,
+        devices: [&dyn Device; 2],
+        limit: Duration,
+        mut wanted: impl FnMut(&CmEvent) -> bool,
+    ) -> Option<CmEvent> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(k) = self.0.iter().position(&mut wanted) {
+                return Some(self.0.remove(k));
+            }
+            for dev in devices {
+                while let Some(e) = cm(dev).event().expect("event") {
+                    self.0.push(e);
+                }
+            }
+            if self.0.iter().any(&mut wanted) {
+                continue;
+            }
+            if Instant::now() > end {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// As [`Events::find`], for a number of an id (0: any), which must come.
+    pub fn expect(&mut self, devices: [&dyn Device; 2], event: u32, id: Handle) -> CmEvent {
+        let found = self.find(devices, Duration::from_secs(20), |e| e.event == event && (id == 0 || e.id == id));
+        found.unwrap_or_else(|| panic!("no event {event}; there are {:?}", self.0))
+    }
+}
+
+/// Two ends, connected by their devices' connection managers, and their ids.
+pub fn connected<'d>(a: &'d dyn Device, b: &'d dyn Device, shape: Shape) -> (End<'d>, End<'d>, [Handle; 2]) {
+    let mut events = Events::default();
+    let both = [a, b];
+    let (listener, port) = listen(b, port_space::TCP, 0);
+    let (mine, theirs) = (End::new(a, shape).expect("an end"), End::new(b, shape).expect("an end"));
+    let active = connect(&mine, address(b), port, &offer(b""));
+    let passive = events.expect(both, cm_event::CONNECT_REQUEST, 0).id;
+    cm(b).accept(passive, theirs.qp, &offer(b"")).expect("accept");
+    events.expect(both, cm_event::ESTABLISHED, active);
+    events.expect(both, cm_event::ESTABLISHED, passive);
+    cm(b).destroy(listener).expect("destroy");
+    (mine, theirs, [active, passive])
+}

@@ -1,0 +1,121 @@
+//! Packets of RoCEv2 as they crossed the wire: where their parts lie, what they say, and a capture of them for Wireshark.
+
+use super::pair::Side;
+use gdrcore_core::wire::{Aeth, Flow, Kind, Syndrome, View};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
+
+/// Bytes of an ICRC.
+const ICRC: usize = 4;
+/// Bytes of the Ethernet header.
+const ETHERNET: usize = 14;
+
+/// What happened to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Its sender sent it.
+    Sent,
+    /// It was given to its receiver, as the wire made it.
+    Delivered,
+}
+
+/// A frame that crossed.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// When.
+    pub at: Instant,
+    /// Whose.
+    pub from: Side,
+    /// Which of its moments.
+    pub moment: Moment,
+    /// The frame, from the Ethernet header on.
+    pub frame: Vec<u8>,
+}
+
+impl Seen {
+    /// The packet in it; packets that do not parse are none.
+    pub fn view(&self) -> Option<View<'_>> {
+        View::parse(&self.frame[roce(&self.frame)?]).ok()
+    }
+
+    /// Its PSN.
+    pub fn psn(&self) -> Option<u32> {
+        Some(self.view()?.bth().psn.get())
+    }
+
+    /// Its ACK header, if it is an answer.
+    pub fn aeth(&self) -> Option<Aeth> {
+        self.view()?.aeth()
+    }
+
+    /// Its PSN and syndrome byte, if it is a NAK or an RNR NAK.
+    pub fn nak(&self) -> Option<(u32, u8)> {
+        let aeth = self.aeth()?;
+        (!matches!(aeth.meaning(), Syndrome::Ack { .. })).then_some((self.psn()?, aeth.syndrome))
+    }
+
+    /// Whether it asks for something, and is no answer.
+    pub fn is_request(&self) -> bool {
+        let answer = |kind| matches!(kind, Kind::Ack | Kind::AtomicAck | Kind::ReadResponse | Kind::Cnp);
+        self.view().is_some_and(|v| !answer(v.opcode().kind()))
+    }
+}
+
+/// Where UDP's header begins, and whether the packet is IPv6.
+fn udp(frame: &[u8]) -> Option<(usize, bool)> {
+    let (protocol, at, v6) = match u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]) {
+        0x0800 => (*frame.get(23)?, ETHERNET + usize::from(frame.get(14)? & 15) * 4, false),
+        0x86DD => (*frame.get(20)?, ETHERNET + 40, true),
+        _ => return None,
+    };
+    (protocol == 17).then_some((at, v6))
+}
+
+/// Where the BTH of a RoCEv2 frame begins.
+pub fn bth(frame: &[u8]) -> Option<usize> {
+    let (udp, _) = udp(frame)?;
+    let port = u16::from_be_bytes([*frame.get(udp + 2)?, *frame.get(udp + 3)?]);
+    (port == 4791 && frame.len() > udp + 8 + 16).then_some(udp + 8)
+}
+
+/// From the BTH to before the ICRC. The UDP length says where that is: a short frame may be padded.
+pub fn roce(frame: &[u8]) -> Option<Range<usize>> {
+    let start = bth(frame)?;
+    let len = usize::from(u16::from_be_bytes([frame[start - 4], frame[start - 3]]));
+    let end = (start - 8 + len).checked_sub(ICRC)?;
+    (end >= start && end + ICRC <= frame.len()).then_some(start..end)
+}
+
+/// Gives the packet the ICRC that belongs to its bytes, and no UDP checksum.
+pub fn set_icrc(frame: &mut [u8]) {
+    let (Some((udp, v6)), Some(range)) = (udp(frame), roce(frame)) else { return };
+    let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let (source, target, ident) = (port(udp), port(udp + 2), port(18));
+    let four = |at: usize| [0, 1, 2, 3].map(|i| frame[at + i]);
+    let sixteen = |at: usize| std::array::from_fn(|i| frame[at + i]);
+    let flow = if v6 {
+        Flow::v6(sixteen(22), sixteen(38), source, target)
+    } else {
+        Flow::v4(four(26), four(30), source, target)
+    };
+    frame[udp + 6..udp + 8].fill(0);
+    flow.append_icrc(if v6 { 0 } else { ident }, &mut frame[range.start..range.end + ICRC]);
+}
+
+/// Writes what arrived as a classic capture with nanoseconds, times from the first packet on.
+pub fn write_pcap(path: &Path, seen: &[Seen]) -> std::io::Result<()> {
+    let mut out = Vec::new();
+    for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, 1 << 16, 1u32] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    let Some(first) = seen.first() else { return std::fs::write(path, out) };
+    for s in seen.iter().filter(|s| s.moment == Moment::Delivered) {
+        let since = s.at.duration_since(first.at);
+        for word in [since.as_secs() as u32, since.subsec_nanos(), s.frame.len() as u32, s.frame.len() as u32] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&s.frame);
+    }
+    std::fs::write(path, out)
+}

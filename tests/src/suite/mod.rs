@@ -1,0 +1,179 @@
+//! The behaviour of a device: one source, whatever the device. It runs as a program of its own (`suite --device NAME`), so
+//! that it can run in the machine that has the NIC.
+//!
+//! A case gets two devices, which may be one and the same, and panics where something is wrong. Where devices may differ
+//! (docs/VERBS.md lists it) the case says so by [`Kind`].
+
+mod control;
+mod failures;
+mod traffic;
+mod waiting;
+
+use crate::ends::Buffer;
+use crate::soft::Soft;
+use gdrcore_core::device::{Device, Leaks};
+use gdrcore_core::Config;
+use gdrcore_net::soft::SoftConfig;
+use gdrcore_verbs::{Text, VerbsDevice};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// Which kind of device it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The soft device.
+    Soft,
+    /// A NIC.
+    Verbs,
+}
+
+/// Both ends of a case.
+#[derive(Clone, Copy)]
+pub struct Bench<'d> {
+    /// One device.
+    pub a: &'d dyn Device,
+    /// The other, or the same.
+    pub b: &'d dyn Device,
+    /// What they are.
+    pub kind: Kind,
+}
+
+/// What becomes of a case that does not panic.
+pub enum End {
+    /// It did what it says.
+    Passed,
+    /// The device cannot do it.
+    Skipped(String),
+}
+
+/// A case.
+pub struct Case {
+    /// What it shows, as a sentence.
+    pub name: &'static str,
+    run: fn(Bench<'_>) -> End,
+}
+
+/// Every case, in order.
+pub fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for part in [traffic::CASES, failures::CASES, control::CASES, waiting::CASES] {
+        all.extend(part.iter().map(|&(name, run)| Case { name, run }));
+    }
+    all
+}
+
+/// An open device of any kind.
+pub enum Opened {
+    /// Ours.
+    Soft(Soft),
+    /// A NIC's.
+    Verbs(Nic),
+}
+
+/// A verbs device in memory of its own; closed when dropped.
+pub struct Nic {
+    dev: &'static VerbsDevice,
+    _memory: Buffer,
+}
+
+impl Nic {
+    /// Opens a NIC, or says why not.
+    pub fn open(name: &str) -> Result<Nic, String> {
+        let config = Config::default();
+        let bytes = VerbsDevice::memsize(name, &config).map_err(|e| format!("{name}: {e}"))?;
+        let memory = Buffer::new(bytes);
+        let mut why = Text::new();
+        // SAFETY: the memory is fresh and lives in `_memory` until after `close`.
+        let dev = unsafe { VerbsDevice::init(memory.as_ptr(), bytes, name, &config, &mut why) };
+        let dev = dev.map_err(|e| format!("{name}: {e}: {}", why.as_str()))?;
+        Ok(Nic { dev, _memory: memory })
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        // SAFETY: every reference to the device ended with the borrow of self.
+        unsafe { self.dev.close() };
+    }
+}
+
+impl Opened {
+    /// Opens a device by its name.
+    pub fn open(name: &str) -> Result<Opened, String> {
+        if name.starts_with(gdrcore_verbs::name::PREFIX) {
+            return Nic::open(name).map(Opened::Verbs);
+        }
+        Soft::open(name, &SoftConfig::default()).map(Opened::Soft).map_err(|e| format!("{name}: {e}"))
+    }
+
+    /// The device.
+    pub fn dev(&self) -> &dyn Device {
+        match self {
+            Opened::Soft(soft) => soft.dev(),
+            Opened::Verbs(nic) => nic.dev,
+        }
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Opened::Soft(_) => Kind::Soft,
+            Opened::Verbs(_) => Kind::Verbs,
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Sum {
+    pub passed: u32,
+    pub failed: u32,
+    pub skipped: u32,
+}
+
+/// Runs the cases whose name holds `filter` between two devices of these names (one, if they are equal), prints a line
+/// each, and sums up.
+///
+/// # Errors
+/// A device that cannot be opened.
+pub fn run(a: &str, b: &str, filter: &str) -> Result<Sum, String> {
+    let first = Opened::open(a)?;
+    let second = if a == b { None } else { Some(Opened::open(b)?) };
+    let (da, db) = (first.dev(), second.as_ref().unwrap_or(&first).dev());
+    let bench = Bench { a: da, b: db, kind: first.kind() };
+    let mut sum = Sum::default();
+    for case in cases().iter().filter(|c| c.name.contains(filter)) {
+        match catch_unwind(AssertUnwindSafe(|| (case.run)(bench))) {
+            Ok(End::Passed) => {
+                sum.passed += 1;
+                println!("ok      {}", case.name);
+            }
+            Ok(End::Skipped(why)) => {
+                sum.skipped += 1;
+                println!("skipped: {}: {why}", case.name);
+            }
+            Err(_) => {
+                sum.failed += 1;
+                println!("FAILED  {}", case.name);
+            }
+        }
+    }
+    // A case that failed leaves what it had.
+    for dev in [da, db] {
+        let left = dev.leaks().map_err(|e| e.to_string())?;
+        if sum.failed == 0 && left != Leaks::default() {
+            sum.failed += 1;
+            println!("FAILED  nothing is left: {left:?}");
+        }
+    }
+    Ok(sum)
+}
+
+/// Runs both ends until `done` says so; panics after half a minute.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !done() {
+        assert!(std::time::Instant::now() < end, "{what}: not within 30 s");
+        std::thread::yield_now();
+    }
+}

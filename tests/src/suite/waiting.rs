@@ -1,0 +1,155 @@
+//! Sleeping on the descriptor, events of CQs and SRQs.
+
+use super::{until, Bench, End as Outcome};
+use crate::ends::{connected, succeed, Op, Shape};
+use gdrcore_core::device::{async_event, SrqAttr};
+use gdrcore_core::verbs::types::{qp_type, send_flags, QpCap, QpInit, RecvWr};
+use std::time::{Duration, Instant};
+
+type Run = fn(Bench<'_>) -> Outcome;
+
+/// The cases of this file.
+pub const CASES: &[(&str, Run)] = &[
+    ("waiting ends at its time", timeout),
+    ("an armed CQ wakes a sleeper", armed),
+    ("armed for solicited completions, it sleeps through others", solicited),
+    ("an SRQ says that it runs low", srq_limit),
+    ("progress never waits", progress),
+];
+
+fn timeout(t: Bench<'_>) -> Outcome {
+    // What the cases before left: failures of their queue pairs.
+    while t.a.async_event().unwrap().is_some() || t.a.cq_event().unwrap().is_some() {}
+    let start = Instant::now();
+    assert_eq!(t.a.wait(60), Ok(false));
+    assert!(start.elapsed() >= Duration::from_millis(55), "{:?}", start.elapsed());
+    assert_eq!(t.a.wait(0), Ok(false));
+    assert_eq!(t.a.cq_event(), Ok(None));
+    assert_eq!(t.a.async_event(), Ok(None));
+    Outcome::Passed
+}
+
+/// Whether the device's descriptor can be read now.
+fn readable(fd: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+fn armed(t: Bench<'_>) -> Outcome {
+    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    for round in 0..5 {
+        b.post_recv(100, 0, 64).unwrap();
+        t.b.cq_arm(b.cq, false).unwrap();
+        assert_eq!(t.b.cq_event(), Ok(None), "round {round}");
+        a.post(1, Op::Send(None), 0, 64).unwrap();
+        let mut woken = None;
+        until("the event", || {
+            // Two soft devices of one thread: the other one has to be run.
+            a.poll();
+            if t.b.wait(20) == Ok(true) {
+                woken = t.b.cq_event().unwrap();
+            }
+            woken.is_some()
+        });
+        assert_eq!(woken, Some(b.cq));
+        succeed(&mut b, &mut a, 100);
+        succeed(&mut a, &mut b, 1);
+    }
+    // Completions without arming wake nobody.
+    b.post_recv(101, 0, 64).unwrap();
+    a.post(2, Op::Send(None), 0, 64).unwrap();
+    succeed(&mut a, &mut b, 2);
+    succeed(&mut b, &mut a, 101);
+    assert_eq!(t.b.cq_event(), Ok(None));
+    t.b.cq_arm(b.cq, false).unwrap();
+    b.post_recv(102, 0, 64).unwrap();
+    a.post(3, Op::Send(None), 0, 64).unwrap();
+    let fd = t.b.fd().unwrap();
+    until("the descriptor", || {
+        a.poll();
+        t.b.arm().unwrap() || readable(fd)
+    });
+    until("the event", || t.b.cq_event().unwrap() == Some(b.cq));
+    succeed(&mut b, &mut a, 102);
+    succeed(&mut a, &mut b, 3);
+    a.destroy().unwrap();
+    b.destroy().unwrap();
+    Outcome::Passed
+}
+
+fn solicited(t: Bench<'_>) -> Outcome {
+    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    t.b.cq_arm(b.cq, true).unwrap();
+    b.post_recv(100, 0, 64).unwrap();
+    b.post_recv(101, 0, 64).unwrap();
+    a.post(1, Op::Send(None), 0, 8).unwrap();
+    until("the first SEND", || {
+        a.poll();
+        let _ = t.b.wait(5);
+        !a.done.is_empty()
+    });
+    assert_eq!(t.b.cq_event(), Ok(None), "an unsolicited completion");
+    let pieces = [a.piece(0, 8)];
+    let mut wr = a.request(2, Op::Send(None), &pieces);
+    wr.send_flags |= send_flags::SOLICITED;
+    a.post_wr(&wr).unwrap();
+    until("the event", || {
+        a.poll();
+        t.b.wait(20) == Ok(true) && t.b.cq_event().unwrap() == Some(b.cq)
+    });
+    succeed(&mut b, &mut a, 100);
+    succeed(&mut b, &mut a, 101);
+    succeed(&mut a, &mut b, 2);
+    a.destroy().unwrap();
+    b.destroy().unwrap();
+    Outcome::Passed
+}
+
+fn srq_limit(t: Bench<'_>) -> Outcome {
+    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    let (srq, _) = t.b.srq_create(b.pd, &SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 }).unwrap();
+    t.b.qp_destroy(b.qp).unwrap();
+    let cap = QpCap { max_send_wr: 4, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 0 };
+    let init = QpInit { pd: b.pd, send_cq: b.cq, recv_cq: b.cq, srq, qp_type: qp_type::RC, sq_sig_all: 0, cap };
+    (b.qp, b.own.qpn, _) = t.b.qp_create(&init).unwrap();
+    t.a.qp_modify(a.qp, &Default::default(), gdrcore_core::verbs::types::qp_attr_mask::STATE).unwrap();
+    b.connect(a.own).unwrap();
+    a.connect(b.own).unwrap();
+    for i in 0..6u64 {
+        let wr = RecvWr { wr_id: 100 + i, next: std::ptr::null(), sg_list: std::ptr::null(), num_sge: 0 };
+        let mut bad = std::ptr::null();
+        // SAFETY: a list of one on this stack frame.
+        unsafe { t.b.post_srq_recv(srq, &wr, &mut bad) }.unwrap();
+    }
+    t.b.srq_modify(srq, 4).unwrap();
+    let mut event = None;
+    for i in 0..4 {
+        a.post(i, Op::Send(None), 0, 0).unwrap();
+        succeed(&mut a, &mut b, i);
+        succeed(&mut b, &mut a, 100 + i);
+        event = event.or(t.b.async_event().unwrap());
+    }
+    until("the event", || {
+        event = event.or(t.b.async_event().unwrap());
+        event.is_some()
+    });
+    let event = event.unwrap();
+    assert_eq!((event.event, event.handle), (async_event::SRQ_LIMIT_REACHED, srq));
+    a.destroy().unwrap();
+    t.b.qp_destroy(b.qp).unwrap();
+    t.b.srq_destroy(srq).unwrap();
+    t.b.cq_destroy(b.cq).unwrap();
+    t.b.mr_dereg(b.mr).unwrap();
+    t.b.pd_dealloc(b.pd).unwrap();
+    Outcome::Passed
+}
+
+fn progress(t: Bench<'_>) -> Outcome {
+    let start = Instant::now();
+    for _ in 0..1000 {
+        t.a.progress().unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_secs(10));
+    Outcome::Passed
+}

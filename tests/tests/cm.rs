@@ -1,0 +1,366 @@
+//! The connection manager over sockets: soft devices and processes that know only an address and a port.
+
+use gdrcore_core::cm::mad::MAD_LEN;
+use gdrcore_core::cm::types::{cm_event, port_space, reject, ConnParam, CONNECT_DATA_MAX};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::{
+    qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr, QpAttr, SendWr, UdWr, WrOp,
+};
+use gdrcore_core::wire::QP1_QKEY;
+use gdrcore_core::Error;
+use gdrcore_net::soft::SoftConfig;
+use gdrcore_tests::cm::{address, cm, connect, connected, listen, offer, Events};
+use gdrcore_tests::ends::{complete, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::forge::{bth, plain, send_valid};
+use gdrcore_tests::soft::{self, over_each, Soft};
+use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
+use gdrcore_tests::{library, skip};
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const SHAPE: Shape = Shape {
+    qp_type: qp_type::RC,
+    buffer: 1 << 18,
+    access: 15,
+    depth: 16,
+    cqe: 64,
+    sge: 1,
+    mtu: 0,
+    timeout: 0,
+    retry_cnt: 0,
+    rnr_retry: 0,
+    min_rnr_timer: 0,
+};
+
+fn two() -> (Soft, Soft) {
+    (Soft::new(&soft::address(1)), Soft::new(&soft::address(2)))
+}
+
+#[test]
+fn programs_connect_talk_and_part_by_address_and_port() {
+    over_each(|a, b| {
+        let both = [a, b];
+        let mut events = Events::default();
+        let (listener, port) = listen(b, port_space::TCP, 0);
+        let (mut mine, mut theirs) = (End::new(a, SHAPE).unwrap(), End::new(b, SHAPE).unwrap());
+        let active = connect(&mine, address(b), port, &offer(b"who is there?"));
+        assert_eq!(a.qp_query(mine.qp).unwrap().0.qp_state, qp_state::INIT, "receives may be posted");
+        let e = events.expect(both, cm_event::CONNECT_REQUEST, 0);
+        assert_eq!((e.listener, e.local_port, e.remote_qpn), (listener, port, mine.own.qpn));
+        assert_eq!((e.private_data().len(), &e.private_data()[..13]), (CONNECT_DATA_MAX, &b"who is there?"[..]));
+        let passive = e.id;
+        let less = ConnParam { initiator_depth: 3, ..offer(b"me") };
+        cm(b).accept(passive, theirs.qp, &less).unwrap();
+        let e = events.expect(both, cm_event::ESTABLISHED, active);
+        assert_eq!((&e.private_data()[..3], e.remote_qpn), (&b"me\0"[..], theirs.own.qpn));
+        events.expect(both, cm_event::ESTABLISHED, passive);
+        let (at, bt) = (a.qp_query(mine.qp).unwrap().0, b.qp_query(theirs.qp).unwrap().0);
+        assert_eq!((at.qp_state, bt.qp_state, at.path_mtu), (qp_state::RTS, qp_state::RTS, bt.path_mtu));
+        assert_eq!((at.rq_psn, bt.rq_psn), (bt.sq_psn, at.sq_psn));
+        assert_eq!((at.max_rd_atomic, bt.max_rd_atomic, bt.max_dest_rd_atomic), (16, 3, 16));
+
+        (mine.peer, theirs.peer) = (theirs.own, mine.own);
+        let bytes = pattern(1, 100_000);
+        mine.buffer.write(0, &bytes);
+        mine.post(1, Op::Write(0, None), 0, 100_000).unwrap();
+        succeed(&mut mine, &mut theirs, 1);
+        theirs.post(2, Op::Read(0), 130_000, 100_000).unwrap();
+        succeed(&mut theirs, &mut mine, 2);
+        assert!(theirs.buffer.read(0, 100_000) == bytes && theirs.buffer.read(130_000, 100_000) == bytes);
+
+        theirs.post_recv(9, 0, 64).unwrap();
+        cm(a).disconnect(active).unwrap();
+        assert_eq!(a.qp_query(mine.qp).unwrap().0.qp_state, qp_state::ERR);
+        events.expect(both, cm_event::DISCONNECTED, active);
+        events.expect(both, cm_event::DISCONNECTED, passive);
+        let wc = complete(&mut theirs, &mut mine, 9, Duration::from_secs(5));
+        assert_eq!(wc.status, wc_status::WR_FLUSH_ERR, "the end of a connection is the end of its QP");
+        events.expect(both, cm_event::TIMEWAIT_EXIT, active);
+        for (dev, id) in [(a, active), (b, passive), (b, listener)] {
+            cm(dev).destroy(id).unwrap();
+            assert_eq!(cm(dev).destroy(id), Err(Error::StaleHandle));
+        }
+        mine.destroy().unwrap();
+        theirs.destroy().unwrap();
+    });
+}
+
+#[test]
+fn refusals_say_why() {
+    let (a, b) = two();
+    let (a, b) = (a.dev(), b.dev());
+    let mut events = Events::default();
+    let end = End::new(a, SHAPE).unwrap();
+    let id = connect(&end, address(b), 9, &offer(b""));
+    let e = events.expect([a, b], cm_event::REJECTED, id);
+    assert_eq!(e.status, i32::from(reject::INVALID_SERVICE_ID), "nobody listens");
+    assert_eq!(a.qp_query(end.qp).unwrap().0.qp_state, qp_state::ERR);
+
+    let (_, port) = listen(b, port_space::TCP, 0);
+    let end = End::new(a, SHAPE).unwrap();
+    let id = connect(&end, address(b), port, &offer(b""));
+    let request = events.expect([a, b], cm_event::CONNECT_REQUEST, 0).id;
+    cm(b).reject(request, b"not today").unwrap();
+    let e = events.expect([a, b], cm_event::REJECTED, id);
+    assert_eq!((e.status, &e.private_data()[..9]), (i32::from(reject::CONSUMER), &b"not today"[..]));
+
+    // A QP of another type than the request's, and one that is connected already, are no answer to it.
+    let end = End::new(a, SHAPE).unwrap();
+    connect(&end, address(b), port, &offer(b""));
+    let request = events.expect([a, b], cm_event::CONNECT_REQUEST, 0).id;
+    let datagrams = End::new(b, Shape { qp_type: qp_type::UD, ..SHAPE }).unwrap();
+    assert_eq!(cm(b).accept(request, datagrams.qp, &offer(b"")), Err(Error::Invalid));
+    assert_eq!(cm(b).accept(request, 12345, &offer(b"")), Err(Error::StaleHandle));
+    let good = End::new(b, SHAPE).unwrap();
+    assert_eq!(cm(b).accept(request, good.qp, &offer(&[0; 197])), Err(Error::MessageSize));
+    cm(b).accept(request, good.qp, &offer(b"")).unwrap();
+
+    // Nobody there at all: 16 requests of 16 ms each.
+    let end = End::new(a, SHAPE).unwrap();
+    let nobody = AhAttr { dgid: gdrcore_core::wire::ip::gid_of_v4([127, 43, 251, 251]), ..address(b) };
+    let start = Instant::now();
+    let id = connect(&end, nobody, port, &ConnParam { response_timeout: 12, ..offer(b"") });
+    let e = events.expect([a, b], cm_event::UNREACHABLE, id);
+    assert!(e.status == -110 && start.elapsed() > Duration::from_millis(200), "{e:?} after {:?}", start.elapsed());
+}
+
+#[test]
+fn a_sleeping_listener_wakes_for_a_request() {
+    let (a, b) = two();
+    let (_, port) = listen(b.dev(), port_space::TCP, 0);
+    let end = End::new(a.dev(), SHAPE).unwrap();
+    for helper in [false, true] {
+        b.dev().helper(helper).unwrap();
+        let id = std::thread::scope(|s| {
+            // What an earlier round left behind is an event as well.
+            let sleeper = s.spawn(|| {
+                let limit = Instant::now() + Duration::from_secs(20);
+                while Instant::now() < limit {
+                    assert!(b.dev().wait(20_000).unwrap(), "slept through it");
+                    while let Some(e) = cm(b.dev()).event().unwrap() {
+                        if e.event == cm_event::CONNECT_REQUEST {
+                            return true;
+                        }
+                    }
+                }
+                false
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            let fresh = End::new(a.dev(), SHAPE).unwrap();
+            let id = connect(if helper { &fresh } else { &end }, address(b.dev()), port, &offer(b""));
+            assert!(sleeper.join().unwrap(), "helper {helper}");
+            id
+        });
+        cm(a.dev()).destroy(id).unwrap();
+    }
+    b.dev().helper(false).unwrap();
+}
+
+#[test]
+fn programs_may_move_their_queue_pairs_themselves() {
+    let (a, b) = two();
+    let (a, b) = (a.dev(), b.dev());
+    let mut events = Events::default();
+    let (_, port) = listen(b, port_space::TCP, 0);
+    let (mut mine, mut theirs) = (End::new(a, SHAPE).unwrap(), End::new(b, SHAPE).unwrap());
+    let raise = |dev: &dyn Device, id, qp, states: &[u32]| {
+        for &state in states {
+            let (attr, m) = cm(dev).qp_attr(id, state).unwrap();
+            dev.qp_modify(qp, &attr, m).unwrap();
+        }
+    };
+    let own = |end: &End| ConnParam { qpn: end.own.qpn, qp_type: qp_type::RC, ..offer(b"") };
+    let active = cm(a).create(port_space::TCP, 7).unwrap();
+    cm(a).connect(active, &address(b), port, 0, &own(&mine)).unwrap();
+    raise(a, active, mine.qp, &[qp_state::INIT]);
+    let passive = events.expect([a, b], cm_event::CONNECT_REQUEST, 0).id;
+    cm(b).accept(passive, 0, &own(&theirs)).unwrap();
+    raise(b, passive, theirs.qp, &[qp_state::INIT, qp_state::RTR, qp_state::RTS]);
+    let e = events.expect([a, b], cm_event::CONNECT_RESPONSE, active);
+    assert_eq!((e.context, e.qp), (7, 0));
+    raise(a, active, mine.qp, &[qp_state::RTR, qp_state::RTS]);
+    cm(a).establish(active).unwrap();
+    events.expect([a, b], cm_event::ESTABLISHED, passive);
+    (mine.peer, theirs.peer) = (theirs.own, mine.own);
+    mine.post(1, Op::Write(0, None), 0, 5000).unwrap();
+    succeed(&mut mine, &mut theirs, 1);
+}
+
+#[test]
+fn datagram_services_are_found_by_their_port() {
+    let (a, b) = two();
+    let (a, b) = (a.dev(), b.dev());
+    let mut events = Events::default();
+    let shape = Shape { qp_type: qp_type::UD, ..SHAPE };
+    let (_, port) = listen(b, port_space::UDP, 0);
+    let (mut asker, mut service) = (End::new(a, shape).unwrap(), End::new(b, shape).unwrap());
+    let id = connect(&asker, address(b), port, &offer(b"name?"));
+    let request = events.expect([a, b], cm_event::CONNECT_REQUEST, 0);
+    assert_eq!(&request.private_data()[..6], b"name?\0");
+    cm(b).accept(request.id, service.qp, &offer(b"")).unwrap();
+    let e = events.expect([a, b], cm_event::ESTABLISHED, id);
+    assert_eq!(e.remote_qpn, service.own.qpn);
+    service.post_recv(1, 0, 1000).unwrap();
+    asker.buffer.write(0, b"a datagram");
+    let ah = a.ah_create(asker.pd, &e.peer).unwrap();
+    let piece = [asker.piece(0, 10)];
+    let wr = SendWr {
+        wr: WrOp { ud: UdWr { ah, remote_qpn: e.remote_qpn, remote_qkey: e.qkey } },
+        opcode: wr_opcode::SEND,
+        send_flags: send_flags::SIGNALED,
+        ..asker.request(2, Op::Send(None), &piece)
+    };
+    asker.post_wr(&wr).unwrap();
+    succeed(&mut asker, &mut service, 2);
+    let wc = succeed(&mut service, &mut asker, 1);
+    assert_eq!((wc.byte_len, service.buffer.read(40, 10)), (50, b"a datagram".to_vec()));
+}
+
+#[test]
+fn a_peer_that_vanished_costs_its_own_connection_only() {
+    let names = [soft::address(1), soft::address(2)];
+    let b = Soft::new(&names[1]);
+    let b = b.dev();
+    let (listener, port) = listen(b, port_space::TCP, 0);
+    for round in 0..2 {
+        // The same address and port each time; without a word it is gone.
+        let a = Soft::new(&names[0]);
+        let mut events = Events::default();
+        let (mut mine, mut theirs) = (End::new(a.dev(), SHAPE).unwrap(), End::new(b, SHAPE).unwrap());
+        let active = connect(&mine, address(b), port, &ConnParam { retry_count: 2, ..offer(b"") });
+        let passive = events.expect([a.dev(), b], cm_event::CONNECT_REQUEST, 0).id;
+        cm(b).accept(passive, theirs.qp, &offer(b"")).unwrap();
+        events.expect([a.dev(), b], cm_event::ESTABLISHED, active);
+        events.expect([a.dev(), b], cm_event::ESTABLISHED, passive);
+        (mine.peer, theirs.peer) = (theirs.own, mine.own);
+        theirs.post(1, Op::Write(0, None), 0, 100).unwrap();
+        succeed(&mut theirs, &mut mine, 1);
+        drop(mine);
+        drop(a);
+        theirs.post(2, Op::Write(0, None), 0, 100).unwrap();
+        let limit = Instant::now() + Duration::from_secs(20);
+        while theirs.take(2).is_none() {
+            theirs.poll();
+            assert!(Instant::now() < limit, "round {round}: an operation without an end");
+        }
+        // The error ended the QP; the connection ends when nobody answers its goodbye.
+        let start = Instant::now();
+        cm(b).disconnect(passive).unwrap();
+        events.expect([b, b], cm_event::DISCONNECTED, passive);
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        cm(b).destroy(passive).unwrap();
+        theirs.destroy().unwrap();
+    }
+    cm(b).destroy(listener).unwrap();
+}
+
+#[test]
+fn garbage_at_qp1_disturbs_nobody() {
+    let (a, b) = two();
+    let name = soft::address(2);
+    let mut events = Events::default();
+    let (mut mine, mut theirs, [_, passive]) = connected(a.dev(), b.dev(), SHAPE);
+    let stranger = UdpSocket::bind((plain(&soft::address(3)).ip(), 0)).unwrap();
+    let before = b.dev().counters().unwrap();
+    let noise = pattern(5, 400 * MAD_LEN);
+    let mut sent = 0;
+    for (i, mad) in noise.chunks(MAD_LEN).enumerate() {
+        let mut packet = bth(0x64, 0, 1, false, i as u32);
+        packet.extend_from_slice(&if i % 8 == 7 { 0 } else { QP1_QKEY }.to_be_bytes());
+        packet.extend_from_slice(&[0, 0, 0, if i % 8 == 6 { 2 } else { 1 }]);
+        let mut mad = mad.to_vec();
+        if i % 4 != 0 {
+            // A header that is right, and a message of every kind.
+            mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+            mad[16..18].copy_from_slice(&(0x10 + (i / 4 % 10) as u16).to_be_bytes());
+        }
+        packet.extend_from_slice(&mad[..if i % 8 == 5 { 100 } else { MAD_LEN }]);
+        send_valid(&stranger, plain(&name), &mut packet);
+        sent += 1;
+        if i % 16 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+            b.dev().progress().unwrap();
+        }
+    }
+    let limit = Instant::now() + Duration::from_secs(5);
+    let seen = || {
+        let c = b.dev().counters().unwrap();
+        (c.cm_rcvd - before.cm_rcvd) + (c.rcvd_refused - before.rcvd_refused)
+    };
+    while seen() < sent && Instant::now() < limit {
+        b.dev().progress().unwrap();
+    }
+    let after = b.dev().counters().unwrap();
+    assert_eq!(seen(), sent, "every one was looked at");
+    assert_eq!(after.rcvd_refused - before.rcvd_refused, sent / 4, "another Q_Key, another QP than QP1");
+    assert!(after.cm_sent - before.cm_sent <= sent, "one in, at most one out");
+    let quiet = events.find([a.dev(), b.dev()], Duration::from_millis(50), |_| true);
+    assert!(quiet.is_none(), "{quiet:?}");
+    (mine.peer, theirs.peer) = (theirs.own, mine.own);
+    mine.post(1, Op::Write(0, None), 0, 1000).unwrap();
+    succeed(&mut mine, &mut theirs, 1);
+    cm(b.dev()).disconnect(passive).unwrap();
+    events.expect([a.dev(), b.dev()], cm_event::DISCONNECTED, passive);
+    let reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
+    a.dev().qp_modify(mine.qp, &reset, mask::STATE).unwrap();
+}
+
+#[test]
+fn messages_on_the_wire_are_what_tshark_calls_by_name() {
+    let Some(tshark) = find("tshark") else { skip!("tshark is not installed") };
+    let file = scratch("cm-pcap");
+    let path = file.join("cm.pcap");
+    let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let (from, to) = (format!("soft:{}", loopback(46, 1)), format!("soft:{}", loopback(46, 2)));
+    let a = Soft::open(&from, &SoftConfig { pcap: Some(&text), ..SoftConfig::default() }).unwrap();
+    let b = Soft::new(&to);
+    let mut events = Events::default();
+    let (mine, theirs, [active, passive]) = connected(a.dev(), b.dev(), SHAPE);
+    cm(a.dev()).disconnect(active).unwrap();
+    events.expect([a.dev(), b.dev()], cm_event::DISCONNECTED, passive);
+    events.expect([a.dev(), b.dev()], cm_event::DISCONNECTED, active);
+    let end = End::new(a.dev(), SHAPE).unwrap();
+    let id = connect(&end, address(b.dev()), 9, &offer(b""));
+    events.expect([a.dev(), b.dev()], cm_event::REJECTED, id);
+    drop((mine, theirs, end));
+    drop(a);
+    let said = run(Command::new(tshark).arg("-r").arg(&path), 60).output;
+    let names =
+        ["ConnectRequest", "ConnectReply", "ReadyToUse", "DisconnectRequest", "DisconnectReply", "ConnectReject"];
+    for name in names {
+        assert!(said.contains(&format!("CM: {name}")), "no {name}:\n{said}");
+    }
+    let judge = gdrcore_tests::source::root().join("scripts/tshark_check.sh");
+    let judged = run(Command::new(judge).args(["-p", "4791"]).arg(&path), 60);
+    assert!(judged.ok(), "{}", judged.output);
+}
+
+#[test]
+fn two_processes_ping_and_a_killed_one_is_noticed() {
+    let program = library::examples().join("cm/cm_ping");
+    let (here, there) = (loopback(46, 11), loopback(46, 12));
+    let device = |address: &str| format!("soft:{address}");
+    let server = || Running::start(Command::new(&program).args(["-s", "-v", "-d", &device(&here)]));
+    let client = |rounds: &str| {
+        let mut command = Command::new(&program);
+        command.args(["-c", "-d", &device(&there), "-C", rounds, &here]);
+        command
+    };
+    let first = server();
+    let asked = run(&mut client("20"), 30);
+    assert!(asked.ok() && asked.output.contains("20 rounds"), "{}", asked.output);
+    let served = first.finish(Duration::from_secs(10));
+    assert!(served.ok() && served.output.contains("20 rounds"), "{}", served.output);
+    assert!(served.output.contains("ping data: rdma-ping-19: "), "{}", served.output);
+
+    let second = server();
+    let mut doomed = Running::start(&mut client("0"));
+    std::thread::sleep(Duration::from_millis(500));
+    doomed.kill();
+    let left = second.finish(Duration::from_secs(40));
+    assert!(left.code().is_some() && left.output.contains("rounds"), "the server ended by itself: {}", left.output);
+
+    let nobody = run(&mut client("1"), 30);
+    assert!(nobody.code().is_some_and(|c| c > 0) && nobody.output.contains("UNREACHABLE"), "{}", nobody.output);
+}

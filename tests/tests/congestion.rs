@@ -1,0 +1,139 @@
+//! Marked packets on real sockets: the kernel shows the mark, notifications go back, the sender slows down.
+
+use gdrcore_core::config::{config_flags, Config};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::wc_status;
+use gdrcore_net::soft::SoftConfig;
+use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::forge::{bth, plain, send_valid};
+use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{find, run, scratch};
+use std::ffi::CString;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// WRITEs of a measurement.
+const WRITES: usize = 16;
+/// Bytes of each.
+const BYTES: usize = 500_000;
+/// The standard practice: one notification in 50 µs.
+const CNP_INTERVAL: Duration = Duration::from_micros(50);
+
+/// From now on the socket's packets carry these ECN bits, as if a switch had set them.
+fn mark(socket: &UdpSocket, ecn: i32) {
+    let value: *const i32 = &ecn;
+    // SAFETY: an open socket and one whole int.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_TOS,
+            value.cast(),
+            std::mem::size_of_val(&ecn) as libc::socklen_t,
+        )
+    };
+    assert_eq!(rc, 0, "IP_TOS");
+}
+
+/// Counters by which this test judges: marked, notifications sent, followed, ignored.
+fn counts(dev: &dyn Device) -> [u64; 4] {
+    let c = dev.counters().expect("counters");
+    [c.np_ecn_marked, c.np_cnp_sent, c.rp_cnp_handled, c.rp_cnp_ignored]
+}
+
+/// How long the WRITEs take; `beside` is done between polls.
+fn time_of(a: &mut End, b: &mut End, beside: &mut dyn FnMut()) -> Duration {
+    let (began, mut done) = (Instant::now(), 0);
+    for i in 0..WRITES {
+        a.post(100 + i as u64, Op::Write(0, None), 0, BYTES as u32).expect("post_send");
+    }
+    while done < WRITES {
+        beside();
+        for _ in 0..8 {
+            b.poll();
+            a.poll();
+        }
+        assert!(a.done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{:?}", a.done);
+        done += a.done.len();
+        a.done.clear();
+        assert!(began.elapsed() < Duration::from_secs(60), "{done} of {WRITES}");
+    }
+    began.elapsed()
+}
+
+#[test]
+fn marks_become_notifications_and_those_a_lower_rate() {
+    let (x, y) = (address(1), address(2));
+    let folder = scratch("cnp");
+    let file = folder.join("cnp.pcap");
+    let path = CString::new(file.to_str().expect("a plain path")).expect("no NUL");
+    let core = Config { flags: config_flags::DCQCN, line_rate_bps: 1_250_000_000, ..Config::default() };
+    let dx = Soft::open(&x, &SoftConfig { core, ..SoftConfig::default() }).expect("a device");
+    let dy = Soft::open(&y, &SoftConfig { pcap: Some(&path), ..SoftConfig::default() }).expect("a device");
+    let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    a.buffer.write(0, &pattern(1, BYTES));
+    a.post(1, Op::Write(0, None), 0, BYTES as u32).expect("post_send");
+    succeed(&mut a, &mut b, 1);
+    assert_eq!((counts(dx.dev()), counts(dy.dev())), ([0; 4], [0; 4]), "nothing is marked on loopback");
+
+    // Duplicates of what the peer has sent, from its address, with a mark; and the same from a stranger, which nobody hears of.
+    let forger = UdpSocket::bind((plain(&x).ip(), 0)).expect("a socket at the peer's address");
+    let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
+    mark(&forger, 3);
+    mark(&stranger, 3);
+    let target = plain(&y);
+    let (qpn, psn) = (b.own.qpn, a.own.psn);
+    let packet = || [bth(0x04, 0x40, qpn, false, psn), vec![7; 64]].concat();
+    for _ in 0..20 {
+        send_valid(&stranger, target, &mut packet());
+    }
+    let limit = Instant::now() + Duration::from_secs(5);
+    while counts(dy.dev())[0] < 20 {
+        b.dev.progress().expect("progress");
+        assert!(Instant::now() < limit, "the kernel shows no mark");
+    }
+    assert_eq!(counts(dy.dev())[1], 0, "a stranger's marks are nobody's congestion");
+    // The same WRITEs without congestion, and with it: marks all the time.
+    let free = (0..3).map(|_| time_of(&mut a, &mut b, &mut || {})).min().expect("three");
+    let (began, mut sent) = (Instant::now(), 0u64);
+    let congested = time_of(&mut a, &mut b, &mut || {
+        send_valid(&forger, target, &mut packet());
+        sent += 1;
+    });
+    let limit = Instant::now() + Duration::from_secs(5);
+    while counts(dx.dev())[2] + counts(dx.dev())[3] < counts(dy.dev())[1] && Instant::now() < limit {
+        b.dev.progress().expect("progress");
+        a.dev.progress().expect("progress");
+    }
+    let most = (began.elapsed().as_nanos() / CNP_INTERVAL.as_nanos()) as u64 + 1;
+    let ([marked, cnps, ..], [_, _, handled, ignored]) = (counts(dy.dev()), counts(dx.dev()));
+    println!("{sent} marked packets, {marked} seen, {cnps} notifications (at most {most}), {handled} followed");
+    println!("{} MiB in {free:?} without, in {congested:?} with congestion", (WRITES * BYTES) >> 20);
+    assert!(marked > 40 && cnps > 10, "{marked} marks, {cnps} notifications");
+    assert!(cnps <= most && cnps <= marked, "{cnps} notifications in {most} intervals");
+    assert_eq!(handled + ignored, cnps, "all of them arrived");
+    assert!(handled > 10);
+    assert!(congested > 3 * free, "the sender did not slow down");
+    assert!(b.buffer.read(0, BYTES) == pattern(1, BYTES));
+    // Nobody complains any more.
+    std::thread::sleep(Duration::from_millis(200));
+    time_of(&mut a, &mut b, &mut || {});
+    assert_eq!(counts(dx.dev())[2] + counts(dx.dev())[3], cnps);
+    a.destroy().and(b.destroy()).expect("destroy");
+    drop(dy);
+
+    if find("tshark").is_none() {
+        println!("skipped: tshark is not installed; nobody else has read the notifications");
+        return;
+    }
+    let port = target.port().to_string();
+    let mut tshark = Command::new(root().join("scripts/tshark_roce.sh"));
+    tshark.args(["-p", &port]).arg(&file).args(["-T", "fields", "-e", "infiniband.bth.opcode"]);
+    let read = run(&mut tshark, 60);
+    assert!(read.ok(), "{}", read.output);
+    let seen = read.output.lines().filter(|l| l.trim() == "129").count() as u64;
+    assert_eq!(seen, cnps, "tshark reads each notification as a CNP (0x81)");
+}
