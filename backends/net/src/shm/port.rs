@@ -8,7 +8,7 @@ use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
-use gdrcore_core::roce::run::{Run, RECORD_ALIGN, RECORD_LEN};
+use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
 use std::ptr::NonNull;
@@ -343,7 +343,7 @@ impl ShmPort {
 /// The records of a frame, at least one call of `take`.
 ///
 /// # Safety
-/// `len` bytes at `frame`, which is aligned to 8, are mapped during the call.
+/// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during the call.
 #[inline]
 unsafe fn records(
     frame: NonNull<u8>,
@@ -353,29 +353,25 @@ unsafe fn records(
     let (mut at, mut n) = (0, 0);
     while at < len {
         n += 1;
-        if len - at < RECORD_LEN {
+        if len - at < HEAD_MIN {
             take(Err(Malformed::Length));
             return n;
         }
         // Copied out before anything in it is believed: the other end may still write there.
-        // SAFETY: RECORD_LEN bytes at `at`, which is a multiple of 16, lie inside the frame.
-        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; RECORD_LEN / 8]>().read_volatile() };
-        let mut head = [0; RECORD_LEN];
-        for (to, word) in head.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        at += RECORD_LEN;
-        let parsed = Run::parse_head(&head).and_then(|(run, payload)| {
-            let padded = payload.checked_next_multiple_of(RECORD_ALIGN).filter(|&p| p <= len - at);
-            Ok((run, payload, padded.ok_or(Malformed::Length)?))
+        // SAFETY: aligned to 8; behind the last byte of a frame at least HEAD_MAX more are mapped, since the data pages are
+        // mapped twice and no frame is as long as they are.
+        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() };
+        let parsed = Run::parse_head(&words.map(u64::from_le)).and_then(|(run, payload, head)| {
+            let end = payload.checked_next_multiple_of(RECORD_ALIGN).and_then(|p| p.checked_add(head));
+            Ok((run, payload, head, end.filter(|&e| e <= len - at).ok_or(Malformed::Length)?))
         });
         match parsed {
-            Ok((run, payload, padded)) => {
+            Ok((run, payload, head, end)) => {
                 // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads through it but the copies
                 // of `mem::host`, which are assembly and take each byte as it finds it.
-                let body = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), payload) };
+                let body = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at + head), payload) };
                 take(Ok((&run, body)));
-                at += padded;
+                at += end;
             }
             Err(e) => {
                 take(Err(e));

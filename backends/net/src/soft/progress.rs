@@ -171,8 +171,9 @@ impl SoftDevice {
         if !posted.more {
             if let Some(mut held) = self.try_lock() {
                 // An event that it has raised is told by the round that follows.
-                let passed = posted.write && held.guard.pass(qi) && !held.guard.shared().notify.load(Ordering::Relaxed);
-                if !passed && held.guard.wake(qi) {
+                let sent = posted.write && held.guard.pass(qi) || self.send_to_link(&mut held, qi);
+                let done = sent && !held.guard.shared().notify.load(Ordering::Relaxed);
+                if !done && held.guard.wake(qi) {
                     self.run_held(held, Round::Send);
                     return;
                 }
@@ -190,6 +191,20 @@ impl SoftDevice {
                 self.run_held(Held { guard, device: self }, Round::Send);
             }
         }
+    }
+
+    /// Writes what a QP was just posted into the ring of its link. False: it goes another way, or something is left to do.
+    #[inline]
+    fn send_to_link(&self, held: &mut Held<'_>, qi: usize) -> bool {
+        let (g, port) = held.parts();
+        let Some(shm) = &mut port.shm else { return false };
+        let Some(link) = g.link_of(qi) else { return false };
+        let Some(room) = shm.room(link) else { return false };
+        let len = g.transmit_to_link(now_ns(), qi, link, room);
+        if len > 0 {
+            shm.commit(link, len);
+        }
+        !g.has_work()
     }
 
     /// What a poll of the program found. Work: the program drives the engine itself again. Nothing, many times
@@ -236,6 +251,12 @@ impl SoftDevice {
                 handled += receive(g, port, now);
             }
         }
+        if handled > 0 && port.shm.is_some() && !port.is_blocked() && !g.waits() {
+            // What came over links, an ACK or a message that asks for nothing now, is most of what they carry.
+            port.empty = 0;
+            self.tell(g);
+            return handled;
+        }
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
             if handled == 0 {
@@ -256,6 +277,13 @@ impl SoftDevice {
         if port.udp.is_some() {
             self.send(g, port, now);
         }
+        self.tell(g);
+        handled
+    }
+
+    /// Makes the descriptor readable where an event has been raised.
+    #[inline]
+    fn tell(&self, g: &Guard<'_>) {
         if g.shared().notify.load(Ordering::Relaxed) {
             // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
             let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
@@ -263,7 +291,6 @@ impl SoftDevice {
                 self.waiter.notify();
             }
         }
-        handled
     }
 
     /// Takes what other processes have put into our rings, and looks after the links now and then.
