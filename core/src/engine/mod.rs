@@ -264,6 +264,14 @@ impl Guard<'_> {
         !inner.transport.may_gather(s, qi)
     }
 
+    /// Executes what the QP at this index has just been posted, if it is a WRITE to a QP of this engine that can be done in
+    /// one step, without a time stamp. False: nothing has changed, and [`Guard::wake`] is next.
+    #[inline]
+    pub fn pass(&mut self, qi: usize) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.pass(s, qi, &mut inner.scratch)
+    }
+
     /// Both halves at once.
     #[inline]
     pub(crate) fn split(&mut self) -> (&mut Inner, &Shared) {

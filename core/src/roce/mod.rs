@@ -5,13 +5,14 @@
 //! in [`Transport`] stands for.
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
-//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `congestion` (marks, notifications), `queues` (completions, flush,
-//! states).
+//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `congestion` (marks, notifications), `direct` (what needs none of
+//! their questions), `queues` (completions, flush, states).
 
 mod answers;
 mod completer;
 mod congestion;
 mod datagram;
+mod direct;
 pub mod peer;
 mod queues;
 mod requester;

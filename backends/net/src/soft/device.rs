@@ -243,7 +243,7 @@ impl Device for SoftDevice {
         // SAFETY: the caller's promise.
         let (qi, posted, outcome) = unsafe { self.engine.post_send_quietly(qp, wr, bad)? };
         if posted.count > 0 {
-            self.doorbell(qi, posted.more);
+            self.doorbell(qi, posted);
         }
         outcome
     }

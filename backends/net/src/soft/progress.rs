@@ -15,6 +15,7 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep;
+use gdrcore_core::verbs::post::Posted;
 use gdrcore_core::verbs::types::AhAttr;
 
 /// After its last packet the socket counts as hot for this long.
@@ -184,12 +185,14 @@ impl SoftDevice {
         }
     }
 
-    /// Rings the doorbell of the QP at an index, to which this thread has posted; `later`: with the next one.
+    /// Rings the doorbell of the QP at an index, to which this thread has posted.
     #[inline]
-    pub(super) fn doorbell(&self, qi: usize, later: bool) {
-        if !later {
+    pub(super) fn doorbell(&self, qi: usize, posted: Posted) {
+        if !posted.more {
             if let Some(mut held) = self.try_lock() {
-                if held.guard.wake(qi) {
+                // An event that it has raised is told by the round that follows.
+                let passed = posted.write && held.guard.pass(qi) && !held.guard.shared().notify.load(Ordering::Relaxed);
+                if !passed && held.guard.wake(qi) {
                     self.run_held(held, Round::Send);
                     return;
                 }
@@ -202,7 +205,7 @@ impl SoftDevice {
             }
         }
         self.engine.shared().active.set(qi);
-        if !later {
+        if !posted.more {
             if let Some(guard) = self.engine.try_lock_marked() {
                 self.run_held(Held { guard, device: self }, Round::Send);
             }
