@@ -63,6 +63,10 @@ pub struct Inner {
     cursor: usize,
     /// The link of peers that are named from now on.
     next_link: Option<u16>,
+    /// Peers at the engine's own address that are named from now on are other engines.
+    elsewhere: bool,
+    /// Other engines may have this address too: what is for none of this one's leaves through the port.
+    shared: bool,
 }
 
 /// A soft device without its port. `Sync`: any thread may call anything.

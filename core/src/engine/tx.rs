@@ -194,6 +194,24 @@ impl Guard<'_> {
         self.split().0.next_link = link;
     }
 
+    /// Peers at the engine's own address that control calls under this lock name from here on are other engines there: they
+    /// are reached over the link, or through the port.
+    pub fn set_elsewhere(&mut self, elsewhere: bool) {
+        self.split().0.elsewhere = elsewhere;
+    }
+
+    /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the connection manager
+    /// for them, leave through the port.
+    pub fn set_shared(&mut self, shared: bool) {
+        self.split().0.shared = shared;
+    }
+
+    /// Whether a QPN is of this engine's block.
+    #[inline]
+    pub fn owns(&self, qpn: u32) -> bool {
+        self.transport.owns(qpn)
+    }
+
     /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again.
     pub fn link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
@@ -208,6 +226,19 @@ impl Guard<'_> {
             if qp.live && qp.peer != NONE && t.peers[qp.peer as usize].path == Path::Lost {
                 t.fail_path(s, qi, now);
             }
+            t.ready.set(qi);
+        }
+    }
+
+    /// A link that only datagrams use is gone: they go through the port from now on. The number may be used again.
+    pub fn link_ended(&mut self, link: u16) {
+        let t = &mut self.split().0.transport;
+        for i in 0..t.peers.len() {
+            if t.peers[i].path == Path::Link(link) {
+                t.peers[i].path = Path::Port;
+            }
+        }
+        for qi in 0..t.qps.len() {
             t.ready.set(qi);
         }
     }

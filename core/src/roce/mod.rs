@@ -154,6 +154,12 @@ impl Transport {
         }
     }
 
+    /// Whether a QPN is of this engine's block.
+    #[inline]
+    pub fn owns(&self, qpn: u32) -> bool {
+        (qpn.wrapping_sub(self.qpn_base) as usize) < self.by_qpn.len()
+    }
+
     /// Takes one run from a peer. Anything a peer can send is legal input here.
     #[inline]
     pub fn handle_run(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
