@@ -5,13 +5,14 @@
 //! in [`Transport`] stands for.
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
-//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `congestion` (marks, notifications), `queues` (completions, flush,
+//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications), `queues` (completions, flush,
 //! states).
 
 mod answers;
 mod completer;
 mod congestion;
 mod datagram;
+pub mod multicast;
 pub mod peer;
 mod queues;
 mod requester;
@@ -138,6 +139,8 @@ pub struct Transport {
     pub counters: Counters,
     /// The last cause on any QP.
     pub cause: Cause,
+    /// Members of multicast groups.
+    pub members: multicast::Members,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
 }
@@ -201,7 +204,10 @@ impl Transport {
             Class::Rc if is_answer(run) => self.handle_answer(s, qi, now, run, payload),
             Class::Rc => self.handle_request(s, qi, now, run, payload),
             Class::Uc => self.handle_uc(s, qi, now, run, payload),
-            _ => self.handle_ud(s, qi, now, from, run, payload),
+            _ => {
+                let own = self.gid;
+                self.handle_ud(s, qi, now, from, &own, run, payload);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! * `progress`: one bounded round of the engine, and who runs it when.
 //! * `helper`: the thread that runs it while the program does not.
-//! * `cm`: the connection manager.
+//! * `cm`: the connection manager. `multicast`: groups.
 //! * `device`: the [`gdrcore_core::device::Device`] trait.
 //!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the engine's
@@ -11,6 +11,7 @@
 mod cm;
 mod device;
 mod helper;
+mod multicast;
 mod progress;
 
 use core::cell::UnsafeCell;

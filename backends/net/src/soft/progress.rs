@@ -8,7 +8,7 @@ use super::{endpoint, peer_addr, PathChoice, Port, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::shm::ShmPort;
-use crate::udp::{Burst, ErrorKind, TxOutcome};
+use crate::udp::{Burst, ErrorKind, TxOutcome, GROUPS};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
@@ -47,7 +47,7 @@ pub(super) struct Held<'d> {
 impl Held<'_> {
     /// The engine and the port at once.
     #[inline]
-    fn parts(&mut self) -> (&mut Guard<'_>, &mut Port) {
+    pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut Port) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only way to it.
         // The guard's own lifetime is only shortened.
         let (guard, port) = unsafe {
@@ -231,6 +231,7 @@ impl SoftDevice {
             listened = port.listens(now);
             if listened {
                 handled += receive(g, port, now);
+                handled += receive_groups(g, port, now);
             }
         }
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
@@ -434,6 +435,36 @@ fn receive(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
     }
     if udp.has_error() {
         report_errors(g, port, now);
+    }
+    handled
+}
+
+/// Datagrams that one round takes of each group.
+const GROUP_BATCH: usize = 8;
+
+/// Receives what came to groups. Returns the packets.
+#[inline]
+fn receive_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    match &port.udp {
+        Some(udp) if udp.has_groups() => receive_all_groups(g, port, now),
+        _ => 0,
+    }
+}
+
+#[cold]
+fn receive_all_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    let Port { udp: Some(udp), pcap, .. } = port else { return 0 };
+    let mut handled = 0;
+    for k in 0..GROUPS {
+        for _ in 0..GROUP_BATCH {
+            let Some(group) = udp.group_poll(k) else { break };
+            let to = Endpoint { ip: group, port: udp.local().port, ..Endpoint::default() };
+            let r = udp.rx_get(0);
+            if let Some(tee) = pcap {
+                tee.burst(now, &r.src, &to, 0, r.seg, r.data);
+            }
+            handled += g.handle_multicast(now, &peer_addr(&r.src), &group, usize::from(r.seg), r.data);
+        }
     }
     handled
 }
