@@ -17,6 +17,7 @@ mod progress;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::OnceLock;
 
 use crate::addr::{DeviceName, Endpoint};
 use crate::clock;
@@ -26,11 +27,12 @@ use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
 use gdrcore_core::config::{config_flags, Config};
-use gdrcore_core::device::Leaks;
+use gdrcore_core::device::{AsyncEvent, Leaks};
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep::Asleep;
+use gdrcore_core::verbs::types::Handle;
 
 /// How a soft device is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,6 +57,18 @@ pub enum PathChoice {
     Shm,
     /// Through shared memory where the peer is a process of this host that offers it, else through the network.
     Auto,
+}
+
+/// Takes events as they happen, instead of a program that asks for them ([`SoftDevice::deliver_to`]).
+///
+/// Called by whoever runs the engine, with its lock held: it must not call the device, and should be short.
+pub trait EventSink: Sync {
+    /// The arming of a CQ was met.
+    fn cq_event(&self, cq: Handle);
+    /// Something happened to a QP, an SRQ, a CQ or the device.
+    fn async_event(&self, event: AsyncEvent);
+    /// The connection manager has events, to be taken as ever.
+    fn cm_event(&self) {}
 }
 
 /// Flags of [`SoftConfig::flags`].
@@ -110,6 +124,8 @@ pub struct SoftDevice {
     /// The helper thread runs.
     helper_on: AtomicBool,
     helper: helper::Slot,
+    /// Where events go; without one, programs ask for them.
+    sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
 }
@@ -255,6 +271,7 @@ impl SoftDevice {
             sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),
             helper: helper::Slot::new()?,
+            sink: OnceLock::new(),
             mtu: core.max_mtu,
             path: config.path,
         };
@@ -272,6 +289,12 @@ impl SoftDevice {
             }
         }
         Ok(device)
+    }
+
+    /// From here on events go to `sink`, and only there: `cq_event` and `async_event` find none. The first sink stays.
+    /// It must live until `close` has returned.
+    pub fn deliver_to(&self, sink: &'static dyn EventSink) {
+        let _ = self.sink.set(sink);
     }
 
     /// Ends the device: stops the helper, writes out the capture, closes the descriptors. Says what was left.

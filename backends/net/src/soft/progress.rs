@@ -98,6 +98,8 @@ impl<'d> DerefMut for Control<'d> {
 
 impl Drop for Control<'_> {
     fn drop(&mut self) {
+        // What the call itself raised (flushed completions, a QP in error) waits for no round.
+        self.device.deliver(&mut self.guard);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
         if self.device.engine.shared().active.any() {
@@ -254,7 +256,9 @@ impl SoftDevice {
         if port.udp.is_some() {
             self.send(g, port, now);
         }
-        if g.shared().notify.load(Ordering::Relaxed) {
+        if self.sink.get().is_some() {
+            self.deliver(g);
+        } else if g.shared().notify.load(Ordering::Relaxed) {
             // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
             let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
             if wake && g.shared().notify.swap(false, Ordering::AcqRel) {
@@ -262,6 +266,29 @@ impl SoftDevice {
             }
         }
         handled
+    }
+
+    /// Hands events to the sink, if there is one.
+    #[inline]
+    fn deliver(&self, g: &mut Guard<'_>) {
+        if g.shared().notify.load(Ordering::Relaxed) {
+            self.deliver_all(g);
+        }
+    }
+
+    #[cold]
+    fn deliver_all(&self, g: &mut Guard<'_>) {
+        let Some(sink) = self.sink.get() else { return };
+        g.shared().notify.store(false, Ordering::Relaxed);
+        while let Some(cq) = g.take_cq_event() {
+            sink.cq_event(cq);
+        }
+        while let Some(event) = g.take_async_event() {
+            sink.async_event(event);
+        }
+        if g.has_cm_events() {
+            sink.cm_event();
+        }
     }
 
     /// Takes what other processes have put into our rings, and looks after the links now and then.
