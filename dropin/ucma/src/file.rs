@@ -134,6 +134,14 @@ impl<D: Devices> Files<D> {
         n
     }
 
+    /// Closes every file, as the end of a process does; the descriptors stay. Where a thread is inside for good, nothing is done.
+    pub fn close_all(&self) {
+        let Ok(mut s) = self.state.try_lock() else { return };
+        for file in std::mem::take(&mut s.open).into_values() {
+            s.session.close(file.channel);
+        }
+    }
+
     /// Files and ids that are open, for those who look for leaks.
     pub fn open_count(&self) -> (usize, usize) {
         let s = self.state();
@@ -155,8 +163,9 @@ impl<D: Devices> State<D> {
             let queued = self.session.queued(file.channel);
             if queued > file.told {
                 let more = (queued - file.told) as u64;
-                // SAFETY: eight bytes of a live integer. It fails only for a counter of 2^64 − 2.
-                unsafe { libc::write(fd, (&raw const more).cast(), 8) };
+                // Not `write`, which the preloaded library would take for a command of the program's.
+                // SAFETY: no pointers. It fails only for a counter of 2^64 − 2.
+                unsafe { libc::eventfd_write(fd, more) };
             }
             for _ in queued..file.told {
                 let mut n = 0u64;

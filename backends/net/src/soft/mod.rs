@@ -14,6 +14,8 @@ mod helper;
 mod multicast;
 mod progress;
 
+pub use helper::OwnSignals;
+
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};

@@ -194,7 +194,7 @@ impl<D: Devices> Session<D> {
         if let Some(d) = i.device.and_then(|d| self.devices.list().get(d)) {
             route.node_guid = d.node_guid;
             route.device_index = d.index;
-            route.mtu = d.mtu;
+            route.mtu = self.end(id).map_or(0, |e| e.manager.path_mtu());
             route.resolved = matches!(i.stage, Stage::RouteResolved | Stage::Requested | Stage::Begun);
         }
         Ok(route)

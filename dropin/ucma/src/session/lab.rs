@@ -9,7 +9,7 @@ use gdrcore_core::{Error, Result};
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
 
-use super::{DeviceInfo, Devices, Manager};
+use super::{DeviceInfo, Devices, Manage, Manager};
 
 struct Opened {
     device: &'static SoftDevice,
@@ -55,6 +55,12 @@ held! {
     event() -> Option<gdrcore_core::cm::types::CmEvent>;
 }
 
+impl Manage for Held {
+    fn path_mtu(&self) -> u8 {
+        self.0.device.query().map_or(0, |a| a.active_mtu as u8)
+    }
+}
+
 impl Devices for Lab {
     fn list(&self) -> &[DeviceInfo] {
         &self.list
@@ -75,7 +81,7 @@ pub(crate) fn open() -> Lab {
     // SAFETY: the map is fresh and lives until the device is closed.
     let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), "loopback", &config).unwrap() };
     let attr = device.query().unwrap();
-    let real = DeviceInfo { node_guid: 1, index: 3, gid: attr.gid, gid_index: 1, scope_id: 0, mtu: 5 };
+    let real = DeviceInfo { node_guid: 1, index: 3, gid: attr.gid, gid_index: 1, scope_id: 0 };
     let mut gid = [0; 16];
     gid[0] = 0xfd;
     let dead = DeviceInfo { node_guid: 2, index: 4, gid, ..real };

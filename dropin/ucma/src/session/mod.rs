@@ -28,8 +28,14 @@ use crate::proto::{Addr, Command, NO_ENTRY};
 use events::Event;
 use multicast::Group;
 
-/// A device's connection manager, kept open while an id needs it.
-pub type Manager = Arc<dyn CmDevice + Send + Sync>;
+/// A device's connection manager.
+pub trait Manage: CmDevice {
+    /// Largest path MTU code that the link carries.
+    fn path_mtu(&self) -> u8;
+}
+
+/// One that is kept open while an id needs it.
+pub type Manager = Arc<dyn Manage + Send + Sync>;
 
 /// What a program sees of a device before it opens it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,8 +50,6 @@ pub struct DeviceInfo {
     pub gid_index: u8,
     /// IPv6 zone of the GID, else 0.
     pub scope_id: u32,
-    /// Largest path MTU code.
-    pub mtu: u8,
 }
 
 /// The devices that `ibv_get_device_list` shows, in its order, which never changes.
