@@ -5,7 +5,7 @@ use crate::adapter::Adapter;
 use crate::hca::Hca;
 use crate::queue::EventQueue;
 use crate::result::{code, number, object, out, pointer, set_errno};
-use crate::{cq, mr, pd, post, qp, query, srq};
+use crate::{cq, cq_ex, dm, mr, null, pd, post, qp, query, srq};
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 use gdrcore_core::device::async_event;
@@ -82,14 +82,14 @@ fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs_con
     verbs_context {
         query_port: Some(query::query_port_ex),
         advise_mr: Some(mr::advise_mr),
-        alloc_null_mr: None,
+        alloc_null_mr: Some(null::alloc_null_mr),
         read_counters: NONE,
         attach_counters_point_flow: NONE,
         create_counters: NONE,
         destroy_counters: NONE,
-        reg_dm_mr: None,
-        alloc_dm: None,
-        free_dm: None,
+        reg_dm_mr: Some(dm::reg_dm_mr),
+        alloc_dm: Some(dm::alloc_dm),
+        free_dm: Some(dm::free_dm),
         modify_flow_action_esp: NONE,
         destroy_flow_action: NONE,
         create_flow_action_esp: NONE,
@@ -105,7 +105,7 @@ fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs_con
         modify_wq: NONE,
         create_wq: NONE,
         query_rt_values: Some(query::query_rt_values),
-        create_cq_ex: None,
+        create_cq_ex: Some(cq_ex::create_cq_ex),
         private: NONE,
         query_device_ex: Some(query::query_device_ex),
         destroy_flow: NONE,

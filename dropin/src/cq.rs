@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::channel::Channel;
 use crate::context::{Acks, Context};
 use crate::hca::{Hca, Object};
-use crate::lock::in_turn;
+use crate::lock::{in_turn, Turn};
 use crate::pd::small;
 use crate::result::{code, object, pointer};
 use core::ffi::{c_int, c_void};
@@ -28,6 +28,15 @@ pub struct Cq {
     async_taken: AtomicU32,
     /// QPs that use it.
     pub users: AtomicU32,
+    /// Extended: whose thread reads it.
+    pub turn: Turn,
+    /// Extended: the program has only one.
+    pub single_threaded: bool,
+    /// Extended: completions get a timestamp.
+    pub stamps: bool,
+    /// Extended: the completion taken last, and when.
+    pub current: ibv_wc,
+    pub stamp_ns: u64,
 }
 
 /// What a CQ is made of.
@@ -91,6 +100,11 @@ impl Cq {
             events_taken: AtomicU32::new(0),
             async_taken: AtomicU32::new(0),
             users: AtomicU32::new(0),
+            turn: Turn::default(),
+            single_threaded: false,
+            stamps: false,
+            current: ibv_wc::default(),
+            stamp_ns: 0,
         })
     }
 

@@ -11,6 +11,7 @@ use crate::adapter::{Adapter, OpenHca, STATE};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::env;
+use crate::null;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -110,7 +111,7 @@ impl Hca {
         }));
         device.deliver_to(hca);
         // Programs that poll memory, or sleep, rely on somebody else to run the engine.
-        if let Err(e) = device.helper(true) {
+        if let Err(e) = device.memory_add(null::PROVIDER, &null::Null).and_then(|()| device.helper(true)) {
             // SAFETY: nobody else knows the device.
             unsafe { hca.close() };
             return Err(e);

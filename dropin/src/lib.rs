@@ -7,7 +7,7 @@
 //! * `adapter`: the list of devices, one per address. `hca`: an open soft device, shared by all contexts of the
 //!   process on its address, and the place where its events are handed out.
 //! * `queue`: events on a descriptor. `context`: what `ibv_open_device` gives.
-//! * Objects: `pd`, `mr`, `mw`, `ah`, `channel`, `cq`, `cq_ex`, `srq`, `qp`, `qp_ex`, `post`.
+//! * Objects: `pd`, `mr` (windows too), `dm`, `null`, `ah`, `channel`, `cq`, `cq_ex`, `srq`, `qp`, `qp_ex`, `post`.
 //! * `ucma`: the kernel's end of librdmacm.
 //! * What needs no device: `strings`, `rates`, `kern`, `fork`.
 //!
@@ -26,15 +26,19 @@ mod ah;
 mod channel;
 mod context;
 mod cq;
+mod cq_ex;
+mod dm;
 mod env;
 mod fork;
 mod hca;
 mod kern;
 mod lock;
 mod mr;
+mod null;
 mod pd;
 mod post;
 mod qp;
+mod qp_ex;
 mod query;
 mod queue;
 mod rates;

@@ -34,12 +34,14 @@ const OPTIONAL: u32 = 0x3ff0_0000;
 const KNOWN: u32 = access::RELAXED_ORDERING;
 
 /// What registration is asked for.
-struct Wanted {
-    pd: *mut ibv_pd,
-    addr: u64,
-    length: usize,
-    iova: u64,
-    access: u32,
+pub struct Wanted {
+    pub pd: *mut ibv_pd,
+    pub addr: u64,
+    pub length: usize,
+    pub iova: u64,
+    pub access: u32,
+    /// 0: the program's memory, else [`crate::null::PROVIDER`].
+    pub provider: u32,
 }
 
 /// # Safety
@@ -53,7 +55,7 @@ unsafe fn register(w: &Wanted) -> Result<(&'static Hca, Handle, u32, u32)> {
         length: w.length as u64,
         iova: w.iova,
         access: w.access & (!OPTIONAL | KNOWN),
-        provider: 0,
+        provider: w.provider,
         cookie: 0,
     };
     let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
@@ -61,9 +63,14 @@ unsafe fn register(w: &Wanted) -> Result<(&'static Hca, Handle, u32, u32)> {
     Ok((pd.hca, handle, attr.lkey, attr.rkey))
 }
 
+/// A region.
+///
+/// # Errors
+/// Those of the registration.
+///
 /// # Safety
 /// `w.pd` is the program's.
-unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
+pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
     // SAFETY: the caller's promise.
     let (hca, handle, lkey, rkey) = unsafe { register(w)? };
     let ibv = ibv_mr {
@@ -111,7 +118,7 @@ pub unsafe extern "C" fn reg_mr_iova2(
         return pointer(Err(Error::Invalid));
     }
     // SAFETY: the program's arguments.
-    pointer(unsafe { new(&Wanted { pd, addr: addr as u64, length, iova, access }) })
+    pointer(unsafe { new(&Wanted { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
 }
 
 /// `ibv_reg_dmabuf_mr`: this device reaches no memory of other devices yet.
@@ -158,6 +165,7 @@ pub unsafe extern "C" fn rereg_mr(
             length: if moves { length } else { m.ibv.length },
             iova: if moves { addr as u64 } else { m.iova },
             access: if flags & CHANGE_ACCESS != 0 { access as u32 } else { m.access },
+            provider: 0,
         };
         // SAFETY: the program's domain, or the one of its region.
         let (hca, handle, lkey, rkey) = unsafe { register(&w)? };

@@ -5,8 +5,9 @@ use crate::ah;
 use crate::context::{kind, Acks, Context, Kind};
 use crate::cq::Cq;
 use crate::hca::{Hca, Object};
-use crate::lock::in_turn;
+use crate::lock::{in_turn, Turn};
 use crate::pd::{small, Pd};
+use crate::qp_ex::{self, Batch};
 use crate::result::{code, object, out, pointer};
 use crate::srq::Srq;
 use core::ffi::{c_int, c_void};
@@ -27,6 +28,10 @@ pub struct Qp {
     pub cap: ibv_qp_cap,
     sq_sig_all: bool,
     async_taken: AtomicU32,
+    /// Extended: whose thread builds requests.
+    pub turn: Turn,
+    /// Extended: what gathers between `ibv_wr_start` and `ibv_wr_complete`.
+    pub batch: Option<Box<Batch>>,
 }
 
 /// kb/s to bytes per second.
@@ -34,6 +39,7 @@ const KBPS: u64 = 125;
 /// `ibv_qp_init_attr_mask`.
 const INIT_PD: u32 = 1;
 const INIT_CREATE_FLAGS: u32 = 4;
+const INIT_SEND_OPS: u32 = 64;
 
 impl Qp {
     /// The QP that a program's pointer belongs to.
@@ -124,6 +130,8 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -
         cap: given,
         sq_sig_all: init.sq_sig_all != 0,
         async_taken: AtomicU32::new(0),
+        turn: Turn::default(),
+        batch: None,
     })))
 }
 
@@ -150,7 +158,7 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_
     pointer((|| {
         // SAFETY: the program's pointers.
         let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
-        if i.comp_mask & !(INIT_PD | INIT_CREATE_FLAGS) != 0 {
+        if i.comp_mask & !(INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS) != 0 {
             return Err(Error::Unsupported);
         }
         if i.comp_mask & INIT_PD == 0 {
@@ -169,7 +177,16 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_
             sq_sig_all: i.sq_sig_all,
         };
         // SAFETY: as above.
-        unsafe { make(i.pd, &plain, &mut i.cap) }.map(publish)
+        let qp = unsafe { make(i.pd, &plain, &mut i.cap)? };
+        if i.comp_mask & INIT_SEND_OPS != 0 {
+            // SAFETY: just made, and known to nobody.
+            if let Err(e) = qp_ex::extend(unsafe { &mut *qp }, i.send_ops_flags) {
+                // SAFETY: as above.
+                unsafe { destroy_qp(qp.cast()) };
+                return Err(e);
+            }
+        }
+        Ok(publish(qp))
     })())
 }
 

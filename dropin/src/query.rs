@@ -133,7 +133,7 @@ pub unsafe extern "C" fn query_device_ex(
             raw_packet_caps: 0,
             tm_caps: [0; 5],
             cq_mod_caps: [0; 2],
-            max_dm_size: 0,
+            max_dm_size: crate::dm::MAX,
             pci_atomic_caps: [0; 3],
             xrc_odp_caps: 0,
             phys_port_cnt_ex: 1,

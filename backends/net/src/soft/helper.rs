@@ -6,7 +6,7 @@
 //! A program that polls memory and only now and then a CQ would make it hesitate for ever: when it found
 //! work twice in a row between polls it stays in charge, until a poll finds work itself.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -14,6 +14,7 @@ use super::progress::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::wait::Waiter;
+use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
 
 /// Without a poll for this long, the helper takes over.
@@ -27,8 +28,22 @@ pub(super) struct Slot {
     stop: AtomicBool,
     /// It stays in charge although the program polls.
     pub(super) sticky: AtomicBool,
+    /// It sleeps on everything there is, at most until then; `AWAKE`: it does not. Written under the engine's lock, but for its
+    /// own waking.
+    asleep_until: AtomicU64,
     /// What it sleeps on.
     waiter: Waiter,
+}
+
+/// [`Slot::asleep_until`] of a helper that runs, or looks at the clock because the program polls.
+const AWAKE: u64 = 0;
+
+/// Why the helper does not sleep.
+enum Awake {
+    /// There is work that could not be done in one round.
+    Work,
+    /// Something came meanwhile.
+    Input,
 }
 
 impl Slot {
@@ -37,6 +52,7 @@ impl Slot {
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             sticky: AtomicBool::new(false),
+            asleep_until: AtomicU64::new(AWAKE),
             waiter: Waiter::new()?,
         })
     }
@@ -115,6 +131,42 @@ impl SoftDevice {
         let _ = self.waiter.attach_io(true);
     }
 
+    /// The last looks of the helper before it sleeps on everything; returns when it must wake.
+    fn fall_asleep(&self) -> Result<Option<u64>, Awake> {
+        let mut held = self.lock_held();
+        let blocked = held.port().is_blocked();
+        if held.guard.has_work() && !blocked {
+            return Err(Awake::Work);
+        }
+        if self.announce(&mut held) {
+            return Err(Awake::Input);
+        }
+        let next = held.guard.next_timeout(now_ns());
+        // From here on a round of the program wakes it, if it must know.
+        self.helper.asleep_until.store(next.unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        drop(held);
+        // Who found the lock taken and left a mark is served first.
+        if self.engine.shared().active.any() {
+            self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
+            return Err(Awake::Input);
+        }
+        Ok(next)
+    }
+
+    /// At the end of a round, under the lock: a helper that sleeps must know when there is something to do earlier than it
+    /// will wake, and that the program drives the engine, since a bell or a packet that the program took woke nobody else.
+    #[inline]
+    pub(super) fn tell_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
+        let until = self.helper.asleep_until.load(Ordering::Relaxed);
+        if until == AWAKE {
+            return;
+        }
+        if round == Round::Full || g.next_timeout(now).is_some_and(|at| at < until) {
+            self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
+            self.helper.wake();
+        }
+    }
+
     fn helper_main(&self) {
         let w = &self.helper.waiter;
         let mut watching = false;
@@ -145,24 +197,17 @@ impl SoftDevice {
                 continue;
             }
             found = 0;
-            let next = {
-                let mut held = self.lock_held();
-                let blocked = held.port().is_blocked();
-                if held.guard.has_work() && !blocked {
-                    None
-                } else {
-                    Some(held.guard.next_timeout(now_ns()))
+            let next = match self.fall_asleep() {
+                Ok(next) => next,
+                Err(Awake::Work) => {
+                    std::thread::yield_now();
+                    continue;
                 }
+                Err(Awake::Input) => continue,
             };
-            let Some(next) = next else {
-                std::thread::yield_now();
-                continue;
-            };
-            if self.announce_sleep() {
-                continue;
-            }
             w.set_timer(next);
             w.sleep(-1);
+            self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
             w.drain();
         }
         if watching {

@@ -32,6 +32,7 @@ use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::{AsyncEvent, Leaks};
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::mem::Memory;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep::Asleep;
 use gdrcore_core::verbs::types::Handle;
@@ -291,6 +292,15 @@ impl SoftDevice {
             }
         }
         Ok(device)
+    }
+
+    /// Makes a kind of memory known under a number from 1 on, for registrations that name it. It must outlive the device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken. [`Error::OwnerDead`].
+    pub fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+        self.fork.check()?;
+        self.lock().register_memory(provider, memory)
     }
 
     /// From here on events go to `sink`, and only there: `cq_event` and `async_event` find none. The first sink stays.

@@ -256,6 +256,7 @@ impl SoftDevice {
         if port.udp.is_some() {
             self.send(g, port, now);
         }
+        self.tell_helper(g, now, round);
         if self.sink.get().is_some() {
             self.deliver(g);
         } else if g.shared().notify.load(Ordering::Relaxed) {
@@ -349,8 +350,7 @@ impl SoftDevice {
     }
 
     /// Before a thread sleeps: new links are let in, and the rings are told. True: something has come meanwhile.
-    pub(super) fn announce_sleep(&self) -> bool {
-        let mut held = self.lock_held();
+    pub(super) fn announce(&self, held: &mut Held<'_>) -> bool {
         let (g, port) = held.parts();
         if port.shm.is_none() {
             return false;
@@ -359,6 +359,14 @@ impl SoftDevice {
         // Whoever wakes looks at the socket first.
         port.empty = 0;
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
+    }
+
+    /// The same for a thread of the program. True also: somebody posted while the lock was held here.
+    pub(super) fn announce_sleep(&self) -> bool {
+        let mut held = self.lock_held();
+        let input = self.announce(&mut held);
+        drop(held);
+        input || self.engine.shared().active.any()
     }
 
     /// Decides how the peer of an address vector is reached, and tells the engine, under the lock that the control call which
