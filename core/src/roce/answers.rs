@@ -3,7 +3,7 @@
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Sent, Transport};
-use crate::mem::Access;
+use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Resp;
 use crate::verbs::shared::Shared;
@@ -83,9 +83,14 @@ impl Transport {
             }
             let mut packets = 0;
             if stop.is_none() {
-                let providers = &self.providers;
+                let (providers, qpn) = (&self.providers, qp.qpn);
                 let done = tx.emit(&run, qp.mtu, bytes, false, |off, dst| match &target {
-                    Some(t) => providers.fetch(t, off, dst),
+                    Some(t) => providers.fetch(
+                        t,
+                        off,
+                        dst,
+                        Message::answer(qpn, job.psn.get(), job.len.saturating_sub(offset.saturating_add(off))),
+                    ),
                     None => Access::Fault,
                 });
                 packets = done.packets;

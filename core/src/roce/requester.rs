@@ -4,7 +4,7 @@ use super::peer::{FlowControl, Path, PACKET_COST};
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Sent, Transport, READ_PIECE};
-use crate::mem::{Access, KeyError, Providers, Regions};
+use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Hold, Qp, WqeState, NONE};
@@ -48,8 +48,8 @@ pub(crate) fn local_cause(e: KeyError) -> CauseCode {
 
 /// What to do to the pieces of a local buffer.
 pub(crate) enum Move<'a> {
-    /// Copy out of them.
-    Gather(&'a mut [u8]),
+    /// Copy out of them, for the message with this id.
+    Gather(&'a mut [u8], Message),
     /// Copy into them.
     Scatter(&'a [u8]),
 }
@@ -65,9 +65,9 @@ pub(crate) fn copy_sges(
     what: Move<'_>,
 ) -> Result<Option<(u32, crate::mem::Token)>, Stop> {
     let mut pending = None;
-    let (mut gather, scatter): (&mut [u8], &[u8]) = match what {
-        Move::Gather(d) => (d, &[]),
-        Move::Scatter(s) => (&mut [], s),
+    let (mut gather, scatter, of): (&mut [u8], &[u8], Message) = match what {
+        Move::Gather(d, of) => (d, &[], of),
+        Move::Scatter(s) => (&mut [], s, Message::default()),
     };
     let is_gather = !gather.is_empty();
     let total = if is_gather { gather.len() } else { scatter.len() };
@@ -90,7 +90,7 @@ pub(crate) fn copy_sges(
         let answer = if is_gather {
             let (head, rest) = core::mem::take(&mut gather).split_at_mut(n);
             gather = rest;
-            providers.fetch(&target, 0, head)
+            providers.fetch(&target, 0, head, Message { left: (len - offset) as u32, ..of })
         } else {
             providers.place(&target, 0, &scatter[at..at + n])
         };
@@ -120,6 +120,7 @@ pub(crate) fn gather(
     slot: &SlotRef<'_, SendWqe>,
     offset: u64,
     dst: &mut [u8],
+    of: Message,
 ) -> Result<(), Stop> {
     let wqe = slot.header();
     if wqe.inline != 0 {
@@ -130,7 +131,7 @@ pub(crate) fn gather(
         }
         return Ok(());
     }
-    copy_sges(regions, providers, pd, slot.sges(usize::from(wqe.num_sge)), offset, Move::Gather(dst)).map(|_| ())
+    copy_sges(regions, providers, pd, slot.sges(usize::from(wqe.num_sge)), offset, Move::Gather(dst, of)).map(|_| ())
 }
 
 impl Transport {
@@ -327,8 +328,9 @@ impl Transport {
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let mut stop = None;
         let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
+        let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, rc, |off, dst| {
-            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst) {
+            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
                     stop = Some(e);
@@ -455,8 +457,9 @@ impl Transport {
         run.ack_req = true;
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let (regions, providers, pd, mtu) = (&self.regions, &self.providers, qp.pd, qp.mtu);
+        let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
-            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst) {
+            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 // Not worth waiting for: the ACK timeout is there as well.
                 Err(_) => Access::Busy,

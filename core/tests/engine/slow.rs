@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use gdrcore_core::device::MrReg;
-use gdrcore_core::mem::{Access, AtomicOp, Memory, Token};
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token};
 use gdrcore_core::verbs::types::*;
 
 use crate::util::*;
@@ -40,7 +40,7 @@ impl Manual {
 }
 
 impl Memory for Manual {
-    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8]) -> Access {
+    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8], _: Message) -> Access {
         // SAFETY: as in `land`.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr(), dst.len()) };
         Access::Ready
@@ -59,7 +59,7 @@ impl Memory for Manual {
             Access::Pending(token)
         }
     }
-    fn atomic(&self, _: u64, _: u64, _: AtomicOp) -> Result<u64, Access> {
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: Message) -> Result<u64, Access> {
         Err(Access::Fault)
     }
 }

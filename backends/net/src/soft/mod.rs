@@ -28,6 +28,7 @@ use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::Leaks;
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::mem::Memory;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep::Asleep;
 
@@ -271,6 +272,15 @@ impl SoftDevice {
             }
         }
         Ok(device)
+    }
+
+    /// Makes a kind of memory known under a number from 1 on, for registrations that name it. It must outlive the device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken. [`Error::OwnerDead`].
+    pub fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+        self.fork.check()?;
+        self.lock().register_memory(provider, memory)
     }
 
     /// Ends the device: stops the helper, writes out the capture, closes the descriptors. Says what was left.
