@@ -26,6 +26,8 @@ enum Made {
 }
 
 struct Allocation {
+    /// What the program was given.
+    given: DevicePtr,
     at: DevicePtr,
     device: &'static Device,
     made: Made,
@@ -35,7 +37,7 @@ struct Allocation {
 static ALLOCATIONS: Mutex<Vec<Allocation>> = Mutex::new(Vec::new());
 
 fn remember(at: DevicePtr, device: &'static Device, made: Made) -> DevicePtr {
-    ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner).push(Allocation { at, device, made });
+    ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner).push(Allocation { given: at, at, device, made });
     at
 }
 
@@ -163,8 +165,8 @@ fn release(api: &api::Api, handle: u64) {
 /// `INVALID_VALUE`: not given here, or freed already.
 pub fn free(at: DevicePtr) -> Result<(), Failure> {
     let mut all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    let i = all.iter().position(|a| a.at == at).ok_or(Failure::new(api::free::NAME, api::INVALID_VALUE))?;
-    let Allocation { device, made, .. } = all.swap_remove(i);
+    let i = all.iter().position(|a| a.given == at).ok_or(Failure::new(api::free::NAME, api::INVALID_VALUE))?;
+    let Allocation { at, device, made, .. } = all.swap_remove(i);
     drop(all);
     let _current = device.enter()?;
     match made {
@@ -217,8 +219,8 @@ pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
     Ok(Shared::Ipc(handle, offset))
 }
 
-/// Opens memory that another process exported; the descriptor stays the caller's. Returns the address of its first byte:
-/// the range begins `offset` bytes behind. [`free`] closes it.
+/// Opens memory that another process exported; the descriptor stays the caller's. Returns the address of the range, which
+/// [`free`] takes.
 ///
 /// # Errors
 /// The driver refuses: the exporter is gone, is another user's or in another namespace, or (by handle) is this process.
@@ -248,11 +250,19 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
     drop(current);
     // The exporter's numbers are its word only: the range must lie in what was opened.
     let inside = at.checked_add(offset).ok_or(Failure::new(api::pointer_get::NAME, api::INVALID_VALUE));
-    if let Err(e) = inside.and_then(|begin| Span::of(begin, length)) {
-        let _ = free(at);
-        return Err(e);
+    match inside.and_then(|begin| Span::of(begin, length)) {
+        Ok(span) => {
+            let mut all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(a) = all.iter_mut().rfind(|a| a.at == at) {
+                a.given = span.at;
+            }
+            Ok(span.at)
+        }
+        Err(e) => {
+            let _ = free(at);
+            Err(e)
+        }
     }
-    Ok(at)
 }
 
 /// The GPU of a range that a program names.
