@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Streams and events: a thread per stream takes its operations in order, each copy after a delay. */
+/* Streams and events: a thread per stream takes its operations in order, a copy no earlier than its delay after it was asked for. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 struct op {
@@ -17,6 +18,7 @@ struct op {
     size_t n;
     CUevent event;
     uint64_t ticket;
+    struct timespec due;
 };
 
 struct event {
@@ -60,8 +62,8 @@ static void wait_event(CUevent e, uint64_t ticket)
 
 static void copy(const struct op *op)
 {
-    struct timespec delay = { .tv_nsec = (long)fake_delay_us() * 1000 };
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &delay, NULL);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &op->due, NULL) == EINTR)
+        ;
     fake_lock();
     uint8_t *at = fake_translate(op->device, op->n);
     if (!at)
@@ -76,6 +78,8 @@ static void copy(const struct op *op)
 static void *run(void *arg)
 {
     struct stream *s = arg;
+    /* Sleeps as exact as the kernel has them: a delay of 20 us would be 70 otherwise. */
+    prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&s->lock);
     for (;;) {
         while (!s->first && !s->ends)
@@ -116,6 +120,10 @@ static CUresult push(CUstream s, struct op op)
         return OUT_OF_MEMORY;
     *made = op;
     made->next = NULL;
+    clock_gettime(CLOCK_MONOTONIC, &made->due);
+    made->due.tv_nsec += (long)(fake_delay_us() % 1000000) * 1000;
+    made->due.tv_sec += (long)(fake_delay_us() / 1000000) + made->due.tv_nsec / 1000000000;
+    made->due.tv_nsec %= 1000000000;
     pthread_mutex_lock(&s->lock);
     if (s->last)
         s->last->next = made;

@@ -203,6 +203,8 @@ api! {
 const _: () = assert!(size_of::<c_longlong>() == size_of::<u64>());
 
 static API: OnceLock<Api> = OnceLock::new();
+/// `cuGetErrorName`, which works before `cuInit` has.
+static NAMES: OnceLock<unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult> = OnceLock::new();
 
 /// The driver: loaded and initialised by the first call that can, and kept as long as the process lives.
 ///
@@ -224,6 +226,7 @@ pub fn driver() -> Result<&'static Api, Failure> {
     }
     // SAFETY: a live handle of the library that NVIDIA's name stands for; the handle is never closed.
     let api = unsafe { Api::load(library) }?;
+    NAMES.get_or_init(|| api.error_name);
     // SAFETY: no pointers.
     check(init::NAME, unsafe { (api.init)(0) })?;
     Ok(API.get_or_init(|| api))
@@ -246,10 +249,10 @@ pub(crate) fn need<F: Copy>(call: &'static str, f: Option<F>) -> Result<F, Failu
 
 /// The driver's name of an error.
 pub(crate) fn name(code: CuResult) -> Option<Name> {
-    let api = API.get()?;
+    let names = NAMES.get()?;
     let mut text = core::ptr::null();
     // SAFETY: a writable place.
-    let known = unsafe { (api.error_name)(code, &mut text) } == SUCCESS && !text.is_null();
+    let known = unsafe { names(code, &mut text) } == SUCCESS && !text.is_null();
     // SAFETY: a terminated string of the driver's, which stays loaded.
     known.then(|| unsafe { CStr::from_ptr(text) })
 }

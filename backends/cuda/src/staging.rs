@@ -266,6 +266,13 @@ impl Memory for Staging {
         s.fetch(&whose, addr, dst, Message { id: of.id, left: of.left.max(dst.len() as u32) })
     }
 
+    fn ahead(&self, cookie: u64, addr: u64, of: Message) {
+        let mut s = self.lock();
+        if let Some(whose) = s.usable(cookie, addr, 1) {
+            s.ahead(&whose, addr, of);
+        }
+    }
+
     fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access {
         let mut s = self.lock();
         let Some(whose) = s.usable(cookie, addr, src.len()) else { return Access::Fault };

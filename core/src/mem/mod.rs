@@ -76,6 +76,8 @@ pub trait Memory: Sync {
     /// Copies from memory into `dst`. `Ready`: copied now. `Pending(t)`: nothing is copied yet; once
     /// `poll(t)` is `Ready`, the same call again is `Ready`.
     fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: Message) -> Access;
+    /// A fetch from here on will come soon: memory that is staged may begin. Nothing is owed, and nothing answered.
+    fn ahead(&self, _cookie: u64, _addr: u64, _of: Message) {}
     /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused, visible
     /// once `poll(t)` is `Ready`. Placements of one provider become visible in the order of the calls.
     fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access;
@@ -194,6 +196,13 @@ impl Providers {
             return old.map_err(|host::Fault| Access::Fault);
         }
         self.other(target.provider).ok_or(Access::Fault)?.atomic(target.cookie, addr, op, of)
+    }
+
+    /// Tells slow memory what will be fetched soon.
+    pub fn ahead(&self, target: &Target, of: Message) {
+        if let Some(memory) = self.other(target.provider) {
+            memory.ahead(target.cookie, target.addr, of);
+        }
     }
 
     /// Asks a provider after an access under way.

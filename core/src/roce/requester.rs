@@ -3,7 +3,7 @@
 use super::peer::{FlowControl, Path, PACKET_COST};
 use super::run::Run;
 use super::txbuf::TxBuf;
-use super::{Sent, Transport, READ_PIECE};
+use super::{Sent, Transport, AHEAD, READ_PIECE};
 use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
@@ -400,6 +400,7 @@ impl Transport {
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
             Some(Stop::Pending(provider, token)) => {
+                self.fetch_ahead(sq, qi, index);
                 self.hold_for_memory(qi, provider, token);
                 Step::Idle
             }
@@ -412,6 +413,30 @@ impl Transport {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
                 Step::Idle
+            }
+        }
+    }
+
+    /// The requests behind the one at `index`, which waits for slow memory, are next. Keys are checked again when they
+    /// are sent. Not beyond a fence: what is sent behind it may be what a READ before it brings.
+    #[cold]
+    fn fetch_ahead(&self, sq: &EngineConsumer<'_, SendWqe>, qi: usize, index: u32) {
+        let qp = &self.qps[qi];
+        for i in (1..=AHEAD).map(|k| index.wrapping_add(k)) {
+            if i == sq.end() {
+                return;
+            }
+            let slot = sq.at(i);
+            let wqe = slot.header();
+            if wqe.is_fenced() || wqe.is_local() {
+                return;
+            }
+            if wqe.inline != 0 || wqe.is_read_or_atomic() {
+                continue;
+            }
+            let Some(sge) = slot.sges(usize::from(wqe.num_sge)).first().filter(|s| s.length > 0) else { continue };
+            if let Ok(target) = self.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false) {
+                self.providers.ahead(&target, Message::request(qp.qpn, i, sge.length));
             }
         }
     }

@@ -215,6 +215,16 @@ impl State {
         }
     }
 
+    /// Starts what will be asked for soon, where there is room that nobody else needs.
+    pub(super) fn ahead(&mut self, whose: &Whose, addr: u64, of: Message) {
+        let now = now_ns();
+        self.flush();
+        if self.out.find(of.id, whose.cookie, addr, now).is_none() {
+            // What goes wrong here goes wrong again when somebody waits for it.
+            let _ = self.load(whose, addr, of, now, false);
+        }
+    }
+
     pub(super) fn poll_out(&mut self, serial: u32, i: usize, token: Token) -> Access {
         if self.out.chunks.get(i).is_none_or(|c| c.serial != serial) {
             // It was given away: the next fetch starts again.
