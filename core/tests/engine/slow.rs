@@ -169,14 +169,17 @@ fn many_small_messages_wait_in_line_without_rnr() {
 /// Memory whose first fetch of a message is not ready, and that notes what it is told of those to come.
 #[derive(Default)]
 struct Foretold {
-    state: Mutex<(Vec<u64>, Vec<(u64, u32)>)>,
+    /// Messages that have waited.
+    asked: Mutex<Vec<u64>>,
+    /// Address and bytes of those to come.
+    told: Mutex<Vec<(u64, u32)>>,
 }
 
 impl Memory for Foretold {
     fn fetch(&self, _: u64, addr: u64, dst: &mut [u8], of: Message) -> Access {
-        let mut s = self.state.lock().unwrap();
-        if !s.0.contains(&of.id) {
-            s.0.push(of.id);
+        let mut asked = self.asked.lock().unwrap();
+        if !asked.contains(&of.id) {
+            asked.push(of.id);
             return Access::Pending(Token(of.id));
         }
         assert!(of.left as usize >= dst.len(), "{of:?} for {} bytes", dst.len());
@@ -185,7 +188,7 @@ impl Memory for Foretold {
         Access::Ready
     }
     fn ahead(&self, _: u64, addr: u64, of: Message) {
-        self.state.lock().unwrap().1.push((addr, of.left));
+        self.told.lock().unwrap().push((addr, of.left));
     }
     fn place(&self, _: u64, _: u64, _: &[u8]) -> Access {
         Access::Fault
@@ -226,7 +229,7 @@ fn what_waits_behind_slow_memory_sets_out_but_nothing_behind_a_fence() {
     assert!(wc.len() == 5 && wc.iter().all(|w| w.status == 0), "{wc:?}");
     assert!((0..5).all(|i: usize| b.buf.get(i * 4096, 3000) == pattern(i as u64, 3000)));
     // Told while the first waited, the second, and so on: never of the fenced one, nor, before it had left, of what follows it.
-    let told = memory.state.lock().unwrap().1.clone();
+    let told = memory.told.lock().unwrap().clone();
     let first: Vec<_> = told.iter().take(2).copied().collect();
     assert_eq!(first, [(addr + 4096, 3000), (addr + 8192, 3000)]);
     assert!(told.iter().all(|t| t.0 != addr + 3 * 4096), "{told:x?}");
