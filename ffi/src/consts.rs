@@ -103,7 +103,6 @@ pub const GDRC_NO_NOT_EXPORTED: u32 = 2;
 pub const GDRC_NO_NOT_TAKEN: u32 = 3;
 pub const GDRC_NO_PEERMEM: u32 = 4;
 pub const GDRC_NO_REFUSED: u32 = 5;
-pub const GDRC_NO_NIC: u32 = 6;
 
 /// Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail.
 pub const GDRC_MR_GONE: u32 = 1;
@@ -264,7 +263,6 @@ const _: () = {
         GDRC_NO_NOT_TAKEN == Reason::NotTaken as u32;
         GDRC_NO_PEERMEM == Reason::NoPeermem as u32;
         GDRC_NO_REFUSED == Reason::Refused as u32;
-        GDRC_NO_NIC == Reason::Nic as u32;
         GDRC_NEAR_SYSTEM == Near::System as u32;
         GDRC_NEAR_NUMA_NODE == Near::NumaNode as u32;
         GDRC_NEAR_HOST_BRIDGE == Near::HostBridge as u32;

@@ -70,6 +70,8 @@ pub fn driver() -> Driver {
             return Driver::Real;
         }
         let path = CString::new(fake().join("libcuda.so.1").into_os_string().into_encoded_bytes()).expect("a path");
+        // Two GPUs. Before the driver reads its environment, which only it does.
+        std::env::set_var("FAKECUDA_DEVICES", "0000:b7:00.0,0001:3b:00.0");
         // SAFETY: a terminated path to a library of our own. What is loaded already is found under its soname.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null(), "{path:?} cannot be loaded");

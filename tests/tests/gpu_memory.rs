@@ -3,7 +3,7 @@
 //! CPU access reaches.
 
 use gdrcore_core::device::MrReg;
-use gdrcore_core::verbs::types::{access, wc_opcode, wc_status, Handle, Sge};
+use gdrcore_core::verbs::types::{access, wc_opcode, wc_status, Handle, RecvWr, Sge};
 use gdrcore_core::Error;
 use gdrcore_cuda::device::Device;
 use gdrcore_cuda::memory::{self, Kind};
@@ -166,9 +166,13 @@ fn every_operation_moves_every_byte_between_gpus() {
 }
 
 fn receive(end: &End, wr_id: u64, piece: Sge) {
-    let wr = gdrcore_core::verbs::types::RecvWr { wr_id, next: std::ptr::null(), sg_list: &piece, num_sge: 1 };
+    receive_all(end, wr_id, &[piece]);
+}
+
+fn receive_all(end: &End, wr_id: u64, pieces: &[Sge]) {
+    let wr = RecvWr { wr_id, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: pieces.len() as i32 };
     let mut bad = std::ptr::null();
-    // SAFETY: request and piece live on this stack frame until the call returns.
+    // SAFETY: request and pieces live on this stack frame until the call returns.
     unsafe { end.dev.post_recv(end.qp, &wr, &mut bad) }.expect("post_recv");
 }
 
@@ -201,6 +205,53 @@ fn a_message_sends_what_memory_held_when_it_was_posted() {
         for (e, g, r) in [(a, x, here), (b, y, there)] {
             g.forget(&e, &r);
             memory::free(r.at).unwrap();
+            e.destroy().expect("destroy");
+        }
+    });
+}
+
+/// One message, gathered from two GPUs and the host and scattered over the same; the ACK waits for all of it.
+#[test]
+fn a_message_crosses_gpus() {
+    let (_alone, driver) = alone();
+    if Device::count() == Ok(1) {
+        skip!("one GPU");
+    }
+    over_each(|x, y, port| {
+        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        const LEN: usize = 200_001;
+        let on = |g: &Gpu, e: &End, n: u32| {
+            let at = memory::alloc(Device::get(n).unwrap(), LEN, Kind::Plain).expect("GPU memory");
+            assert_eq!(Span::of(at, 1).unwrap().device.ordinal, n);
+            g.register(e, at, LEN as u64)
+        };
+        let here = [on(x, &a, 0), on(x, &a, 1)];
+        let there = [on(y, &b, 1), on(y, &b, 0)];
+        for round in 0..8u64 {
+            let bytes = pattern(round, 2 * LEN + 5000);
+            here[0].write(0, &bytes[..LEN]);
+            a.buffer.write(0, &bytes[LEN..LEN + 5000]);
+            here[1].write(0, &bytes[LEN + 5000..]);
+            let length = LEN as u32;
+            let into = [there[0].piece(0, length), there[1].piece(0, length), b.piece(0, 5000)];
+            receive_all(&b, round, &into);
+            let before = if driver == Driver::Fake { cuda::stat(Stat::Bytes) } else { 0 };
+            let from = [here[0].piece(0, length), a.piece(0, 5000), here[1].piece(0, length)];
+            a.post_wr(&a.request(round, Op::Send(None), &from)).unwrap();
+            succeed(&mut a, &mut b, round);
+            if driver == Driver::Fake {
+                let moved = cuda::stat(Stat::Bytes) - before;
+                assert!(moved >= 4 * LEN as u64, "{port}: acknowledged after {moved} bytes");
+            }
+            assert_eq!(complete(&mut b, &mut a, round, Duration::from_secs(20)).status, 0);
+            assert!(there[0].read(0, LEN) == bytes[..LEN] && there[1].read(0, LEN) == bytes[LEN..2 * LEN], "{port}");
+            assert!(b.buffer.read(0, 5000) == bytes[2 * LEN..], "{port}");
+        }
+        for (e, g, regions) in [(a, x, here), (b, y, there)] {
+            for r in regions {
+                g.forget(&e, &r);
+                memory::free(r.at).unwrap();
+            }
             e.destroy().expect("destroy");
         }
     });

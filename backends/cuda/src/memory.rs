@@ -270,6 +270,13 @@ fn owner(at: DevicePtr, length: usize) -> Result<&'static Device, Failure> {
     Span::of(at, length as u64).map(|s| s.device)
 }
 
+/// Waits for what calls without a stream have begun: a copy from pageable memory returns when the bytes are staged, a fill at
+/// once, and the streams of [`crate::staging`] do not wait for either.
+fn settle(device: &Device) -> Result<(), Failure> {
+    // SAFETY: null is the stream of those calls.
+    check(api::stream_sync::NAME, unsafe { (device.api.stream_sync)(core::ptr::null_mut()) })
+}
+
 /// Copies into device memory; done when it returns.
 ///
 /// # Errors
@@ -281,7 +288,8 @@ pub fn copy_in(to: DevicePtr, from: &[u8]) -> Result<(), Failure> {
     let device = owner(to, from.len())?;
     let _current = device.enter()?;
     // SAFETY: the slice is readable; the driver checks the other end.
-    check(api::copy_in::NAME, unsafe { (device.api.copy_in)(to, from.as_ptr().cast(), from.len()) })
+    check(api::copy_in::NAME, unsafe { (device.api.copy_in)(to, from.as_ptr().cast(), from.len()) })?;
+    settle(device)
 }
 
 /// Copies out of device memory.
@@ -309,5 +317,6 @@ pub fn fill(at: DevicePtr, byte: u8, length: usize) -> Result<(), Failure> {
     let device = owner(at, length)?;
     let _current = device.enter()?;
     // SAFETY: the driver checks the range.
-    check(api::fill::NAME, unsafe { (device.api.fill)(at, byte, length) })
+    check(api::fill::NAME, unsafe { (device.api.fill)(at, byte, length) })?;
+    settle(device)
 }

@@ -42,8 +42,6 @@ pub enum Reason {
     NoPeermem = 4,
     /// The NIC's driver refused the GPU's address.
     Refused = 5,
-    /// NICs do not stage.
-    Nic = 6,
 }
 
 impl Reason {
@@ -56,7 +54,6 @@ impl Reason {
             3 => Some(Reason::NotTaken),
             4 => Some(Reason::NoPeermem),
             5 => Some(Reason::Refused),
-            6 => Some(Reason::Nic),
             _ => None,
         }
     }
@@ -70,7 +67,6 @@ impl Reason {
             Reason::NotTaken => c"the NIC, its driver or the kernel takes no dma-buf",
             Reason::NoPeermem => c"the kernel module nvidia_peermem is not loaded",
             Reason::Refused => c"the NIC's driver refused the GPU's address",
-            Reason::Nic => c"a NIC does not copy through host memory",
         }
     }
 }

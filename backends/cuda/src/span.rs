@@ -19,7 +19,7 @@ pub struct Span {
     pub base: DevicePtr,
     /// Its bytes.
     pub size: u64,
-    /// Unique in the process among all allocations, living and gone.
+    /// Unique in the process among all allocations, living and gone; 0 where the driver gives none.
     pub buffer_id: u64,
     /// Whether SYNC_MEMOPS could be set: synchronous copies then wait for what they write.
     pub sync_memops: bool,
@@ -36,11 +36,33 @@ unsafe fn attribute<T: Default>(api: &api::Api, which: i32, at: DevicePtr) -> Re
     Ok(value)
 }
 
-/// The unique id of the allocation at an address, if there is one.
+/// The unique id of the allocation at an address, if there is one. 0: there is one, of a kind that the driver gives no ids.
 pub(crate) fn buffer_id(device: &Device, at: DevicePtr) -> Option<u64> {
     let _current = device.enter().ok()?;
     // SAFETY: unsigned long long.
-    unsafe { attribute(device.api, api::POINTER_BUFFER_ID, at) }.ok()
+    let id = unsafe { attribute::<u64>(device.api, api::POINTER_BUFFER_ID, at) };
+    // SAFETY: unsigned int.
+    let there = || unsafe { attribute::<u32>(device.api, api::POINTER_MEMORY_TYPE, at) };
+    id.ok().or_else(|| there().ok().map(|_| 0))
+}
+
+/// Which kind of memory, of which GPU. Most drivers answer whatever context is current, also where none is; a context on the first GPU,
+/// which may be somebody else's, is made only where one does not.
+fn kind(api: &api::Api, at: DevicePtr) -> Result<(u32, i32), Failure> {
+    let ask = || {
+        // SAFETY: unsigned int.
+        let kind = unsafe { attribute::<u32>(api, api::POINTER_MEMORY_TYPE, at) }?;
+        // SAFETY: int.
+        let ordinal = unsafe { attribute::<i32>(api, api::POINTER_DEVICE_ORDINAL, at) }?;
+        Ok((kind, ordinal))
+    };
+    match ask() {
+        Err(Failure { code: api::INVALID_CONTEXT, .. }) => {
+            let _current = Device::get(0)?.enter()?;
+            ask()
+        }
+        other => other,
+    }
 }
 
 impl Span {
@@ -51,34 +73,26 @@ impl Span {
     pub fn of(at: DevicePtr, length: u64) -> Result<Span, Failure> {
         let api = api::driver()?;
         let wrong = Failure::new(api::pointer_get::NAME, api::INVALID_VALUE);
-        // The driver may answer nothing for any attribute before a context is current: the first GPU's does.
-        let first = Device::get(0)?;
-        let current = first.enter()?;
-        // SAFETY: the types of cuda.h: unsigned int, int.
-        let kind: u32 = unsafe { attribute(api, api::POINTER_MEMORY_TYPE, at) }?;
-        // SAFETY: as above.
-        let ordinal: i32 = unsafe { attribute(api, api::POINTER_DEVICE_ORDINAL, at) }?;
+        let (kind, ordinal) = kind(api, at)?;
         if kind != api::MEMORYTYPE_DEVICE || length == 0 {
             return Err(wrong);
         }
+        let device = Device::get(u32::try_from(ordinal).map_err(|_| wrong)?)?;
+        let current = device.enter()?;
         // SAFETY: CUdeviceptr.
         let base: u64 = unsafe { attribute(api, api::POINTER_RANGE_START, at) }?;
         // SAFETY: size_t.
         let size: usize = unsafe { attribute(api, api::POINTER_RANGE_SIZE, at) }?;
-        // SAFETY: unsigned long long.
-        let buffer_id: u64 = unsafe { attribute(api, api::POINTER_BUFFER_ID, at) }?;
-        drop(current);
         let size = size as u64;
         let inside = at.checked_sub(base).is_some_and(|off| off <= size && length <= size - off);
         if !inside {
             return Err(wrong);
         }
-        let device = Device::get(u32::try_from(ordinal).map_err(|_| wrong)?)?;
         let on: u32 = 1;
-        let current = device.enter()?;
         // SAFETY: an unsigned int, as the attribute has it.
         let rc = unsafe { (api.pointer_set)((&raw const on).cast(), api::POINTER_SYNC_MEMOPS, base) };
         drop(current);
+        let buffer_id = buffer_id(device, base).ok_or(wrong)?;
         // Memory of cuMemCreate has no such attribute.
         Ok(Span { device, at, length, base, size, buffer_id, sync_memops: rc == api::SUCCESS })
     }
