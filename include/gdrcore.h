@@ -183,8 +183,6 @@
 
 #define GDRC_NO_REFUSED 5
 
-#define GDRC_NO_NIC 6
-
 // Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail.
 #define GDRC_MR_GONE 1
 
