@@ -188,6 +188,7 @@ pub struct Table {
 
 /// The table of version 1.
 #[cfg_attr(not(test), no_mangle)]
+#[allow(non_upper_case_globals)] // the name that the preloaded library asks for
 pub static gdrc_ucma_1: Table = Table { open, write, close };
 
 unsafe extern "C" fn open(flags: c_int) -> c_int {

@@ -48,7 +48,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sim", &["gdrcore-core"]),
     ("gdrcore-fuzz", &["gdrcore-core", "gdrcore"]),
     ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
-    ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore"]),
+    ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore"]),
 ];
 
 /// All that core may take from outside. `loom` only under its own cfg.

@@ -5,7 +5,7 @@ use super::requester::{copy_sges, gather, Move, Stop};
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Origin, Sent, Transport};
-use crate::mem::Access;
+use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Ah, Hold, NONE};
 use crate::verbs::shared::Shared;
@@ -77,7 +77,8 @@ impl Transport {
             run.qkey = if wqe.b as u32 & 1 << 31 != 0 { own_qkey } else { wqe.b as u32 };
             let mut stop = None;
             let (regions, providers) = (&self.regions, &self.providers);
-            let fill = |off, dst: &mut [u8]| match gather(regions, providers, pd, &slot, u64::from(off), dst) {
+            let of = Message::request(qpn, index, 0);
+            let fill = |off, dst: &mut [u8]| match gather(regions, providers, pd, &slot, u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
                     stop = Some(e);

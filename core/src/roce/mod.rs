@@ -39,6 +39,8 @@ use run::Run;
 pub const ACK_DELAY_NS: u64 = 20_000;
 /// An owed ACK does not wait once this many packets have come.
 pub const ACK_PACKETS: u32 = 8;
+/// While one message waits for slow memory, so many behind it may set out there as well.
+pub(crate) const AHEAD: u32 = 8;
 /// READs are asked for in pieces of this many bytes.
 pub const READ_PIECE: u32 = 64 << 10;
 

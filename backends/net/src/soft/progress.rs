@@ -293,9 +293,9 @@ impl SoftDevice {
                 port.empty = port.empty.saturating_add(1);
                 handled += g.run_loopback(now, LOOPBACK_ROUNDS);
             } else {
-                g.poll_memory(now);
                 port.empty = 0;
             }
+            g.poll_memory(now);
         }
         self.send_links(g, port, now);
         if port.udp.is_some() {
