@@ -9,7 +9,8 @@ use crate::hca::Hca;
 use crate::lock::ForkLock;
 use crate::result::last_error;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::time::Duration;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::device::CmDevice;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
@@ -120,6 +121,7 @@ fn pid() -> libc::pid_t {
 
 /// The files of this process, if it has opened one.
 fn files() -> Option<&'static Files<Adapters>> {
+    // Held by no one who could be interrupted for good: what is done under it calls nothing of the program's.
     PROCESS.lock().as_ref().filter(|p| p.pid == pid()).map(|p| p.files)
 }
 
@@ -168,13 +170,32 @@ fn take_events(files: &Files<Adapters>, wake: c_int) {
         {
             return;
         }
+        if EXITING.load(Ordering::Acquire) {
+            files.close_all();
+            return EXITING.store(false, Ordering::Release);
+        }
         while files.pump() > 0 {}
     }
 }
 
+/// The process ends: the thread that takes events is to close the files, and to clear this.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// How long the end of a process waits for that.
+const EXIT_MS: u32 = 200;
+
+/// Not here: a program that exits from a signal handler has interrupted itself anywhere, with any lock held. Then the thread
+/// waits for that lock in vain, and the process ends without it.
 extern "C" fn at_exit() {
-    if let Some(files) = files() {
-        files.close_all();
+    if files().is_some() {
+        EXITING.store(true, Ordering::Release);
+        wake();
+        for _ in 0..10 * EXIT_MS {
+            if !EXITING.load(Ordering::Acquire) {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 
