@@ -102,11 +102,17 @@ fn perftests_latency_tools_run_unmodified() {
     all_pass(
         "ib_send_lat",
         92,
-        &["-x 0 -n 500", "-x 0 -n 500 -e", "-x 0 -n 500 -c UC", "-x 0 -n 500 -c UD", "-x 0 -n 500 -I 64"],
+        &[
+            "-F -x 0 -n 500",
+            "-F -x 0 -n 500 -e",
+            "-F -x 0 -n 500 -c UC",
+            "-F -x 0 -n 500 -c UD",
+            "-F -x 0 -n 500 -I 64",
+        ],
     );
-    all_pass("ib_write_lat", 92, &["-x 0 -n 500", "-x 0 -n 500 -c UC", "-x 0 -n 500 -I 128"]);
-    all_pass("ib_read_lat", 92, &["-x 0 -n 500", "-x 0 -n 500 -e"]);
-    all_pass("ib_atomic_lat", 92, &["-x 0 -n 500", "-x 0 -n 500 -A CMP_AND_SWAP"]);
+    all_pass("ib_write_lat", 92, &["-F -x 0 -n 500", "-F -x 0 -n 500 -c UC", "-F -x 0 -n 500 -I 128"]);
+    all_pass("ib_read_lat", 92, &["-F -x 0 -n 500", "-F -x 0 -n 500 -e"]);
+    all_pass("ib_atomic_lat", 92, &["-F -x 0 -n 500", "-F -x 0 -n 500 -A CMP_AND_SWAP"]);
 }
 
 #[test]
@@ -114,13 +120,13 @@ fn perftests_bandwidth_tools_run_unmodified() {
     all_pass(
         "ib_send_bw",
         93,
-        &["-x 0 -n 500", "-x 0 -n 500 -e", "-x 0 -n 500 -b", "-x 0 -n 500 -c UD", "-x 0 -n 500 -q 4", "-x 0 -a -n 5"],
+        &["-F -x 0 -n 500", "-F -x 0 -n 500 -e", "-F -x 0 -n 500 -b", "-F -x 0 -n 500 -c UD", "-F -x 0 -n 500 -q 4"],
     );
     all_pass(
         "ib_write_bw",
         93,
-        &["-x 0 -n 500", "-x 0 -n 500 -b", "-x 0 -n 500 -q 4", "-x 0 -n 500 -c UC", "-x 0 -a -n 5"],
+        &["-F -x 0 -n 500", "-F -x 0 -n 500 -b", "-F -x 0 -n 500 -q 4", "-F -x 0 -n 500 -c UC", "-F -x 0 -a -n 5"],
     );
-    all_pass("ib_read_bw", 93, &["-x 0 -n 500", "-x 0 -n 500 -q 4", "-x 0 -n 500 -b"]);
-    all_pass("ib_atomic_bw", 93, &["-x 0 -n 500", "-x 0 -n 500 -q 4"]);
+    all_pass("ib_read_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4", "-F -x 0 -n 500 -b"]);
+    all_pass("ib_atomic_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4"]);
 }
