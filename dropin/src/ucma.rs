@@ -121,7 +121,6 @@ fn pid() -> libc::pid_t {
 
 /// The files of this process, if it has opened one.
 fn files() -> Option<&'static Files<Adapters>> {
-    // Held by no one who could be interrupted for good: what is done under it calls nothing of the program's.
     PROCESS.lock().as_ref().filter(|p| p.pid == pid()).map(|p| p.files)
 }
 
@@ -155,6 +154,7 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
         return Err(last_error());
     }
     WAKE.store(wake, Ordering::Release);
+    OWNER.store(pid(), Ordering::Release);
     // SAFETY: a function of this library, which librdmacm keeps loaded.
     unsafe { libc::atexit(at_exit) };
     *process = Some(Process { pid: pid(), files });
@@ -178,6 +178,8 @@ fn take_events(files: &Files<Adapters>, wake: c_int) {
     }
 }
 
+/// The process that has such a thread; 0: none has.
+static OWNER: AtomicI32 = AtomicI32::new(0);
 /// The process ends: the thread that takes events is to close the files, and to clear this.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
@@ -187,7 +189,7 @@ const EXIT_MS: u32 = 200;
 /// Not here: a program that exits from a signal handler has interrupted itself anywhere, with any lock held. Then the thread
 /// waits for that lock in vain, and the process ends without it.
 extern "C" fn at_exit() {
-    if files().is_some() {
+    if OWNER.load(Ordering::Acquire) == pid() {
         EXITING.store(true, Ordering::Release);
         wake();
         for _ in 0..10 * EXIT_MS {

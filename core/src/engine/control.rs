@@ -9,7 +9,7 @@ use crate::device::{MrAttr, MrReg, SrqAttr};
 use crate::error::{Error, Result};
 use crate::mem::Memory;
 use crate::roce::peer::{Path, Peer, PeerAddr, Window};
-use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq};
+use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq, NONE};
 use crate::verbs::shared::{CqShared, SrqShared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, qp_type, AhAttr, Handle, Wc};
@@ -37,7 +37,7 @@ impl Inner {
     /// The peer record of an address; made if there is none. Counts one more user.
     pub(super) fn peer_get(&mut self, addr: PeerAddr) -> Result<u32> {
         let path = match self.next_link {
-            _ if addr.gid == self.local.gid && addr.port == self.local.port => Path::Loopback,
+            _ if self.is_self(&addr) && !self.elsewhere => Path::Loopback,
             Some(link) => Path::Link(link),
             None => Path::Port,
         };
@@ -72,6 +72,25 @@ impl Inner {
             rx: Window::new(window),
         };
         Ok(i as u32)
+    }
+
+    /// The peer record of datagrams to an address, and the one of those to other engines there: an address handle says
+    /// nothing of QPNs, so where the address is this engine's and shared, each datagram decides.
+    fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {
+        let peer = self.peer_get(addr)?;
+        if !self.shared || self.transport.peers[peer as usize].path != Path::Loopback {
+            return Ok((peer, NONE));
+        }
+        let before = core::mem::replace(&mut self.elsewhere, true);
+        let others = self.peer_get(addr);
+        self.elsewhere = before;
+        match others {
+            Ok(others) => Ok((peer, others)),
+            Err(e) => {
+                self.peer_put(peer);
+                Err(e)
+            }
+        }
     }
 
     pub(super) fn peer_put(&mut self, peer: u32) {
@@ -188,6 +207,18 @@ impl Guard<'_> {
         }
     }
 
+    /// Registers a region anew; see [`crate::mem::Regions::rereg`].
+    ///
+    /// # Errors
+    /// As [`Guard::mr_reg`]; [`Error::Busy`]: windows are bound to it.
+    pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
+        let pd = self.pd(reg.pd)? as u32;
+        if !self.transport.providers.is_known(reg.provider) {
+            return Err(Error::Invalid);
+        }
+        self.transport.regions.rereg(mr, reg, pd)
+    }
+
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
@@ -242,9 +273,9 @@ impl Guard<'_> {
             }
             other => other?,
         };
-        match inner.peer_get(addr) {
-            Ok(peer) => {
-                inner.transport.ahs[i] = Ah { live: true, pd: pd as u32, peer };
+        match inner.datagram_peers(addr) {
+            Ok((peer, others)) => {
+                inner.transport.ahs[i] = Ah { live: true, pd: pd as u32, peer, others };
                 inner.transport.pds[pd].users += 1;
                 Ok(h)
             }
@@ -267,6 +298,9 @@ impl Guard<'_> {
         let pd = &mut inner.transport.pds[a.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         inner.peer_put(a.peer);
+        if a.others != NONE {
+            inner.peer_put(a.others);
+        }
         Ok(())
     }
 
@@ -358,6 +392,19 @@ impl Guard<'_> {
         // Whoever waited for room may look again.
         inner.transport.cqs[i].seen_free = 0;
         Ok(capacity)
+    }
+
+    /// Takes the completions of a QP, by its number, out of a CQ.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread polls it right now.
+    pub fn cq_purge(&mut self, cq: Handle, qpn: u32) -> Result<()> {
+        let (inner, s) = self.split();
+        let i = s.cq_pool.check(cq)?;
+        s.purge_cq(i, qpn, &inner.transport.key)?;
+        // Whoever waited for room may look again.
+        inner.transport.cqs[i].seen_free = 0;
+        Ok(())
     }
 
     /// Arms a CQ: its next completion (`solicited_only`: its next solicited or failed one) raises an event; an arming for

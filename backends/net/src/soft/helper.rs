@@ -141,7 +141,7 @@ impl SoftDevice {
         if self.announce(&mut held) {
             return Err(Awake::Input);
         }
-        let next = held.guard.next_timeout(now_ns());
+        let next = held.next_timeout(now_ns());
         // From here on a round of the program wakes it, if it must know.
         self.helper.asleep_until.store(next.unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
         drop(held);
