@@ -24,6 +24,14 @@ pub struct Dm {
 }
 
 impl Dm {
+    /// The same for copies of the program, which go by whole words, as with NICs.
+    fn words_at(&self, offset: u64, length: usize) -> Result<u64> {
+        if offset % 4 != 0 || length % 4 != 0 {
+            return Err(Error::Invalid);
+        }
+        self.at(offset, length)
+    }
+
     /// Where `length` bytes at an offset lie.
     fn at(&self, offset: u64, length: usize) -> Result<u64> {
         let end = offset.checked_add(length as u64).ok_or(Error::Invalid)?;
@@ -82,7 +90,7 @@ pub unsafe extern "C" fn reg_dm_mr(
     pointer((|| {
         // SAFETY: the program's pointers.
         let (_, d) = unsafe { (Pd::of(pd)?, object(dm.cast::<Dm>())?) };
-        if flags & !DM_ACCESS != 0 || flags & access::ZERO_BASED == 0 || length == 0 {
+        if flags & !DM_ACCESS != 0 || flags & access::ZERO_BASED == 0 {
             return Err(Error::Invalid);
         }
         let addr = d.at(offset, length)?;
@@ -97,7 +105,7 @@ pub unsafe extern "C" fn reg_dm_mr(
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
     // SAFETY: the program's pointers.
     code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
-        let at = d.at(offset, length)?;
+        let at = d.words_at(offset, length)?;
         // SAFETY: `length` bytes of the mapping, which nobody holds a reference to.
         let to = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, length) };
         host::fetch(from as u64, to).map_err(|_| Error::Fault)
@@ -110,7 +118,7 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
         if to.is_null() && length > 0 {
             return Err(Error::Invalid);
         }
-        let at = d.at(offset, length)?;
+        let at = d.words_at(offset, length)?;
         // SAFETY: `length` bytes of the mapping; the program's buffer has as many.
         unsafe { core::ptr::copy_nonoverlapping(at as *const u8, to.cast::<u8>(), length) };
         Ok(())

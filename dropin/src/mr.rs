@@ -44,23 +44,19 @@ pub struct Wanted {
     pub provider: u32,
 }
 
-/// # Safety
-/// `w.pd` is the program's.
-unsafe fn register(w: &Wanted) -> Result<(&'static Hca, Handle, u32, u32)> {
-    // SAFETY: the caller's promise.
-    let pd = unsafe { Pd::of(w.pd)? };
-    let reg = MrReg {
-        pd: pd.handle,
-        addr: w.addr,
-        length: w.length as u64,
-        iova: w.iova,
-        access: w.access & (!OPTIONAL | KNOWN),
-        provider: w.provider,
-        cookie: 0,
-    };
-    let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
-    pd.hold();
-    Ok((pd.hca, handle, attr.lkey, attr.rkey))
+impl Wanted {
+    /// What the device is asked for.
+    fn request(&self, pd: &Pd) -> MrReg {
+        MrReg {
+            pd: pd.handle,
+            addr: self.addr,
+            length: self.length as u64,
+            iova: self.iova,
+            access: self.access & (!OPTIONAL | KNOWN),
+            provider: self.provider,
+            cookie: 0,
+        }
+    }
 }
 
 /// A region.
@@ -72,18 +68,21 @@ unsafe fn register(w: &Wanted) -> Result<(&'static Hca, Handle, u32, u32)> {
 /// `w.pd` is the program's.
 pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
     // SAFETY: the caller's promise.
-    let (hca, handle, lkey, rkey) = unsafe { register(w)? };
+    let pd = unsafe { Pd::of(w.pd)? };
+    let reg = w.request(pd);
+    let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
+    pd.hold();
     let ibv = ibv_mr {
-        // SAFETY: checked by `register`.
+        // SAFETY: checked above.
         context: unsafe { (*w.pd).context },
         pd: w.pd,
         addr: w.addr as *mut c_void,
         length: w.length,
         handle: small(handle),
-        lkey,
-        rkey,
+        lkey: attr.lkey,
+        rkey: attr.rkey,
     };
-    Ok(Box::into_raw(Box::new(Mr { ibv, hca, handle, iova: w.iova, access: w.access })).cast())
+    Ok(Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, iova: w.iova, access: w.access })).cast())
 }
 
 /// `ibv_reg_mr`.
@@ -140,7 +139,7 @@ const CHANGE_ACCESS: c_int = 4;
 /// `IBV_REREG_MR_ERR_INPUT`: the old region is as it was.
 const REREG_ERR_INPUT: c_int = -1;
 
-/// `ibv_rereg_mr`: the region is registered anew, then the old registration ends. Its keys change.
+/// `ibv_rereg_mr`: the region keeps its keys.
 pub unsafe extern "C" fn rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -168,24 +167,18 @@ pub unsafe extern "C" fn rereg_mr(
             provider: 0,
         };
         // SAFETY: the program's domain, or the one of its region.
-        let (hca, handle, lkey, rkey) = unsafe { register(&w)? };
-        let gone = if core::ptr::eq(hca, m.hca) { m.hca.device.mr_dereg(m.handle) } else { Err(Error::Invalid) };
-        if let Err(e) = gone {
-            // Windows are bound to it: nothing changes.
-            let _ = hca.device.mr_dereg(handle);
-            // SAFETY: counted by `register`.
-            unsafe { Pd::of(w.pd)? }.release();
-            return Err(e);
+        let to = unsafe { Pd::of(w.pd)? };
+        if !core::ptr::eq(to.hca, m.hca) {
+            return Err(Error::Invalid);
         }
+        let attr = m.hca.device.mr_rereg(m.handle, &w.request(to))?;
+        to.hold();
         // SAFETY: counted when it was registered.
         unsafe { Pd::of(m.ibv.pd)? }.release();
         m.ibv.pd = w.pd;
         m.ibv.addr = w.addr as *mut c_void;
         m.ibv.length = w.length;
-        m.ibv.handle = small(handle);
-        m.ibv.lkey = lkey;
-        m.ibv.rkey = rkey;
-        m.handle = handle;
+        (m.ibv.lkey, m.ibv.rkey) = (attr.lkey, attr.rkey);
         m.iova = w.iova;
         m.access = w.access;
         Ok(0)

@@ -11,7 +11,7 @@ use crate::srq::{self, Srq};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use gdrcore_core::device::Device;
-use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
+use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode};
 use gdrcore_core::{Error, Result};
 
 /// Requests that are copied at a time.
@@ -114,6 +114,11 @@ unsafe fn post_translated(q: &Qp, mut wr: *const ibv_send_wr, bad: &mut *const i
     Ok(())
 }
 
+/// LOCAL_WRITE says nothing of a window, and is given by many programs.
+fn window_access(flags: u32) -> u32 {
+    flags & !access::LOCAL_WRITE
+}
+
 /// Puts handles where the program has pointers.
 ///
 /// # Safety
@@ -123,6 +128,7 @@ unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
             w.bind_mw.mw = object(w.bind_mw.mw as *const Mw)?.handle;
+            w.bind_mw.bind_info.mw_access_flags = window_access(w.bind_mw.bind_info.mw_access_flags);
             if w.bind_mw.bind_info.mr != 0 {
                 w.bind_mw.bind_info.mr = object(w.bind_mw.bind_info.mr as *const Mr)?.handle;
             }
@@ -191,7 +197,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
         };
         wr.bind_mw.bind_info.addr = info.addr;
         wr.bind_mw.bind_info.length = info.length;
-        wr.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
+        wr.bind_mw.bind_info.mw_access_flags = window_access(info.mw_access_flags);
         let mut at: *const ibv_send_wr = &wr;
         // SAFETY: one request of our own.
         in_turn(|| unsafe { q.device.post_send(q.handle, &wr, &mut at) }).map_err(|e| match e {

@@ -13,7 +13,7 @@ use crate::srq::Srq;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::device::Device;
-use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_type, Handle, QpAttr, QpInit};
+use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit};
 use gdrcore_core::{Error, Result};
 use gdrcore_net::soft::SoftDevice;
 
@@ -61,6 +61,18 @@ impl Qp {
         // SAFETY: a context outlives its objects.
         if let Ok(c) = unsafe { Context::of(self.ex.qp_base.context) } {
             c.events.push(ibv_async_event { element, event_type });
+        }
+    }
+
+    /// The completions of a QP that is reset or gone are of no use to the program, which may not know its number any more.
+    fn forget_completions(&self) {
+        let base = &self.ex.qp_base;
+        for cq in [base.send_cq, base.recv_cq] {
+            // SAFETY: CQs outlive their QPs.
+            if let Ok(cq) = unsafe { Cq::of(cq) } {
+                // It fails only in a child of fork, which has nothing to forget.
+                let _ = in_turn(|| self.device.cq_purge(cq.handle, base.qp_num));
+            }
         }
     }
 
@@ -226,6 +238,9 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr
         let m = attr_mask as u32;
         q.device.qp_modify(q.handle, &attributes(attr, m)?, m)?;
         if m & mask::STATE != 0 {
+            if attr.qp_state == qp_state::RESET {
+                q.forget_completions();
+            }
             // SAFETY: libibverbs' own copy of the state; programs read it only between their calls.
             unsafe { (*qp).state = attr.qp_state };
         }
@@ -300,6 +315,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
         in_turn(|| q.device.qp_destroy(q.handle))?;
+        q.forget_completions();
         q.hca.objects().by_handle.remove(&q.handle);
         let base = &q.ex.qp_base;
         // SAFETY: domain, CQs and context outlive their QPs; events of it are of its type.

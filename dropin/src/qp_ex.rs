@@ -8,7 +8,7 @@ use crate::post;
 use crate::qp::Qp;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::mem::host;
-use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode};
+use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
 use gdrcore_core::{Error, Result};
 
 /// `ibv_qp_create_send_ops_flags` of each transport: bit n is operation n of `ibv_wr_opcode`.
@@ -299,7 +299,7 @@ unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, 
             w.bind_mw.bind_info.mr = info.mr as u64;
             w.bind_mw.bind_info.addr = info.addr;
             w.bind_mw.bind_info.length = info.length;
-            w.bind_mw.bind_info.mw_access_flags = info.mw_access_flags & !access::ON_DEMAND;
+            w.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
         });
     }
 }

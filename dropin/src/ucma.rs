@@ -9,7 +9,8 @@ use crate::hca::Hca;
 use crate::lock::ForkLock;
 use crate::result::last_error;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::time::Duration;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::device::CmDevice;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
@@ -153,6 +154,7 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
         return Err(last_error());
     }
     WAKE.store(wake, Ordering::Release);
+    OWNER.store(pid(), Ordering::Release);
     // SAFETY: a function of this library, which librdmacm keeps loaded.
     unsafe { libc::atexit(at_exit) };
     *process = Some(Process { pid: pid(), files });
@@ -168,13 +170,34 @@ fn take_events(files: &Files<Adapters>, wake: c_int) {
         {
             return;
         }
+        if EXITING.load(Ordering::Acquire) {
+            files.close_all();
+            return EXITING.store(false, Ordering::Release);
+        }
         while files.pump() > 0 {}
     }
 }
 
+/// The process that has such a thread; 0: none has.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+/// The process ends: the thread that takes events is to close the files, and to clear this.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// How long the end of a process waits for that.
+const EXIT_MS: u32 = 200;
+
+/// Not here: a program that exits from a signal handler has interrupted itself anywhere, with any lock held. Then the thread
+/// waits for that lock in vain, and the process ends without it.
 extern "C" fn at_exit() {
-    if let Some(files) = files() {
-        files.close_all();
+    if OWNER.load(Ordering::Acquire) == pid() {
+        EXITING.store(true, Ordering::Release);
+        wake();
+        for _ in 0..10 * EXIT_MS {
+            if !EXITING.load(Ordering::Acquire) {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 

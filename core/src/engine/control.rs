@@ -207,6 +207,18 @@ impl Guard<'_> {
         }
     }
 
+    /// Registers a region anew; see [`crate::mem::Regions::rereg`].
+    ///
+    /// # Errors
+    /// As [`Guard::mr_reg`]; [`Error::Busy`]: windows are bound to it.
+    pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
+        let pd = self.pd(reg.pd)? as u32;
+        if !self.transport.providers.is_known(reg.provider) {
+            return Err(Error::Invalid);
+        }
+        self.transport.regions.rereg(mr, reg, pd)
+    }
+
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
@@ -380,6 +392,19 @@ impl Guard<'_> {
         // Whoever waited for room may look again.
         inner.transport.cqs[i].seen_free = 0;
         Ok(capacity)
+    }
+
+    /// Takes the completions of a QP, by its number, out of a CQ.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread polls it right now.
+    pub fn cq_purge(&mut self, cq: Handle, qpn: u32) -> Result<()> {
+        let (inner, s) = self.split();
+        let i = s.cq_pool.check(cq)?;
+        s.purge_cq(i, qpn, &inner.transport.key)?;
+        // Whoever waited for room may look again.
+        inner.transport.cqs[i].seen_free = 0;
+        Ok(())
     }
 
     /// Arms a CQ: its next completion (`solicited_only`: its next solicited or failed one) raises an event; an arming for

@@ -41,6 +41,14 @@ impl SoftDevice {
     }
 }
 
+/// Whether the program's memory is there. Outside the lock: bringing in gigabytes takes a while.
+fn probe(reg: &MrReg) -> Result<()> {
+    if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
+        fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
+    }
+    Ok(())
+}
+
 impl Device for SoftDevice {
     fn query(&self) -> Result<DeviceAttr> {
         self.fork.check()?;
@@ -119,11 +127,14 @@ impl Device for SoftDevice {
 
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         self.fork.check()?;
-        if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
-            // Outside the lock: bringing in gigabytes takes a while.
-            fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
-        }
+        probe(reg)?;
         self.lock().mr_reg(reg)
+    }
+
+    fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
+        self.fork.check()?;
+        probe(reg)?;
+        self.lock().mr_rereg(mr, reg)
     }
 
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
@@ -178,6 +189,11 @@ impl Device for SoftDevice {
         let given = self.lock().cq_resize(cq, cqe);
         self.run(Round::Send);
         given
+    }
+
+    fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cq_purge(cq, qpn)
     }
 
     fn cq_destroy(&self, cq: Handle) -> Result<()> {

@@ -268,10 +268,10 @@ impl SoftDevice {
             listened = port.listens(now);
             if listened {
                 handled += receive(g, port, now);
+                handled += receive_groups(g, port, now);
                 if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
                     handled += port.tend_share(g, now);
                 }
-                handled += receive_groups(g, port, now);
             }
         }
         if handled > 0 && port.shm.is_some() && !port.is_blocked() && !g.waits() {
