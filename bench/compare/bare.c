@@ -7,6 +7,8 @@
  *                                     answer, -b: before it
  *   bare bw   ADDRESS PEER            messages in datagrams, a 20-byte ACK per group; -g: GSO and GRO
  *   bare put  PEER FILE, bare get ADDRESS FILE    a file through a TCP socket, as cp would write it
+ *   bare hop  CORE CORE               half round trips of a cache line between two processes, each on its core: what memory
+ *                                     alone does
  *
  * Every datagram has the 16 bytes more that a RoCEv2 header and ICRC take. JSON on stdout, as perf's.
  */
@@ -16,13 +18,19 @@
 #include <fcntl.h>
 #include <math.h>
 #include <netinet/udp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -322,6 +330,59 @@ static int get(const char *address, uint16_t port, const char *path)
     return close(file) != 0;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void stay_on(const char *core)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((unsigned)atoi(core) % CPU_SETSIZE, &set);
+    if (sched_setaffinity(0, sizeof set, &set))
+        die("sched_setaffinity");
+}
+
+/* Batches of 100 round trips, each timed as one: the clock costs as much as a hop. */
+static int hop(const char *own, const char *other, uint64_t count)
+{
+    enum { BATCH = 100 };
+    _Atomic uint64_t *line = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (line == MAP_FAILED)
+        die("mmap");
+    uint64_t rounds = count / BATCH + 1, all = rounds * BATCH, *took = calloc(rounds, sizeof *took);
+    pid_t child = took ? fork() : -1;
+    if (child < 0)
+        die("fork");
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        stay_on(other);
+        for (uint64_t i = 1; i <= all; i++) {
+            while (atomic_load_explicit(&line[0], memory_order_acquire) != i) {}
+            atomic_store_explicit(&line[16], i, memory_order_release);
+        }
+        _exit(0);
+    }
+    stay_on(own);
+    for (uint64_t k = 0, i = 0; k < rounds; k++) {
+        uint64_t start = now_ns();
+        for (int j = 0; j < BATCH; j++) {
+            atomic_store_explicit(&line[0], ++i, memory_order_release);
+            while (atomic_load_explicit(&line[16], memory_order_acquire) != i) {}
+        }
+        took[k] = now_ns() - start;
+    }
+    int status;
+    waitpid(child, &status, 0);
+    qsort(took, rounds, sizeof *took, by_value);
+    double unit = 2e3 * BATCH;
+    printf("{\"results\":[{\"min_us\":%.4f,\"median_us\":%.4f,\"p99_us\":%.4f}]}\n", (double)took[0] / unit,
+           (double)took[rounds / 2] / unit, (double)took[rounds * 99 / 100] / unit);
+    return status != 0;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t count = 1000;
@@ -346,12 +407,15 @@ int main(int argc, char **argv)
     const char *what = left ? argv[optind] : "", *one = left > 1 ? argv[optind + 1] : "", *two = left > 2 ? argv[optind + 2] : "";
     if (left == 2 && !strcmp(what, "echo"))
         return echo(one, port);
+    if (left == 3 && !strcmp(what, "hop") && count && count <= 1u << 24)
+        return hop(one, two, count);
     if (left == 3 && !strcmp(what, "put"))
         return put(one, port, two);
     if (left == 3 && !strcmp(what, "get"))
         return get(one, port, two);
     if (left != 3 || (strcmp(what, "lat") && strcmp(what, "bw")) || !size || !count || count > 1u << 24 || (*what == 'l' && size > 32768)) {
         fprintf(stderr, "usage: bare [-p PORT] echo ADDRESS | get ADDRESS FILE | put PEER FILE\n"
+                        "       bare [-n COUNT] hop CORE CORE\n"
                         "       bare [-p PORT] [-s BYTES] [-n COUNT] [-a | -b | -g] [-A] [-k] lat|bw ADDRESS PEER\n"
                         "-a, -b: ACKs after or before the answer, -g: GSO, -A: all sizes from 64 up to -s, -k: the other end lives on\n");
         return 2;

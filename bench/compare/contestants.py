@@ -25,20 +25,21 @@ class Bench:
 
     # ---- gdrcore ------------------------------------------------------------------------------
 
-    def _perf(self, verb, mode, size, n, loopback=False):
+    def _perf(self, verb, mode, size, n, loopback=False, path="udp", one_core=False):
         test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (["-H"] if mode == "lat" else [])
         if loopback:
             done = Process([self.perf, "-d", "loopback"] + test, cores()[1]).wait(15)
         else:
-            done = pair([self.perf, "-d", f"soft:{SERVER}", "-p", str(PERF_PORT)],
-                        [self.perf, "-d", f"soft:{CLIENT}", "-p", str(PERF_PORT)] + test + [SERVER], PERF_PORT)
+            done = pair([self.perf, "-d", f"soft:{SERVER},path={path}", "-p", str(PERF_PORT)],
+                        [self.perf, "-d", f"soft:{CLIENT},path={path}", "-p", str(PERF_PORT)] + test + [SERVER], PERF_PORT,
+                        one_core=one_core)
         return json.loads(done.text())["results"][0]
 
-    def gdrcore_latency(self, verb, size, n, loopback=False):
-        return self._perf(verb, "lat", size, self.times(n), loopback)
+    def gdrcore_latency(self, verb, size, n, **how):
+        return self._perf(verb, "lat", size, self.times(n), **how)
 
-    def gdrcore_bandwidth(self, verb, size, n):
-        return {"MB_per_s": self._perf(verb, "bw", size, self.times(n))["MB_per_s"]}
+    def gdrcore_bandwidth(self, verb, size, n, **how):
+        return {"MB_per_s": self._perf(verb, "bw", size, self.times(n), **how)["MB_per_s"]}
 
     # ---- sockets alone --------------------------------------------------------------------------
 
@@ -54,6 +55,10 @@ class Bench:
     def bare_bandwidth(self, flags, size, n):
         result = self._bare("bw", flags, size, self.times(n))
         return {"MB_per_s": result["MB_per_s"], "lost": result["lost"]}
+
+    def bare_hop(self, n):
+        done = Process([self.bare, "-n", str(self.times(n)), "hop"] + [str(c) for c in cores()], cores()[0]).wait(15)
+        return json.loads(done.text())["results"][0]
 
     # ---- UCX ------------------------------------------------------------------------------------
 
@@ -111,9 +116,32 @@ def latencies(b):
         ("fi_udp", "libfabric udp 64 B", "fi_pingpong", lambda: b.fi_latency("udp", "dgram", 64, 30000)),
         ("write", "gdrcore WRITE 8 B, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 100000)),
         ("read", "gdrcore READ 64 B (there and back)", None, lambda: b.gdrcore_latency("read", 64, 50000)),
-        ("loopback", "gdrcore WRITE 8 B, loopback, one thread", None, lambda: b.gdrcore_latency("write", 8, 200000, True)),
-        ("ucx_shm", "UCX shm, tag 8 B (for the record)", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000)),
-        ("ucx_shm_put", "UCX shm, put 8 B (for the record)", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000)),
+        ("loopback", "gdrcore WRITE 8 B, loopback, one thread", None, lambda: b.gdrcore_latency("write", 8, 200000, loopback=True)),
+    ]
+
+
+def same_host(b):
+    """Two processes that share memory, 8 bytes."""
+    return [
+        ("send", "gdrcore SEND", None, lambda: b.gdrcore_latency("send", 8, 200000, path="shm")),
+        ("write", "gdrcore WRITE, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 200000, path="shm")),
+        ("send_one_core", "gdrcore SEND, both on one core", None, lambda: b.gdrcore_latency("send", 8, 2000, path="shm", one_core=True)),
+        ("ucx_tag", "UCX shm, tag", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000)),
+        ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000)),
+        ("fi_shm", "libfabric shm", "fi_pingpong", lambda: b.fi_latency("shm", "rdm", 8, 50000)),
+        ("hop", "a cache line, no library", None, lambda: b.bare_hop(200000)),
+    ]
+
+
+def same_host_bandwidth(b):
+    """The same with 1 MiB and with 64 MiB."""
+    big = 64 * MIB
+    return [
+        ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm")),
+        ("ucx_tag", "UCX shm, tag (CMA)", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", MIB, 5000)),
+        ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000)),
+        ("write_big", "gdrcore WRITE, 64 MiB", None, lambda: b.gdrcore_bandwidth("write", big, 64, path="shm")),
+        ("ucx_tag_big", "UCX shm, tag (CMA), 64 MiB", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", big, 64)),
     ]
 
 
@@ -129,8 +157,6 @@ def bandwidths(b):
         ("ucx_tcp_tag", "UCX tcp, tag", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "tag_bw", MIB, 3000)),
         ("iperf3", "iperf3, one TCP stream", "iperf3", lambda: b.iperf_bandwidth(2000)),
         ("fi_tcp", "libfabric tcp, ping-pong", "fi_pingpong", lambda: b.fi_bandwidth("tcp", "msg", MIB, 500)),
-        ("ucx_shm", "UCX shm, tag (for the record)", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", MIB, 5000)),
-        ("ucx_shm_put", "UCX shm, put (for the record)", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000)),
     ]
 
 

@@ -110,9 +110,11 @@ def await_port(kind, port, process, seconds=8.0):
     raise Failed(f"{process.name} does not listen on port {port}")
 
 
-def pair(server, client, port, kind="tcp", seconds=15.0, server_ends=True, env=None):
-    """Runs a server and one client, each on its core. Gives the client's process."""
+def pair(server, client, port, kind="tcp", seconds=15.0, server_ends=True, env=None, one_core=False):
+    """Runs a server and one client, each on its core, or both on one. Gives the client's process."""
     server_core, client_core = cores()
+    if one_core:
+        client_core = server_core
     first = Process(server, server_core, env)
     try:
         await_port(kind, port, first)

@@ -55,28 +55,28 @@ class Results:
     def keys(self, phase):
         return [key for p, key in self.labels if p == phase]
 
-    def typical(self, key):
+    def typical(self, key, phase="lat"):
         """Median latency, or the mean of a program that tells only that."""
-        return self.get("lat", key, "median_us") or self.get("lat", key, "mean_us")
+        return self.get(phase, key, "median_us") or self.get(phase, key, "mean_us")
 
-    def latency_table(self):
-        send, rows = self.typical("send"), []
-        for key in self.keys("lat"):
-            mean = self.get("lat", key, "mean_us")
-            rows.append([self.labels["lat", key], number(self.get("lat", key, "min_us")),
-                         f"{mean:.2f} (mean)" if mean else number(self.typical(key)),
-                         number(self.get("lat", key, "p99_us")), number(self.get("lat", key, "p999_us")),
-                         number(over(self.typical(key), send))])
-        return table(["half round trip, us", "min", "median", "p99", "p99.9", "/ gdrcore SEND"], rows)
+    def latency_table(self, phase="lat", what="half round trip, us"):
+        send, rows = self.typical("send", phase), []
+        for key in self.keys(phase):
+            mean = self.get(phase, key, "mean_us")
+            rows.append([self.labels[phase, key], number(self.get(phase, key, "min_us")),
+                         f"{mean:.2f} (mean)" if mean else number(self.typical(key, phase)),
+                         number(self.get(phase, key, "p99_us")), number(self.get(phase, key, "p999_us")),
+                         number(over(self.typical(key, phase), send))])
+        return table([what, "min", "median", "p99", "p99.9", "/ gdrcore SEND"], rows)
 
-    def bandwidth_table(self):
-        write, rows = self.get("bw", "write", "MB_per_s"), []
-        for key in self.keys("bw"):
-            values = [r["MB_per_s"] for r in self.rounds["bw", key]]
-            lost = sum(r.get("lost", 0) for r in self.rounds["bw", key])
-            rows.append([self.labels["bw", key] + (f" ({lost} bytes lost)" if lost else ""), f"{statistics.median(values):.0f}",
+    def bandwidth_table(self, phase="bw", what="1 MiB messages, MB/s"):
+        write, rows = self.get(phase, "write", "MB_per_s"), []
+        for key in self.keys(phase):
+            values = [r["MB_per_s"] for r in self.rounds[phase, key]]
+            lost = sum(r.get("lost", 0) for r in self.rounds[phase, key])
+            rows.append([self.labels[phase, key] + (f" ({lost} bytes lost)" if lost else ""), f"{statistics.median(values):.0f}",
                          f"{min(values):.0f}", f"{max(values):.0f}", number(over(write, statistics.median(values)))])
-        return table(["1 MiB messages, MB/s", "median", "least", "most", "gdrcore WRITE /"], rows)
+        return table([what, "median", "least", "most", "gdrcore WRITE /"], rows)
 
     def curve(self, key):
         return {size: self.get(("curve", size), key, "MB_per_s") for size in
@@ -116,6 +116,15 @@ class Results:
         ucx = [v for v in (self.get("bw", k, "MB_per_s") for k in ("ucx_tcp", "ucx_tcp_tag")) if v]
         goal("WRITE 1 MiB / the better of UCX tcp", over(write, max(ucx, default=None)), 1.2, True)
         goal("WRITE 1 MiB / iperf3", over(write, self.get("bw", "iperf3", "MB_per_s")), 2, True)
+        goal("WRITE 8 B within one context, us from post to completion", self.typical("loopback"), 0.1, False)
+        shm, shm_bw = lambda key: self.typical(key, "shm"), lambda key: self.get("shm bw", key, "MB_per_s")
+        goal("same host: SEND 8 B / UCX shm tag", over(shm("send"), shm("ucx_tag")), 1.2, False)
+        goal("same host: WRITE 8 B / UCX shm put", over(shm("write"), shm("ucx_put")), 2, False)
+        goal("same host: SEND 8 B, p99, us", self.get("shm", "send", "p99_us"), 20, False)
+        goal("same host: SEND 8 B, both on one core, us", shm("send_one_core"), 50, False)
+        goal("same host: WRITE 1 MiB / UCX shm tag", over(shm_bw("write"), shm_bw("ucx_tag")), 3, True)
+        goal("same host: WRITE 1 MiB / UCX shm put", over(shm_bw("write"), shm_bw("ucx_put")), 0.7, True)
+        goal("same host: WRITE 64 MiB / UCX shm tag", over(shm_bw("write_big"), shm_bw("ucx_tag_big")), 1.3, True)
         for key in ("rsync", "nc"):
             for field in ("wall", "sys"):
                 goal(f"file copy / {key}, {field}", over(self.get("file", "gdrcore", field), self.get("file", key, field)), 1, False)
@@ -130,6 +139,9 @@ class Results:
                  "", "![latency by percentile](latency.svg)", "", "## Bandwidth", "", self.bandwidth_table(), "",
                  "Default socket buffers. gdrcore counts a message when its ACK is in; the bare sockets keep what fits the buffer under way.", "",
                  "![bandwidth over size](bandwidth.svg)", "", self.curve_table(), ""]
+        if self.keys("shm"):
+            parts += ["## Same host", "", self.latency_table("shm", "8 B through memory, half round trip, us"), "",
+                      self.bandwidth_table("shm bw", "through memory, MB/s"), ""]
         if self.keys("file"):
             parts += ["## A file", "", self.file_table(mib), "",
                       "CPU time is of both sides together. System calls are of both sides, by `strace -f -c` in a run of its own on a smaller",

@@ -380,7 +380,8 @@ impl Transport {
                 self.starve(s, qi, rcq);
                 return;
             }
-            self.fail_recv(s, qi, wc_status::WR_FLUSH_ERR);
+            let failed = self.qps[qi].resp.recv.failed;
+            self.fail_recv(s, qi, if failed == 0 { wc_status::WR_FLUSH_ERR } else { failed });
         }
         let qp = &self.qps[qi];
         let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
@@ -468,6 +469,7 @@ impl Transport {
         recv.num_sge = n as u32;
         recv.taken = true;
         recv.reserved = true;
+        recv.failed = 0;
         queue.release(1);
         self.cqs[rcq].reserved += 1;
         self.cqs[rcq].holder = qi as u32;
@@ -542,9 +544,14 @@ impl Transport {
         }
     }
 
-    /// Ends the receive in use with an error, behind those that came before it. The caller ends the QP.
+    /// Ends the receive in use with an error, behind those that came before it. The caller ends the QP. Inside a message its
+    /// entry of the CQ may have been promised to others meanwhile: then the flush that follows says so when there is room.
     pub(crate) fn fail_recv(&mut self, s: &Shared, qi: usize, status: u32) {
         self.flush_fences(s, qi);
+        if !self.take_recv(s, qi) {
+            self.qps[qi].resp.recv.failed = status;
+            return;
+        }
         let wc = self.recv_wc(qi, status, 0, 0, 0);
         self.push_reserved(s, qi, wc, false);
     }

@@ -150,6 +150,8 @@ pub struct TakenRecv {
     pub taken: bool,
     /// Its CQE is reserved. Not so while it waits for another message because its own was dropped (UC, UD).
     pub reserved: bool,
+    /// What it has failed with while its CQ had no room to say so; 0: nothing.
+    pub failed: u32,
     /// Of the request.
     pub wr_id: u64,
     /// Room in bytes.
@@ -162,7 +164,15 @@ pub struct TakenRecv {
 
 impl Default for TakenRecv {
     fn default() -> Self {
-        TakenRecv { taken: false, reserved: false, wr_id: 0, length: 0, num_sge: 0, sges: [Sge::default(); MAX_SGE] }
+        TakenRecv {
+            taken: false,
+            reserved: false,
+            failed: 0,
+            wr_id: 0,
+            length: 0,
+            num_sge: 0,
+            sges: [Sge::default(); MAX_SGE],
+        }
     }
 }
 
