@@ -30,8 +30,8 @@ class Bench:
         if loopback:
             done = Process([self.perf, "-d", "loopback"] + test, cores()[1]).wait(15)
         else:
-            done = pair([self.perf, "-d", f"soft:{SERVER}", "-p", str(PERF_PORT)],
-                        [self.perf, "-d", f"soft:{CLIENT}", "-p", str(PERF_PORT)] + test + [SERVER], PERF_PORT)
+            done = pair([self.perf, "-d", f"soft:{SERVER},path=udp", "-p", str(PERF_PORT)],
+                        [self.perf, "-d", f"soft:{CLIENT},path=udp", "-p", str(PERF_PORT)] + test + [SERVER], PERF_PORT)
         return json.loads(done.text())["results"][0]
 
     def gdrcore_latency(self, verb, size, n, loopback=False):

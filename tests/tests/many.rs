@@ -167,14 +167,20 @@ fn connections_find_who_listens_and_each_side_finds_the_other() {
         for a in &devices {
             for (b, (_, port)) in devices.iter().zip(&services) {
                 let mut events = Events::default();
-                let x = End::new(a.dev(), Shape::default()).expect("an end");
-                let y = End::new(b.dev(), Shape::default()).expect("an end");
+                let mut x = End::new(a.dev(), Shape::default()).expect("an end");
+                let mut y = End::new(b.dev(), Shape::default()).expect("an end");
                 let id = cm::connect(&x, cm::address(b.dev()), *port, &cm::offer(b"hello"));
                 let asked = event(&devices, &mut events, b.dev(), b.dev(), cm_event::CONNECT_REQUEST);
                 cm(b.dev()).accept(asked.id, y.qp, &cm::offer(b"yes")).expect("accept");
                 let e = event(&devices, &mut events, a.dev(), a.dev(), cm_event::ESTABLISHED);
                 assert_eq!(e.id, id);
                 assert!(e.private_data().starts_with(b"yes"));
+                x.peer = y.own;
+                let data = pattern(u64::from(*port), 50_000);
+                x.buffer.write(0, &data);
+                x.post(1, Op::Write(0, None), 0, 50_000).expect("post_send");
+                succeed(&mut x, &mut y, 1);
+                assert!(y.buffer.read(0, 50_000) == data);
                 cm(a.dev()).disconnect(id).expect("disconnect");
                 event(&devices, &mut events, b.dev(), b.dev(), cm_event::DISCONNECTED);
                 cm(a.dev()).destroy(id).expect("destroy");

@@ -4,7 +4,7 @@
 //! 0  magic "gdrm"   4  version 1   5  kind   6  block of the sender (2)   then, by kind, little-endian:
 //! Ask      nothing: whoever has a table answers with it
 //! News     a table
-//! Left     nothing: the sender's socket is closed
+//! Left     block 2: its owner's socket is closed
 //! Packets  address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the first packet 2, the packets
 //! ```
 //!
@@ -58,8 +58,8 @@ pub enum Mail<'a> {
     Ask,
     /// A table.
     News(&'a Table),
-    /// The sender's socket is closed.
-    Left,
+    /// The owner of a block has closed its socket, or is dead.
+    Left(u16),
     /// Packets for the receiver.
     Packets(Packets<'a>),
 }
@@ -72,7 +72,7 @@ pub enum Received<'a> {
     /// As [`Mail::News`].
     News(Table),
     /// As [`Mail::Left`].
-    Left,
+    Left(u16),
     /// As [`Mail::Packets`].
     Packets(Packets<'a>),
 }
@@ -96,7 +96,7 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
     }
     let received = match head[5] {
         kind::ASK if rest.is_empty() => Received::Ask,
-        kind::LEFT if rest.is_empty() => Received::Left,
+        kind::LEFT => Received::Left(u16::from_le_bytes(rest.try_into().ok()?)),
         kind::NEWS => Received::News(Table::parse(rest)?),
         kind::PACKETS => {
             let (h, data) = rest.split_first_chunk::<{ PACKETS_HEAD - HEAD }>()?;
@@ -127,9 +127,10 @@ pub(crate) fn post(from: RawFd, block: u16, to: &Name, mail: &Mail<'_>) -> Poste
             head[5] = kind::ASK;
             (HEAD, &[])
         }
-        Mail::Left => {
+        Mail::Left(gone) => {
             head[5] = kind::LEFT;
-            (HEAD, &[])
+            head[HEAD..HEAD + 2].copy_from_slice(&gone.to_le_bytes());
+            (HEAD + 2, &[])
         }
         Mail::News(t) => {
             head[5] = kind::NEWS;

@@ -87,10 +87,17 @@ pub struct Member {
     qpn_base: u32,
     qpn_count: u32,
     boxes: RawSlice<Option<Mailbox>>,
-    services: RawSlice<Option<(u64, Mailbox)>>,
+    services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
     /// All mailboxes.
     set: Fd,
+    /// Ends with this process: connections to it are how another one notices.
+    life: Option<Fd>,
+    /// Those connections. Mostly one; more while the others disagree about whose turn it is.
+    watchers: [Option<Fd>; 8],
+    /// The block whose owner this one watches, and the connection that ends with it. Everybody watches the next lower known
+    /// block, the lowest the highest.
+    watched: Option<(u16, Fd)>,
     /// Blocks that have an owner, as far as known: those that are told news.
     known: [u64; ENTRIES.div_ceil(64)],
     table: Table,
@@ -141,9 +148,20 @@ impl Wanted {
     }
 }
 
+/// A service that this device offers.
+struct Service {
+    /// The connection manager's id that listens.
+    id: u64,
+    /// Port space in the upper half and port in the lower.
+    name: u32,
+    /// The name's socket: the claim, and mail from whoever gets a request for it.
+    _mailbox: Mailbox,
+}
+
+#[derive(Default)]
 struct Parts {
     boxes: RawSlice<Option<Mailbox>>,
-    services: RawSlice<Option<(u64, Mailbox)>>,
+    services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
 }
 
@@ -161,6 +179,8 @@ pub struct Claim {
     block: u16,
     count: u16,
     parts: Parts,
+    /// Listens for those who watch.
+    life: Option<Fd>,
     nonce: u64,
     known: [u64; ENTRIES.div_ceil(64)],
 }
@@ -185,19 +205,16 @@ impl Claim {
         // SAFETY: the caller's promise.
         let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, wanted.count)?;
         let nonce = random_seed()?;
-        let mut claim = Claim { at: *at, block: 0, count: wanted.count, parts, nonce, known: [0; 16] };
-        let boxes = &mut claim.parts.boxes;
-        match wanted.first {
-            Some(block) => {
-                self::claim(at, block, wanted.count, boxes)?;
-                claim.block = block;
-            }
-            None => {
-                claim.block = claim_any(at, (seed >> 17) as u16 % BLOCK_MAX, wanted.count, BLOCK_MAX, boxes)?;
-            }
-        }
-        claim.look();
-        Ok(claim)
+        // From here on a drop gives the names back.
+        let mut c = Claim { at: *at, block: 0, count: wanted.count, parts, life: None, nonce, known: [0; 16] };
+        let boxes = &mut c.parts.boxes;
+        c.block = match wanted.first {
+            Some(block) => claim(at, block, wanted.count, boxes).map(|()| block)?,
+            None => claim_any(at, (seed >> 17) as u16 % BLOCK_MAX, wanted.count, BLOCK_MAX, boxes)?,
+        };
+        c.life = Some(Name::life(at, c.block).listen()?);
+        c.look();
+        Ok(c)
     }
 
     /// The first QPN of the blocks.
@@ -226,14 +243,17 @@ impl Claim {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub fn join(self, socket: RawFd, qpns: (u32, u32), alone: bool, now: u64) -> Result<Member> {
+    pub fn join(mut self, socket: RawFd, qpns: (u32, u32), alone: bool, now: u64) -> Result<Member> {
         // SAFETY: no pointers.
         let set = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         for mailbox in self.parts.boxes.iter().flatten() {
             watch(set.raw(), mailbox.fd())?;
         }
+        if let Some(life) = &self.life {
+            watch(set.raw(), life.raw())?;
+        }
         let at = self.at;
-        let Parts { boxes, services, buffer } = self.parts;
+        let Parts { boxes, services, buffer } = core::mem::take(&mut self.parts);
         let mut m = Member {
             local: at,
             flow: Flow::from_gids(&at.ip, &at.ip, at.port, at.port),
@@ -246,6 +266,9 @@ impl Claim {
             services,
             buffer,
             set,
+            life: self.life.take(),
+            watchers: [const { None }; 8],
+            watched: None,
             known: self.known,
             table: Table::EMPTY,
             index: None,
@@ -268,7 +291,15 @@ impl Claim {
         } else {
             m.begin(Phase::Asking, now, ASK_NS);
         }
+        m.watch_next();
         Ok(m)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // The slices never run destructors: the names are given back here.
+        self.parts.boxes.fill_with(|| None);
     }
 }
 
@@ -378,7 +409,7 @@ impl Member {
         posted
     }
 
-    /// Listens for a service among all devices of the address.
+    /// Listens for a service among all devices of the address. From here on the kernel brings requests for it here.
     ///
     /// # Errors
     /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]: [`SERVICES`] of this device do; [`Error::Os`].
@@ -386,17 +417,25 @@ impl Member {
         let slot = self.services.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
         let mailbox = Mailbox::open(&Name::service(&self.local, port_space, port))?;
         watch(self.set.raw(), mailbox.fd())?;
-        *slot = Some((id, mailbox));
+        *slot = Some(Service { id, name: u32::from(port_space) << 16 | u32::from(port), _mailbox: mailbox });
+        self.tell_services();
         Ok(())
     }
 
     /// Ends what an id offers, if anything.
     pub fn withdraw(&mut self, id: u64) {
-        for slot in self.services.iter_mut() {
-            if slot.as_ref().is_some_and(|s| s.0 == id) {
-                // Closing takes it out of the set.
-                *slot = None;
-            }
+        let offers = |s: &Option<Service>| s.as_ref().is_some_and(|s| s.id == id);
+        // Closing takes it out of the set.
+        if let Some(slot) = self.services.iter_mut().find(|s| offers(s)) {
+            *slot = None;
+            self.tell_services();
+        }
+    }
+
+    /// The own services have changed. While the own index is not known, they are told with it.
+    fn tell_services(&mut self) {
+        if self.is_entered() {
+            self.publish();
         }
     }
 
@@ -412,6 +451,7 @@ impl Member {
         for block in self.block..self.block + self.count {
             self.table.set(block, index, self.block, self.count);
         }
+        self.table.set_services(self.block, self.services.iter().flatten().map(|s| s.name));
     }
 
     /// Whether the table has the own blocks at the own index.
@@ -448,7 +488,7 @@ impl Member {
         if self.refused {
             return;
         }
-        match Program::new(self.table.entries()).attach(self.socket) {
+        match Program::new(&self.table).attach(self.socket) {
             Ok(()) => {
                 self.counters.attached += 1;
                 self.attached = self.table.age();
@@ -463,6 +503,9 @@ impl Member {
 
     /// Writes the next version, attaches its program and tells everybody; whoever is gone is forgotten on the way.
     fn publish(&mut self) {
+        if !self.has_company() {
+            return self.enter_own();
+        }
         // Each turn but the last forgets somebody.
         for _ in 0..ENTRIES {
             self.enter_own();
@@ -641,6 +684,14 @@ impl Member {
         // The buffer leaves the member for as long as what lies in it is looked at.
         let mut buffer = core::mem::take(&mut self.buffer);
         for &fd in &ready[..n] {
+            if self.watched.as_ref().is_some_and(|w| w.1.raw() == fd) {
+                self.mourn(now);
+                continue;
+            }
+            if self.life.as_ref().is_some_and(|l| l.raw() == fd) {
+                self.let_watch();
+                continue;
+            }
             for _ in 0..MAIL_BATCH {
                 let Some(len) = mail::receive(fd, &mut buffer) else { break };
                 self.mail_ns = now;
@@ -660,6 +711,11 @@ impl Member {
         if from > BLOCK_MAX || self.owns_block(from) {
             return;
         }
+        self.take_in(now, from, received);
+        self.watch_next();
+    }
+
+    fn take_in(&mut self, now: u64, from: u16, received: &Received<'_>) {
         match received {
             Received::Ask => {
                 let table = self.table;
@@ -668,18 +724,78 @@ impl Member {
                 }
                 self.known[usize::from(from / 64)] |= 1 << (from % 64);
             }
-            Received::Left => {
-                self.known[usize::from(from / 64)] &= !(1 << (from % 64));
-                let last = self.table.last_index();
-                self.table.remove(from);
-                // The kernel moves the last of its list into the place of one that leaves.
-                if self.index.is_some() && self.index == last {
-                    self.locate(now, true);
-                }
-            }
+            Received::Left(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => self.forget(now, *gone),
+            Received::Left(_) => {}
             Received::News(table) => self.adopt(now, from, table),
             Received::Packets(_) => {}
         }
+    }
+
+    /// The owner of a block is gone.
+    fn forget(&mut self, now: u64, gone: u16) {
+        self.known[usize::from(gone / 64)] &= !(1 << (gone % 64));
+        let last = self.table.last_index();
+        // The kernel moves the last of its list into the place of one that leaves.
+        if self.table.remove(gone) && self.index.is_some() && self.index == last {
+            self.locate(now, true);
+        }
+    }
+
+    /// Watches whom the ring says.
+    fn watch_next(&mut self) {
+        let mut block = self.block;
+        loop {
+            block = if block == 0 { BLOCK_MAX } else { block - 1 };
+            if block == self.block {
+                self.watched = None;
+                return;
+            }
+            if !self.is_known(block) {
+                continue;
+            }
+            if self.watched.as_ref().is_some_and(|w| w.0 == block) {
+                return;
+            }
+            // One with several blocks has one life, at the first of them.
+            let Ok(fd) = crate::local::socket(libc::SOCK_SEQPACKET) else { return };
+            let name = Name::life(&self.local, block);
+            let (at, len) = name.parts();
+            // SAFETY: `len` bytes of the name are initialised and live through the call.
+            if unsafe { libc::connect(fd.raw(), at, len) } == 0 && watch(self.set.raw(), fd.raw()).is_ok() {
+                self.watched = Some((block, fd));
+                return;
+            }
+        }
+    }
+
+    /// Lets others watch. One too many is hung up on, and finds that this process lives nevertheless.
+    #[cold]
+    fn let_watch(&mut self) {
+        let Some(life) = &self.life else { return };
+        for _ in 0..self.watchers.len() {
+            let Some(watcher) = crate::local::accept(life.raw()) else { return };
+            if let Some(place) =
+                self.watchers.iter_mut().find(|w| w.as_ref().is_none_or(|w| !crate::local::is_open(w.raw())))
+            {
+                *place = Some(watcher);
+            }
+        }
+    }
+
+    /// The process that this one watches has ended: all others are told.
+    #[cold]
+    fn mourn(&mut self, now: u64) {
+        let Some((gone, _)) = self.watched.take() else { return };
+        if self.post(gone, &Mail::Ask) != Posted::Nobody {
+            return;
+        }
+        self.forget(now, gone);
+        for block in 0..=BLOCK_MAX {
+            if self.is_known(block) && !self.owns_block(block) {
+                self.post(block, &Mail::Left(gone));
+            }
+        }
+        self.watch_next();
     }
 
     fn adopt(&mut self, now: u64, from: u16, table: &Table) {
@@ -717,7 +833,7 @@ impl Drop for Member {
         // The socket is closed by now; who takes its place in the kernel's list hears of it at once.
         for block in 0..=BLOCK_MAX {
             if self.is_known(block) && !self.owns_block(block) {
-                self.post(block, &Mail::Left);
+                self.post(block, &Mail::Left(self.block));
             }
         }
         // The slices never run destructors: the names are given back here.
