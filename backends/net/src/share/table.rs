@@ -112,6 +112,13 @@ impl Table {
         self.services_len = n as u16;
     }
 
+    /// How many sockets the entries speak of.
+    pub fn sockets(&self) -> u16 {
+        let mut seen = [0u64; INDEX_MAX as usize / 64];
+        self.entries().iter().for_each(|e| seen[usize::from(e.1) / 64] |= 1 << (e.1 % 64));
+        seen.iter().map(|w| w.count_ones()).sum::<u32>() as u16
+    }
+
     /// Forgets a block. True: it was there.
     pub fn remove(&mut self, block: u16) -> bool {
         self.set_services(block, core::iter::empty());
@@ -208,7 +215,7 @@ mod tests {
         t.set(8, 0, 7, 2);
         assert_eq!(t.entries(), [(3, 1), (7, 0), (8, 0), (9, 2)], "one process, two blocks");
         assert!(t.remove(9) && !t.remove(9));
-        assert_eq!((t.index_of(3), t.index_of(4), t.last_index()), (Some(1), None, Some(1)));
+        assert_eq!((t.index_of(3), t.index_of(4), t.last_index(), t.sockets()), (Some(1), None, Some(1), 2));
     }
 
     #[test]

@@ -98,6 +98,7 @@ pub(super) unsafe fn open(
 pub(super) fn take(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
     let seg = usize::from(r.seg).max(1);
     if !share.has_company() && share.is_quiet() || r.data.chunks(seg).all(|p| share.owner_of(p) == Owner::Here) {
+        share.reached(now);
         return g.handle_packets(now, &peer_addr(&r.src), seg, r.data, r.ecn == 3);
     }
     sort(g, share, now, r)
@@ -119,7 +120,7 @@ fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> us
         let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, ecn: r.ecn, data };
         match owner {
             Owner::Here => handled += accept(g, now, &p),
-            Owner::Own => data.chunks(seg).for_each(|packet| share.take_own(now, packet)),
+            Owner::Own => data.chunks(seg).for_each(|packet| share.take_own(packet)),
             Owner::Block(0) => handled += route_mad(g, share, now, &p),
             Owner::Block(block) => {
                 if !share.pass(block, &p) {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::clock::now_ns;
 use crate::map::Map;
+use crate::share::steer::Program;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 
 /// A member with a socket of its own, and no engine.
@@ -45,7 +46,7 @@ impl One {
             let r = self.udp.rx_get(i);
             match self.member.owner_of(r.data) {
                 Owner::Here => direct += 1,
-                Owner::Own => self.member.take_own(now, r.data),
+                Owner::Own => self.member.take_own(r.data),
                 Owner::Block(b) => {
                     let p = Packets { src: r.src, seg: r.seg, first: 0, ecn: r.ecn, data: r.data };
                     if !self.member.pass(b, &p) {
@@ -187,8 +188,8 @@ fn a_forged_packet_to_oneself_and_a_wrong_table_mislead_nobody_for_long() {
     }
     let before = members[0].member.counters.attached;
     for _ in 0..1000 {
-        members[0].member.take_own(now_ns(), &[0xff; SELF_LEN]);
-        members[0].member.take_own(now_ns(), &[]);
+        members[0].member.take_own(&[0xff; find::SELF_LEN]);
+        members[0].member.take_own(&[]);
     }
     settle(&mut members);
     assert_eq!(members[0].member.counters.attached, before);
