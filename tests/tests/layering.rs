@@ -43,7 +43,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-routerd", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
     ("gdrcore-dropin", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
     ("sim", &["gdrcore-core"]),
-    ("gdrcore-fuzz", &["gdrcore-core", "gdrcore"]),
+    ("gdrcore-fuzz", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
     ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
     ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore"]),
 ];

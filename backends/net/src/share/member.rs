@@ -4,7 +4,7 @@ use super::mail::{self, Mail, Mailbox, Packets, Posted, Received};
 use super::steer::{BLOCK_MAX, CHECK};
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
-use crate::local::Name;
+use crate::local::{is_open, Name};
 use crate::sys::Fd;
 use crate::wait::{poll_set, watch};
 use gdrcore_core::arena::RawSlice;
@@ -52,6 +52,15 @@ pub struct ShareCounters {
     pub attached: u64,
     /// Programs that the kernel refused.
     pub refused: u64,
+}
+
+/// Mail that is not the group's own affair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForEngine<'a> {
+    /// Packets that took a detour.
+    Packets(Packets<'a>),
+    /// The network refused what one of the group sent to this address.
+    Refused(Endpoint, i32),
 }
 
 /// Where a packet or message belongs.
@@ -280,8 +289,21 @@ impl Member {
         self.looked_ns = 0;
     }
 
-    /// Takes mail; packets go to `take`, which says how many it handled. Returns those.
-    pub fn poll(&mut self, now: u64, mut take: impl FnMut(&mut Member, &Packets<'_>) -> usize) -> usize {
+    /// Tells the others what the network has refused: the kernel gives such news to any of the group.
+    pub fn tell_refusal(&mut self, dst: &Endpoint, errno: i32) {
+        self.post_all(&Mail::Refused(*dst, errno));
+    }
+
+    fn post_all(&mut self, mail: &Mail<'_>) {
+        for block in 0..=BLOCK_MAX {
+            if self.is_known(block) && !self.owns_block(block) {
+                self.post(block, mail);
+            }
+        }
+    }
+
+    /// Takes mail; what is for the engine goes to `take`, which says how many packets it handled. Returns those.
+    pub fn poll(&mut self, now: u64, mut take: impl FnMut(&mut Member, &ForEngine<'_>) -> usize) -> usize {
         self.looked_ns = now;
         let mut ready = [-1; 8];
         let n = poll_set(self.set.raw(), &mut ready);
@@ -297,14 +319,19 @@ impl Member {
                 self.let_watch();
                 continue;
             }
+            if let Some(watcher) = self.watchers.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.raw() == fd)) {
+                // It says nothing: it has found somebody else to watch, or is dead.
+                *watcher = watcher.take().filter(|w| is_open(w.raw()));
+                continue;
+            }
             for _ in 0..MAIL_BATCH {
                 let Some(len) = mail::receive(fd, &mut buffer) else { break };
                 self.mail_ns = now;
                 let Some((from, received)) = mail::parse(&buffer[..len]) else { continue };
-                if let Received::Packets(packets) = &received {
-                    handled += take(self, packets);
-                } else {
-                    self.read(now, from, &received);
+                match &received {
+                    Received::Packets(packets) => handled += take(self, &ForEngine::Packets(*packets)),
+                    Received::Refused(dst, errno) => handled += take(self, &ForEngine::Refused(*dst, *errno)),
+                    group => self.read(now, from, group),
                 }
             }
         }
@@ -332,7 +359,7 @@ impl Member {
             Received::Left(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => self.forget(now, *gone),
             Received::Left(_) => {}
             Received::News(table) => self.adopt(now, from, table),
-            Received::Packets(_) => {}
+            Received::Packets(_) | Received::Refused(..) => {}
         }
     }
 
@@ -374,11 +401,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         // The socket is closed by now; who takes its place in the kernel's list hears of it at once.
-        for block in 0..=BLOCK_MAX {
-            if self.is_known(block) && !self.owns_block(block) {
-                self.post(block, &Mail::Left(self.block));
-            }
-        }
+        self.post_all(&Mail::Left(self.block));
         // The slices never run destructors: the names are given back here.
         self.boxes.fill_with(|| None);
         self.services.fill_with(|| None);

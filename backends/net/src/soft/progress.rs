@@ -525,7 +525,12 @@ fn report_errors(g: &mut Guard<'_>, port: &mut Port, now: u64) {
     while let Some(e) = udp.take_error() {
         let dst = peer_addr(&e.dst);
         match e.kind {
-            ErrorKind::Icmp => g.peer_unreachable(now, &dst, e.errno),
+            ErrorKind::Icmp => {
+                g.peer_unreachable(now, &dst, e.errno);
+                if let Some(share) = port.share.as_mut().filter(|s| s.has_company()) {
+                    share.tell_refusal(&e.dst, e.errno);
+                }
+            }
             ErrorKind::Mtu => g.peer_mtu_exceeded(now, &dst, e.mtu),
             ErrorKind::Send => g.port_error(now, &dst, e.errno),
         }

@@ -3,7 +3,7 @@
 use super::progress::Held;
 use super::{peer_addr, Layout, Port, SoftConfig};
 use crate::addr::Endpoint;
-use crate::share::{Claim, Member, Owner, Packets};
+use crate::share::{Claim, ForEngine, Member, Owner, Packets};
 use crate::udp::{udp_flags, RxPacket, UdpConfig, UdpPort};
 use gdrcore_core::cm::Addressee;
 use gdrcore_core::engine::cm::GSI_QPN;
@@ -185,7 +185,14 @@ impl Port {
         share.tend(now, waits);
         let local = self.udp.as_ref().map(|u| *u.local()).unwrap_or_default();
         let pcap = &mut self.pcap;
-        share.poll(now, |share, p| {
+        share.poll(now, |share, mail| {
+            let p = match mail {
+                ForEngine::Packets(p) => p,
+                ForEngine::Refused(dst, errno) => {
+                    g.peer_unreachable(now, &peer_addr(dst), *errno);
+                    return 0;
+                }
+            };
             // What is passed on is passed on once: a block that is not ours any more is nobody's.
             let seg = usize::from(p.seg).max(1);
             let ours = p.data.chunks(seg).all(|packet| matches!(share.owner_of(packet), Owner::Here | Owner::Block(0)));

@@ -1,8 +1,8 @@
 //! Many processes on one address that come, go and are killed, and check every byte they exchange.
 //!
-//! `swarm N SECONDS [ADDRESS:PORT]`: keeps N members running on one address, half of them with UDP only, lets one leave or kills one
+//! `swarm N SECONDS [ADDRESS:PORT] [nobpf]`: keeps N members running on one address, half of them with UDP only, lets one leave or kills one
 //! (SIGKILL) two to five times a second, and starts another in its place. In the end it tells how much was exchanged and checks that
-//! nothing is left: no abstract socket of the address, no object, no descriptor. Exit code 0 only if nothing was wrong.
+//! nothing is left (`nobpf`: as in a sandbox whose kernel refuses programs for sockets, so that members pass packets on): no abstract socket of the address, no object, no descriptor. Exit code 0 only if nothing was wrong.
 //!
 //! A member (`swarm member SLOT SLOTS DEVICE PATH`) listens for connections at the port of its slot, connects to all other
 //! slots in turn by the connection manager, runs some rounds of WRITE, SEND, echo and READ over each connection, and
@@ -54,6 +54,31 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("its own descriptors").count()
 }
 
+/// Forbids this process and those that it starts to attach classic BPF to a group of sockets (EPERM).
+fn forbid_bpf() {
+    const SYSCALL_AT: u32 = 0;
+    // The third argument of setsockopt, its lower half on a little-endian machine.
+    const OPTION_AT: u32 = 16 + 2 * 8;
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let insn = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let code = [
+        insn(LOAD, 0, 0, SYSCALL_AT),
+        insn(EQUAL, 0, 3, libc::SYS_setsockopt as u32),
+        insn(LOAD, 0, 0, OPTION_AT),
+        insn(EQUAL, 0, 1, libc::SO_ATTACH_REUSEPORT_CBPF as u32),
+        insn(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
+    // SAFETY: no pointers.
+    let quiet = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    // SAFETY: the program lives through the call, which copies it.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert!(quiet == 0 && set == 0, "no seccomp here: {}", std::io::Error::last_os_error());
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize| arguments.get(i).and_then(|a| a.parse::<u64>().ok());
@@ -64,6 +89,9 @@ fn main() {
     let (Some(n), Some(seconds)) = (number(0), number(1)) else { panic!("swarm N SECONDS [ADDRESS:PORT]") };
     let address = arguments.get(2).cloned().unwrap_or_else(|| "127.53.0.1:4791".into());
     let device = format!("soft:{address}");
+    if arguments.get(3).is_some_and(|a| a == "nobpf") {
+        forbid_bpf();
+    }
     let before = descriptors();
     let slots = n as u32;
     let mut swarm: Vec<Option<Slot>> = (0..slots).map(|i| Some(start(i, slots, &device, 0))).collect();

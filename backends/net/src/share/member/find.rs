@@ -5,6 +5,7 @@ use super::super::steer::{Program, BLOCK_MAX, CHECK, PROBE};
 use super::super::table::{ENTRIES, INDEX_MAX};
 use super::{Member, Phase};
 use gdrcore_core::wire::ICRC_LEN;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A packet to oneself has this long to come back: it is there before the call that sent it returns, but may stand behind others.
 const PROBE_NS: u64 = 20_000_000;
@@ -23,6 +24,9 @@ const TRIES: u32 = 5;
 pub(super) const SELF_LEN: usize = 12 + 16 + ICRC_LEN;
 /// CNP: the one opcode whose payload says nothing, so that a capture shows nothing strange.
 const OPCODE: u8 = 0x81;
+
+/// Whether this process has said that the kernel refuses.
+static SAID: AtomicBool = AtomicBool::new(false);
 
 impl Member {
     /// Enters the own blocks and index in the next version of the table.
@@ -74,10 +78,17 @@ impl Member {
                 self.counters.attached += 1;
                 self.attached = self.table.age();
             }
-            Err(_) => {
+            Err(e) => {
                 self.counters.refused += 1;
                 self.refused = true;
                 self.phase = Phase::Quiet;
+                if !SAID.swap(true, Ordering::Relaxed) {
+                    // To nobody in particular: programs work, and an operator may wonder why they are slow.
+                    eprintln!(
+                        "gdrcore: the kernel does not steer packets to the processes that share {} ({e}); they pass them on, which is slower",
+                        self.local
+                    );
+                }
             }
         }
     }
@@ -121,6 +132,7 @@ impl Member {
     /// Sends itself a packet for each index below `range`.
     fn probe(&mut self, now: u64, range: u16) {
         if self.refused {
+            self.phase = Phase::Quiet;
             return;
         }
         self.draw();

@@ -3,7 +3,7 @@
 use super::super::mail::{Mail, Posted};
 use super::super::steer::BLOCK_MAX;
 use super::Member;
-use crate::local::{accept, is_open, socket, Name};
+use crate::local::{accept, socket, Name};
 use crate::wait::watch;
 
 impl Member {
@@ -50,7 +50,8 @@ impl Member {
         let Some(life) = &self.life else { return };
         for _ in 0..self.watchers.len() {
             let Some(watcher) = accept(life.raw()) else { return };
-            if let Some(place) = self.watchers.iter_mut().find(|w| w.as_ref().is_none_or(|w| !is_open(w.raw()))) {
+            let free = self.watchers.iter_mut().find(|w| w.is_none());
+            if let (Some(place), Ok(())) = (free, watch(self.set.raw(), watcher.raw())) {
                 *place = Some(watcher);
             }
         }
@@ -64,11 +65,7 @@ impl Member {
             return;
         }
         self.forget(now, gone);
-        for block in 0..=BLOCK_MAX {
-            if self.is_known(block) && !self.owns_block(block) {
-                self.post(block, &Mail::Left(gone));
-            }
-        }
+        self.post_all(&Mail::Left(gone));
         self.watch_next();
     }
 }

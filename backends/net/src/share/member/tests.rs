@@ -217,3 +217,21 @@ fn blocks_beyond_those_for_programs_are_refused() {
     assert_eq!(Wanted::of(QPN_UNIT - 16, 32).map(|w| w.count()), Ok(2));
     assert_eq!(Wanted::of(0, 1 << 18), Ok(Wanted { first: None, count: 16 }));
 }
+
+#[test]
+fn where_the_kernel_refuses_everything_takes_detours() {
+    let at = at(6);
+    let mut members: Vec<One> = [5, 9, 30].iter().map(|&b| one(&at, b)).collect();
+    for m in &mut members {
+        m.member.refused = true;
+    }
+    settle(&mut members);
+    assert!(members.iter().all(|m| m.member.counters.attached == 0 && m.member.is_quiet()));
+    for (i, block) in [5u32, 9, 30].into_iter().enumerate() {
+        for _ in 0..20 {
+            assert_eq!(send_to(&mut members, block * QPN_UNIT).map(|(who, _)| who), Some(i));
+        }
+    }
+    let passed: u64 = members.iter().map(|m| m.member.counters.passed).sum();
+    assert!(passed > 10, "three sockets, and a hash that knows nothing: {passed}");
+}
