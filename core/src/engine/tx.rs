@@ -164,6 +164,31 @@ impl Guard<'_> {
         tx.len()
     }
 
+    /// The link by which the QP at this index is reached; `None`: it goes another way, or decides that for each request.
+    #[inline]
+    pub fn link_of(&mut self, qi: usize) -> Option<u16> {
+        let t = &self.split().0.transport;
+        let qp = &t.qps[qi];
+        match t.peers.get(qp.peer as usize)?.path {
+            Path::Link(link) if qp.kind != qp_type::UD => Some(link),
+            _ => None,
+        }
+    }
+
+    /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung: nobody looks for who has work. What does not
+    /// fit leaves with the next round.
+    #[inline]
+    pub fn transmit_to_link(&mut self, now: u64, qi: usize, link: u16, buf: &mut [u8]) -> usize {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        let mut tx = TxBuf::new(buf, Path::Link(link), inner.rx_flow.1);
+        match t.transmit(s, qi, &mut tx, now) {
+            Sent::Idle => flush_if_failed(t, s, qi),
+            Sent::Full | Sent::OtherPath => t.ready.set(qi),
+        }
+        tx.len()
+    }
+
     /// Peers that control calls under this lock name from here on are reached over `link`; `None`: through the port.
     pub fn set_link(&mut self, link: Option<u16>) {
         self.split().0.next_link = link;
@@ -273,6 +298,14 @@ impl Guard<'_> {
             || inner.transport.next_with_room(s, 0).is_some()
             || !inner.transport.ready.is_empty()
             || inner.cm.is_ready()
+    }
+
+    /// Whether anything but time is to be done: something may be sent, or memory or a CQ is waited for.
+    #[inline]
+    pub fn waits(&mut self) -> bool {
+        let (inner, s) = self.split();
+        let t = &inner.transport;
+        s.active.any() || !t.ready.is_empty() || !t.full_cqs.is_empty() || !t.mem_wait.is_empty() || inner.cm.is_ready()
     }
 
     /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that

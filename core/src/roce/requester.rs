@@ -3,8 +3,9 @@
 use super::peer::{FlowControl, Path, PACKET_COST};
 use super::run::Run;
 use super::txbuf::TxBuf;
-use super::{Sent, Transport, READ_PIECE};
-use crate::mem::{Access, KeyError, Providers, Regions};
+use super::{Sent, Transport, AHEAD, READ_PIECE};
+use crate::config::config_flags;
+use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Hold, Qp, WqeState, NONE};
@@ -48,8 +49,8 @@ pub(crate) fn local_cause(e: KeyError) -> CauseCode {
 
 /// What to do to the pieces of a local buffer.
 pub(crate) enum Move<'a> {
-    /// Copy out of them.
-    Gather(&'a mut [u8]),
+    /// Copy out of them, for the message with this id.
+    Gather(&'a mut [u8], Message),
     /// Copy into them.
     Scatter(&'a [u8]),
 }
@@ -65,9 +66,9 @@ pub(crate) fn copy_sges(
     what: Move<'_>,
 ) -> Result<Option<(u32, crate::mem::Token)>, Stop> {
     let mut pending = None;
-    let (mut gather, scatter): (&mut [u8], &[u8]) = match what {
-        Move::Gather(d) => (d, &[]),
-        Move::Scatter(s) => (&mut [], s),
+    let (mut gather, scatter, of): (&mut [u8], &[u8], Message) = match what {
+        Move::Gather(d, of) => (d, &[], of),
+        Move::Scatter(s) => (&mut [], s, Message::default()),
     };
     let is_gather = !gather.is_empty();
     let total = if is_gather { gather.len() } else { scatter.len() };
@@ -90,7 +91,7 @@ pub(crate) fn copy_sges(
         let answer = if is_gather {
             let (head, rest) = core::mem::take(&mut gather).split_at_mut(n);
             gather = rest;
-            providers.fetch(&target, 0, head)
+            providers.fetch(&target, 0, head, Message { left: (len - offset) as u32, ..of })
         } else {
             providers.place(&target, 0, &scatter[at..at + n])
         };
@@ -120,6 +121,7 @@ pub(crate) fn gather(
     slot: &SlotRef<'_, SendWqe>,
     offset: u64,
     dst: &mut [u8],
+    of: Message,
 ) -> Result<(), Stop> {
     let wqe = slot.header();
     if wqe.inline != 0 {
@@ -130,7 +132,7 @@ pub(crate) fn gather(
         }
         return Ok(());
     }
-    copy_sges(regions, providers, pd, slot.sges(usize::from(wqe.num_sge)), offset, Move::Gather(dst)).map(|_| ())
+    copy_sges(regions, providers, pd, slot.sges(usize::from(wqe.num_sge)), offset, Move::Gather(dst, of)).map(|_| ())
 }
 
 impl Transport {
@@ -160,8 +162,12 @@ impl Transport {
         let peer = qp.peer;
         let Some(p) = self.peers.get_mut(peer as usize) else { return Sent::Idle };
         if p.path != tx.path() {
-            // Whoever lost its path fails, and has nothing to say.
-            return if p.path == Path::Lost { Sent::Idle } else { Sent::OtherPath };
+            if p.path != Path::Lost {
+                return Sent::OtherPath;
+            }
+            // Whoever lost its path fails, now or when it has something to say.
+            self.fail_path(s, qi, now);
+            return Sent::Idle;
         }
         if !tx.aim(peer, &p.flow, p.max_seg) {
             return Sent::Full;
@@ -327,8 +333,9 @@ impl Transport {
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let mut stop = None;
         let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
+        let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, rc, |off, dst| {
-            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst) {
+            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
                     stop = Some(e);
@@ -398,6 +405,7 @@ impl Transport {
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
             Some(Stop::Pending(provider, token)) => {
+                self.fetch_ahead(sq, qi, index);
                 self.hold_for_memory(qi, provider, token);
                 Step::Idle
             }
@@ -410,6 +418,30 @@ impl Transport {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
                 Step::Idle
+            }
+        }
+    }
+
+    /// The requests behind the one at `index`, which waits for slow memory, are next. Keys are checked again when they
+    /// are sent. Not beyond a fence: what is sent behind it may be what a READ before it brings.
+    #[cold]
+    fn fetch_ahead(&self, sq: &EngineConsumer<'_, SendWqe>, qi: usize, index: u32) {
+        let qp = &self.qps[qi];
+        for i in (1..=AHEAD).map(|k| index.wrapping_add(k)) {
+            if i == sq.end() {
+                return;
+            }
+            let slot = sq.at(i);
+            let wqe = slot.header();
+            if wqe.is_fenced() || wqe.is_local() {
+                return;
+            }
+            if wqe.inline != 0 || wqe.is_read_or_atomic() {
+                continue;
+            }
+            let Some(sge) = slot.sges(usize::from(wqe.num_sge)).first().filter(|s| s.length > 0) else { continue };
+            if let Ok(target) = self.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false) {
+                self.providers.ahead(&target, Message::request(qp.qpn, i, sge.length));
             }
         }
     }
@@ -455,8 +487,9 @@ impl Transport {
         run.ack_req = true;
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let (regions, providers, pd, mtu) = (&self.regions, &self.providers, qp.pd, qp.mtu);
+        let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
-            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst) {
+            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 // Not worth waiting for: the ACK timeout is there as well.
                 Err(_) => Access::Busy,
@@ -540,15 +573,21 @@ impl Transport {
         self.ready.set(qi);
     }
 
-    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does.
+    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does
+    /// (but see [`config_flags::SILENT_LOSS`]).
+    #[inline(never)]
     pub(crate) fn fail_path(&mut self, s: &Shared, qi: usize, now: u64) {
-        if !self.qps[qi].can_receive() {
+        if !self.qps[qi].can_receive() || self.qps[qi].req.failed {
+            return;
+        }
+        let sq = s.sq(qi, &self.key);
+        let waiting = (self.qps[qi].req.next != sq.head().wrapping_add(sq.len())).then_some(self.qps[qi].req.next);
+        let request = self.oldest_open(s, qi).or(waiting);
+        if request.is_none() && self.config.flags & config_flags::SILENT_LOSS != 0 {
             return;
         }
         self.note(qi, now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
-        let sq = s.sq(qi, &self.key);
-        let waiting = (self.qps[qi].req.next != sq.head().wrapping_add(sq.len())).then_some(self.qps[qi].req.next);
-        match self.oldest_open(s, qi).or(waiting) {
+        match request {
             Some(index) if self.qps[qi].can_send() => self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR),
             _ => self.enter_error(s, qi),
         }

@@ -9,7 +9,7 @@ use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
-use gdrcore_core::roce::run::{Run, RECORD_ALIGN, RECORD_LEN};
+use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
 use std::ptr::NonNull;
@@ -34,6 +34,8 @@ struct Out {
     block: Option<u16>,
     bell: Bell,
     writer: Writer,
+    /// The other end is gone: what it sent us before is read, then the link counts as lost.
+    gone: bool,
     /// Held for its mapping.
     _segment: Segment,
 }
@@ -186,7 +188,7 @@ impl ShmPort {
         let (bell, segment) = knock(&name, &self.local, RING)?;
         waiter.add_socket(bell.fd())?;
         let writer = Writer::new(segment.place());
-        self.out[i] = Some(Out { to: *to, block, bell, writer, _segment: segment });
+        self.out[i] = Some(Out { to: *to, block, bell, writer, gone: false, _segment: segment });
         Ok(i as u16)
     }
 
@@ -288,13 +290,12 @@ impl ShmPort {
 
     /// Everything that is not data: callers, hellos, bells, ends. Some system calls: now and then, and before sleeping.
     pub fn tend(&mut self, now: u64, waiter: &Waiter) {
+        // Ends first: whatever a process called or sent before its end is then found below.
+        for out in self.out.iter_mut().flatten() {
+            out.gone |= out.bell.listen() == Heard::Gone;
+        }
         self.let_in(now, waiter);
         for i in 0..LINKS {
-            if let Some(out) = &self.out[i] {
-                if out.bell.listen() == Heard::Gone {
-                    self.lose(i);
-                }
-            }
             let Some(caller) = &mut self.callers[i] else { continue };
             match &mut caller.link {
                 None => match caller.bell.receive() {
@@ -321,6 +322,19 @@ impl ShmPort {
                 }
             }
         }
+        for i in 0..LINKS {
+            // An ACK among what is unread may complete what this link carried.
+            if self.out[i].as_ref().is_some_and(|out| out.gone && !self.has_input_from(&out.to)) {
+                self.lose(i);
+            }
+        }
+    }
+
+    fn has_input_from(&self, from: &Endpoint) -> bool {
+        self.open[..self.open_len].iter().any(|&i| match &self.callers[usize::from(i)] {
+            Some(Caller { link: Some(link), .. }) => link.from == *from && !link.reader.is_empty(),
+            _ => false,
+        })
     }
 
     fn let_in(&mut self, now: u64, waiter: &Waiter) {
@@ -377,7 +391,7 @@ impl ShmPort {
 /// The records of a frame, at least one call of `take`.
 ///
 /// # Safety
-/// `len` bytes at `frame`, which is aligned to 8, are mapped during the call.
+/// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during the call.
 #[inline]
 unsafe fn records(
     frame: NonNull<u8>,
@@ -387,29 +401,25 @@ unsafe fn records(
     let (mut at, mut n) = (0, 0);
     while at < len {
         n += 1;
-        if len - at < RECORD_LEN {
+        if len - at < HEAD_MIN {
             take(Err(Malformed::Length));
             return n;
         }
         // Copied out before anything in it is believed: the other end may still write there.
-        // SAFETY: RECORD_LEN bytes at `at`, which is a multiple of 16, lie inside the frame.
-        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; RECORD_LEN / 8]>().read_volatile() };
-        let mut head = [0; RECORD_LEN];
-        for (to, word) in head.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        at += RECORD_LEN;
-        let parsed = Run::parse_head(&head).and_then(|(run, payload)| {
-            let padded = payload.checked_next_multiple_of(RECORD_ALIGN).filter(|&p| p <= len - at);
-            Ok((run, payload, padded.ok_or(Malformed::Length)?))
+        // SAFETY: aligned to 8; behind the last byte of a frame at least HEAD_MAX more are mapped, since the data pages are
+        // mapped twice and no frame is as long as they are.
+        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() };
+        let parsed = Run::parse_head(&words.map(u64::from_le)).and_then(|(run, payload, head)| {
+            let end = payload.checked_next_multiple_of(RECORD_ALIGN).and_then(|p| p.checked_add(head));
+            Ok((run, payload, head, end.filter(|&e| e <= len - at).ok_or(Malformed::Length)?))
         });
         match parsed {
-            Ok((run, payload, padded)) => {
+            Ok((run, payload, head, end)) => {
                 // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads through it but the copies
                 // of `mem::host`, which are assembly and take each byte as it finds it.
-                let body = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), payload) };
+                let body = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at + head), payload) };
                 take(Ok((&run, body)));
-                at += padded;
+                at += end;
             }
             Err(e) => {
                 take(Err(e));
