@@ -73,6 +73,7 @@ pub(super) unsafe fn open(
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
         }
+        claim.look();
         if claim.has_company() {
             match socket(at, &UdpConfig { flags: cfg.flags | udp_flags::REUSE_PORT, ..cfg }) {
                 Ok(port) => {
@@ -89,7 +90,6 @@ pub(super) unsafe fn open(
             return Err(Error::AddressInUse);
         }
         std::thread::sleep(Duration::from_millis(5));
-        claim.look();
     }
 }
 

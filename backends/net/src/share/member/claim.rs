@@ -81,7 +81,7 @@ impl Claim {
         w.offset()
     }
 
-    /// Makes blocks this process's, and looks who else has some. Where any will do, `seed` says where the search begins.
+    /// Makes blocks this process's. Where any will do, `seed` says where the search begins.
     ///
     /// # Errors
     /// [`Error::AddressInUse`]: they have owners; [`Error::NoMemory`]: fewer than [`Claim::memsize`] bytes; [`Error::Os`].
@@ -100,7 +100,6 @@ impl Claim {
             None => claim_any(at, (seed >> 17) as u16 % BLOCK_MAX, wanted.count, BLOCK_MAX, boxes)?,
         };
         c.life = Some(Name::life(at, c.block).listen()?);
-        c.look();
         Ok(c)
     }
 
@@ -114,7 +113,7 @@ impl Claim {
         self.known.iter().any(|&w| w != 0)
     }
 
-    /// Asks every block whether it has an owner. Some microseconds for a hundred blocks.
+    /// Asks every block whether it has an owner: of two that come at once, at least one finds the other. About a millisecond.
     pub fn look(&mut self) {
         let Some(Some(from)) = self.parts.boxes.first() else { return };
         self.known = [0; 16];

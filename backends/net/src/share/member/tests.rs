@@ -20,7 +20,8 @@ fn one(at: &Endpoint, block: u16) -> One {
     let cfg = UdpConfig::DEFAULT;
     let memory = [Map::new(Claim::memsize(&wanted)).unwrap(), Map::new(UdpPort::memsize(&cfg)).unwrap()];
     // SAFETY: the maps outlive what is made in them.
-    let claim = unsafe { Claim::take(at, &wanted, 1, memory[0].as_ptr(), memory[0].len()).unwrap() };
+    let mut claim = unsafe { Claim::take(at, &wanted, 1, memory[0].as_ptr(), memory[0].len()).unwrap() };
+    claim.look();
     let alone = !claim.has_company();
     let flags = if alone { 0 } else { udp_flags::REUSE_PORT };
     // SAFETY: as above.
