@@ -73,11 +73,11 @@ echo "   The peer reads the buffer by RDMA READ, checks it, answers by RDMA WRIT
 echo
 seq -f 'line %g of what the client wrote' 1 15000 >"$work/question" || exit 1
 seq -f 'line %g of what the peer answered' 1 9000 >"$work/answer" || exit 1
-start router "$BIN/freeflow_gdr/router" -d "soft:$ROUTER_ADDRESS" -p "$TCP_PORT" -s "$work/router.sock" -t 60
+start router "$BIN/freeflow_gdr/router" -d "soft:$ROUTER_ADDRESS,path=udp" -p "$TCP_PORT" -s "$work/router.sock" -t 60
 router=$last
 start client "$BIN/freeflow_gdr/client" -s "$work/router.sock" -f "$work/question" -o "$work/answer.client"
 client=$last
-start peer "$BIN/freeflow_gdr/peer" -d "soft:$PEER_ADDRESS" -p "$TCP_PORT" -f "$work/answer" -o "$work/question.peer" "$ROUTER_ADDRESS"
+start peer "$BIN/freeflow_gdr/peer" -d "soft:$PEER_ADDRESS,path=udp" -p "$TCP_PORT" -f "$work/answer" -o "$work/question.peer" "$ROUTER_ADDRESS"
 peer=$last
 wait "$peer" || give_up "the peer exited with $?"
 wait "$client" || give_up "the client exited with $?"
@@ -93,9 +93,9 @@ echo "== 2. rdma_copy_file, $MB MiB from $PEER_ADDRESS to $ROUTER_ADDRESS"
 echo
 mkdir "$work/in" || exit 1
 dd if=/dev/urandom of="$work/file" bs=1048576 count="$MB" 2>/dev/null || give_up "the file could not be written"
-start copy-server "$BIN/rdma_copy/rdma_copy_file" -d "soft:$ROUTER_ADDRESS" -p "$COPY_PORT" -o "$work/in" -1
+start copy-server "$BIN/rdma_copy/rdma_copy_file" -d "soft:$ROUTER_ADDRESS,path=udp" -p "$COPY_PORT" -o "$work/in" -1
 server=$last
-timeout "$LIMIT" "$BIN/rdma_copy/rdma_copy_file" -d "soft:$PEER_ADDRESS" -p "$COPY_PORT" "$ROUTER_ADDRESS" "$work/file" ||
+timeout "$LIMIT" "$BIN/rdma_copy/rdma_copy_file" -d "soft:$PEER_ADDRESS,path=udp" -p "$COPY_PORT" "$ROUTER_ADDRESS" "$work/file" ||
 	give_up "rdma_copy_file exited with $?"
 wait "$server" || give_up "the receiving rdma_copy_file exited with $?"
 cat "$work/copy-server.log"

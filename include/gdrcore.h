@@ -321,11 +321,15 @@
 #define GDRC_CONFIG_NO_GSO 4
 
 // Reach peers through shared memory where they are processes of this host that offer it too, and through the network
-// otherwise. Decided for a QP at RTR, for an address handle when it is made, and never changed.
+// otherwise. Decided for a QP at RTR, for an address handle when it is made, and never changed. This is the default, but for a
+// context with a capture file (pcap_path), which would not show it: with this flag it does so too.
 #define GDRC_CONFIG_SHM 8
 
 // As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
 #define GDRC_CONFIG_SHM_ONLY 16
+
+// Reach all peers through the network.
+#define GDRC_CONFIG_UDP_ONLY 64
 
 // Congestion control by rate (DCQCN): packets say that they can be marked (ECN), and a QP whose packets are marked slows down.
 #define GDRC_CONFIG_DCQCN 32
@@ -515,7 +519,8 @@ typedef struct gdrc_config {
     uint32_t max_rd_atomic;
     // Largest path MTU in bytes (4096).
     uint32_t max_mtu;
-    // First QPN of the context's block (chosen at random).
+    // First QPN of the context's range (one of a block of 16384 that nobody has at the address). A range that is given takes the
+    // blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
     uint32_t qpn_base;
     // Size of the block, a power of two and at least 4 * max_qp (chosen).
     uint32_t qpn_count;
@@ -1228,7 +1233,8 @@ int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t 
 //
 // Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small; -E2BIG: as in gdrc_context_size;
 // -EADDRNOTAVAIL: the address is not local, or the NIC has no GID that fits; -ENODEV: there is no such NIC or no module;
-// -EOPNOTSUPP: the NIC is not a RoCE one; -EADDRINUSE: the port is taken; -EMFILE: over 1024 contexts, or out of
+// -EOPNOTSUPP: the NIC is not a RoCE one; -EADDRINUSE: a stranger has the port, or another context the
+// QPNs (any number of contexts and processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
 // descriptors; other errnos of the system. gdrc_open_error has the words.
 // Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no allocation.
 int gdrc_context_init(void *memory,

@@ -51,8 +51,8 @@ class Copy:
     def _commands(self, key, source, target):
         port = str(PORT)
         if key == "gdrcore":
-            return ([self.tool, "-q", "-1", "-d", f"soft:{SERVER}", "-p", port, "-o", self.into],
-                    [self.tool, "-q", "-d", f"soft:{CLIENT}", "-p", port, SERVER, source])
+            return ([self.tool, "-q", "-1", "-d", f"soft:{SERVER},path=udp", "-p", port, "-o", self.into],
+                    [self.tool, "-q", "-d", f"soft:{CLIENT},path=udp", "-p", port, SERVER, source])
         if key == "rsync":
             return (["rsync", "--daemon", "--no-detach", f"--config={self.config}", f"--address={SERVER}", f"--port={port}"],
                     ["rsync", "--whole-file", source, f"rsync://{SERVER}:{port}/in/"])

@@ -82,8 +82,11 @@ static int take_path(const char **spec, char *plain, size_t size, uint32_t *flag
     if (!option)
         return 0;
     const char *path = option + strlen(key);
-    *flags = !strcmp(path, "shm") ? GDRC_CONFIG_SHM_ONLY : !strcmp(path, "auto") ? GDRC_CONFIG_SHM : 0;
-    if ((!*flags && strcmp(path, "udp")) || (size_t)(option - *spec) >= size) {
+    *flags = !strcmp(path, "shm")    ? GDRC_CONFIG_SHM_ONLY
+             : !strcmp(path, "auto") ? GDRC_CONFIG_SHM
+             : !strcmp(path, "udp")  ? GDRC_CONFIG_UDP_ONLY
+                                     : 0;
+    if (!*flags || (size_t)(option - *spec) >= size) {
         gx_error("Behind a device's name ',path=udp', ',path=shm' or ',path=auto' may stand.", "device '%s' has an unknown path", *spec);
         return -EINVAL;
     }

@@ -3,7 +3,7 @@
  * malloc_count.so: LD_PRELOAD it to count allocations inside the data-plane calls of libgdrcore.
  *
  * Each data-plane call is wrapped: while one runs on a thread, every malloc, calloc, realloc, memalign
- * and mmap of that thread counts. With GDRC_MALLOC_ALL=1 everything that any thread allocates after the first
+ * and mmap of new memory of that thread counts. With GDRC_MALLOC_ALL=1 everything that any thread allocates after the first
  * gdrc_post_send counts instead: then the program must not allocate either.
  *
  * The report is one line, to the file GDRC_MALLOC_REPORT (appended) or to stderr, at exit:
@@ -52,7 +52,10 @@ int posix_memalign(void **out, size_t align, size_t n)
 }
 void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
-    count();
+    /* A reservation of addresses is no memory, and neither is a mapping of a descriptor's: the ring that a new peer of this host
+     * has made is mapped when it comes. */
+    if (prot != PROT_NONE && (flags & MAP_ANONYMOUS))
+        count();
     return (void *)syscall(SYS_mmap, addr, length, prot, flags, fd, offset);
 }
 void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off_t offset) { return mmap(addr, length, prot, flags, fd, offset); }

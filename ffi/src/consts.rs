@@ -189,10 +189,13 @@ pub const GDRC_CONFIG_HELPER: u32 = 2;
 /// Send one packet per message of the system call, without segmentation offload.
 pub const GDRC_CONFIG_NO_GSO: u32 = 4;
 /// Reach peers through shared memory where they are processes of this host that offer it too, and through the network
-/// otherwise. Decided for a QP at RTR, for an address handle when it is made, and never changed.
+/// otherwise. Decided for a QP at RTR, for an address handle when it is made, and never changed. This is the default, but for a
+/// context with a capture file (pcap_path), which would not show it: with this flag it does so too.
 pub const GDRC_CONFIG_SHM: u32 = 8;
 /// As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
 pub const GDRC_CONFIG_SHM_ONLY: u32 = 16;
+/// Reach all peers through the network.
+pub const GDRC_CONFIG_UDP_ONLY: u32 = 64;
 /// Congestion control by rate (DCQCN): packets say that they can be marked (ECN), and a QP whose packets are marked slows down.
 pub const GDRC_CONFIG_DCQCN: u32 = 32;
 

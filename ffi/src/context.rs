@@ -172,6 +172,7 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
         | GDRC_CONFIG_NO_GSO
         | GDRC_CONFIG_SHM
         | GDRC_CONFIG_SHM_ONLY
+        | GDRC_CONFIG_UDP_ONLY
         | GDRC_CONFIG_DCQCN;
     if c.flags & !known != 0 {
         return Err(Error::Invalid);
@@ -186,10 +187,14 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
     if c.flags & GDRC_CONFIG_HELPER != 0 {
         flags |= soft::soft_flags::HELPER;
     }
-    let path = match c.flags & (GDRC_CONFIG_SHM | GDRC_CONFIG_SHM_ONLY) {
-        0 => soft::PathChoice::Udp,
-        GDRC_CONFIG_SHM => soft::PathChoice::Auto,
-        _ => soft::PathChoice::Shm,
+    const EITHER: u32 = GDRC_CONFIG_SHM | GDRC_CONFIG_SHM_ONLY;
+    let path = match c.flags & (EITHER | GDRC_CONFIG_UDP_ONLY) {
+        // A capture shows everything, unless the program wants it otherwise.
+        0 if pcap.is_some() => soft::PathChoice::Udp,
+        0 | GDRC_CONFIG_SHM => soft::PathChoice::Auto,
+        GDRC_CONFIG_SHM_ONLY | EITHER => soft::PathChoice::Shm,
+        GDRC_CONFIG_UDP_ONLY => soft::PathChoice::Udp,
+        _ => return Err(Error::Invalid),
     };
     if c.flags & GDRC_CONFIG_NO_GSO != 0 {
         flags |= soft::soft_flags::NO_GSO;
@@ -285,7 +290,8 @@ fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usiz
 ///
 /// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small; -E2BIG: as in gdrc_context_size;
 /// -EADDRNOTAVAIL: the address is not local, or the NIC has no GID that fits; -ENODEV: there is no such NIC or no module;
-/// -EOPNOTSUPP: the NIC is not a RoCE one; -EADDRINUSE: the port is taken; -EMFILE: over 1024 contexts, or out of
+/// -EOPNOTSUPP: the NIC is not a RoCE one; -EADDRINUSE: a stranger has the port, or another context the
+/// QPNs (any number of contexts and processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
 /// descriptors; other errnos of the system. gdrc_open_error has the words.
 /// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no allocation.
 #[no_mangle]

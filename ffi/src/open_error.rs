@@ -35,7 +35,7 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
             "'{device}': no interface of this machine has this address; `ip address` lists them"
         )),
         (_, Error::AddressInUse) => set(format_args!(
-            "'{device}': another process has this UDP port; stop it, or give another port, \"soft:<address>:<port>\" (peers learn it from the endpoint descriptor)"
+            "'{device}': a program that is not of this library or not of this user has the UDP port, or the QPN block of gdrc_config is taken; stop it, or give another port, \"soft:<address>:<port>\" (peers learn it from the endpoint descriptor)"
         )),
         (Stage::Config, Error::TooBig) => set(format_args!(
             "'{device}': gdrc_config is from a newer header and sets a field that this library ({}) does not know",

@@ -254,7 +254,8 @@ pub struct gdrc_config {
     pub max_rd_atomic: u32,
     /// Largest path MTU in bytes (4096).
     pub max_mtu: u32,
-    /// First QPN of the context's block (chosen at random).
+    /// First QPN of the context's range (one of a block of 16384 that nobody has at the address). A range that is given takes the
+    /// blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
     pub qpn_base: u32,
     /// Size of the block, a power of two and at least 4 * max_qp (chosen).
     pub qpn_count: u32,

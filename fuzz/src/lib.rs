@@ -4,6 +4,7 @@
 //! * [`pair`]: two engines; the string says what is posted, and what the network does to the packets between them.
 //! * [`wire`]: the packet parsers.
 //! * [`pcap`]: the reader of capture files.
+//! * [`mail`]: messages between the processes of one address.
 //! * [`capi`]: the C calls, in any order, with arguments that no sane program passes.
 //!
 //! The same functions run under libFuzzer (`targets/`, nightly) and, with random strings and a bound, in
@@ -12,6 +13,7 @@
 mod bytes;
 mod capi;
 mod host;
+mod mail;
 mod pcap;
 
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use gdrcore_core::wire::{Flow, Opcode, Packet, View, ICRC_LEN};
 use host::Host;
 
 pub use capi::{capi, Reached};
+pub use mail::{mail, Mailed};
 pub use pcap::{pcap, Seen};
 
 /// What most packets are; the rest have any opcode.

@@ -2,7 +2,7 @@
 //! `GDRC_FUZZ_SEED=S` repeats one string.
 
 use gdrcore_core::counters::Counters;
-use gdrcore_fuzz::{Reached, Seen};
+use gdrcore_fuzz::{Mailed, Reached, Seen};
 
 /// One string only was asked for.
 fn single() -> bool {
@@ -126,4 +126,12 @@ fn c_calls_in_any_order_with_any_arguments() {
         assert!(*refused > 0 || never.contains(name), "{name} never refused");
     }
     assert!(sum.good > 500 && sum.failed > 2000 && sum.statuses.count_ones() >= 8, "{sum:#?}");
+}
+
+#[test]
+fn mail_of_any_content() {
+    let mut sum = Mailed::default();
+    run("mail", 20_000, 600, gdrcore_fuzz::mail, |s| sum.add(&s));
+    println!("{sum:?}");
+    assert!(single() || sum.tables > 100 && sum.packets > 100, "{sum:?}");
 }

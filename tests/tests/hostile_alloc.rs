@@ -146,18 +146,31 @@ fn counted(program: &Path, report: &Path) -> Command {
     command
 }
 
+/// Packets are lost of a socket only.
+fn over_udp(address: &str) -> String {
+    format!("{address},path=udp")
+}
+
 #[test]
 fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed() {
     let bin = library::examples();
     let dir = scratch("lossy");
     let report = dir.join("report");
     let (here, port) = (loopback(44, 1), "19951");
-    let server = Running::start(
-        counted(&bin.join("gpu_direct/server"), &report).args(["-a", &here, "-p", port, "-s", "1M", "-P", "-D", "8"]),
-    );
+    let server = Running::start(counted(&bin.join("gpu_direct/server"), &report).args([
+        "-a",
+        &over_udp(&here),
+        "-p",
+        port,
+        "-s",
+        "1M",
+        "-P",
+        "-D",
+        "8",
+    ]));
     let client = |last: u32, kind: &str, n: &str| {
         let mut command = counted(&bin.join("gpu_direct/client"), &report);
-        command.args(["-a", &loopback(44, last), "-p", port, "-t", kind, "-n", n, "-s", "1M", "-c", &here]);
+        command.args(["-a", &over_udp(&loopback(44, last)), "-p", port, "-t", kind, "-n", n, "-s", "1M", "-c", &here]);
         command
     };
     let end = Instant::now() + Duration::from_secs(20);

@@ -46,7 +46,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-run", &[]),
     ("gdrcore-dropin", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore-ucma"]),
     ("sim", &["gdrcore-core"]),
-    ("gdrcore-fuzz", &["gdrcore-core", "gdrcore"]),
+    ("gdrcore-fuzz", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
     ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
     ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore"]),
 ];

@@ -3,11 +3,13 @@
 use gdrcore_core::cm::types::{cm_event, port_space};
 use gdrcore_core::config::{Config, QPN_UNIT};
 use gdrcore_core::device::Device;
+use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::qp_type;
 use gdrcore_core::Error;
 use gdrcore_net::soft::{PathChoice, SoftConfig};
 use gdrcore_tests::cm::{self, cm, Events};
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::far::Far;
 use gdrcore_tests::soft::{address, Soft};
 use std::time::{Duration, Instant};
 
@@ -167,14 +169,20 @@ fn connections_find_who_listens_and_each_side_finds_the_other() {
         for a in &devices {
             for (b, (_, port)) in devices.iter().zip(&services) {
                 let mut events = Events::default();
-                let x = End::new(a.dev(), Shape::default()).expect("an end");
-                let y = End::new(b.dev(), Shape::default()).expect("an end");
+                let mut x = End::new(a.dev(), Shape::default()).expect("an end");
+                let mut y = End::new(b.dev(), Shape::default()).expect("an end");
                 let id = cm::connect(&x, cm::address(b.dev()), *port, &cm::offer(b"hello"));
                 let asked = event(&devices, &mut events, b.dev(), b.dev(), cm_event::CONNECT_REQUEST);
                 cm(b.dev()).accept(asked.id, y.qp, &cm::offer(b"yes")).expect("accept");
                 let e = event(&devices, &mut events, a.dev(), a.dev(), cm_event::ESTABLISHED);
                 assert_eq!(e.id, id);
                 assert!(e.private_data().starts_with(b"yes"));
+                x.peer = y.own;
+                let data = pattern(u64::from(*port), 50_000);
+                x.buffer.write(0, &data);
+                x.post(1, Op::Write(0, None), 0, 50_000).expect("post_send");
+                succeed(&mut x, &mut y, 1);
+                assert!(y.buffer.read(0, 50_000) == data);
                 cm(a.dev()).disconnect(id).expect("disconnect");
                 event(&devices, &mut events, b.dev(), b.dev(), cm_event::DISCONNECTED);
                 cm(a.dev()).destroy(id).expect("destroy");
@@ -191,6 +199,75 @@ fn connections_find_who_listens_and_each_side_finds_the_other() {
         let mut events = Events::default();
         cm::connect(&x, cm::address(devices[0].dev()), 9, &cm::offer(b""));
         event(&devices, &mut events, devices[2].dev(), devices[2].dev(), cm_event::REJECTED);
+        x.destroy().expect("nothing in use");
+    }
+}
+
+#[test]
+fn what_the_network_refuses_is_told_to_whoever_sent_it() {
+    // The kernel gives an ICMP message to any socket of the group.
+    let name = address(1);
+    let devices: Vec<Soft> = (0..4).map(|_| open(&name, &UDP)).collect();
+    settle(&devices);
+    let nobody = {
+        let there = open(&address(2), &UDP);
+        End::new(there.dev(), Shape::default()).expect("an end").own
+    };
+    for d in &devices {
+        // Without an answer it would end after a minute, by the timeout.
+        let mut x = End::new(d.dev(), Shape { timeout: 20, ..Shape::default() }).expect("an end");
+        x.connect(nobody).expect("connect");
+        x.post(1, Op::Send(None), 0, 100).expect("post_send");
+        let end = Instant::now() + Duration::from_secs(10);
+        while d.dev().qp_cause(x.qp).expect("qp_cause").code != CauseCode::PeerUnreachable as u32 {
+            devices.iter().for_each(|d| _ = d.dev().progress());
+            assert!(Instant::now() < end, "it was not told");
+        }
+        x.destroy().expect("nothing in use");
+    }
+}
+
+#[test]
+fn a_stopped_process_costs_the_others_of_its_address_nothing() {
+    for path in ["udp", "auto"] {
+        let name = address(1);
+        let config = if path == "udp" { UDP } else { DEFAULT };
+        // One before and one after it in the kernel's list.
+        let mut devices = vec![open(&name, &config)];
+        let mut far = Far::start(env!("CARGO_BIN_EXE_far_end"), &name, &[&format!("path={path}")]);
+        devices.push(open(&name, &config));
+        devices.push(open(&address(2), &config));
+        settle(&devices);
+        far.signal(libc::SIGSTOP);
+        let limit = Instant::now() + Duration::from_secs(10);
+        for a in &devices {
+            for b in &devices {
+                exchange(a, b, 50_000);
+            }
+            // QP1 is everybody's.
+            let (listener, port) = cm::listen(a.dev(), port_space::TCP, 8);
+            let mut events = Events::default();
+            let x = End::new(devices[2].dev(), Shape::default()).expect("an end");
+            cm::connect(&x, cm::address(a.dev()), port, &cm::offer(b""));
+            event(&devices, &mut events, a.dev(), a.dev(), cm_event::CONNECT_REQUEST);
+            cm(a.dev()).destroy(listener).expect("destroy");
+            x.destroy().expect("nothing in use");
+        }
+        assert!(Instant::now() < limit, "they waited for it");
+        // One that joins now hears nothing of it, and finds its place all the same.
+        devices.push(open(&name, &config));
+        settle(&devices);
+        exchange(&devices[3], &devices[2], 50_000);
+        far.signal(libc::SIGCONT);
+        let mut x = End::new(devices[2].dev(), Shape::default()).expect("an end");
+        far.connect(&mut x);
+        x.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
+        let end = Instant::now() + Duration::from_secs(20);
+        while x.take(1).is_none() {
+            devices.iter().for_each(|d| _ = d.dev().progress());
+            x.poll();
+            assert!(Instant::now() < end, "the one that was stopped does not answer");
+        }
         x.destroy().expect("nothing in use");
     }
 }

@@ -9,10 +9,10 @@
 //! | `@gdrc/<address>/<port>/door/<block>` | listens | the owner of the QPN block: links |
 //! | `@gdrc/<address>/<port>/block/<block>` | datagrams | the owner of the QPN block: the claim, and its mail |
 //! | `@gdrc/<address>/<port>/service/<port space>/<port>` | datagrams | who listens for connections there |
-//! | `@gdrc/<address>/<port>/agent` | listens | the agent |
+//! | `@gdrc/<address>/<port>/life/<block>` | listens | the owner of the QPN block: connections to it end with it |
 
 use crate::addr::Endpoint;
-use crate::sys::{check, Fd};
+use crate::sys::{check, errno, Fd};
 use gdrcore_core::error::Result;
 use std::fmt::Arguments;
 use std::io::Write;
@@ -44,6 +44,11 @@ impl Name {
     /// The mail of whoever listens for connections.
     pub(crate) fn service(at: &Endpoint, port_space: u16, port: u16) -> Name {
         Name::below(at, format_args!("/service/{port_space}/{port}"))
+    }
+
+    /// What ends when the owner of a QPN block does.
+    pub(crate) fn life(at: &Endpoint, block: u16) -> Name {
+        Name::below(at, format_args!("/life/{block}"))
     }
 
     fn below(at: &Endpoint, rest: Arguments<'_>) -> Name {
@@ -109,6 +114,22 @@ impl Name {
 pub(crate) fn socket(kind: i32) -> Result<Fd> {
     // SAFETY: no pointers.
     Fd::from_call(unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })
+}
+
+/// The next caller of a socket that listens, trusted or not.
+pub(crate) fn accept(fd: RawFd) -> Option<Fd> {
+    let none = core::ptr::null_mut();
+    // SAFETY: no addresses are asked for.
+    let rc = unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
+    Fd::from_call(rc).ok()
+}
+
+/// Whether the other end of a connection is still there. What it says is thrown away.
+pub(crate) fn is_open(fd: RawFd) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: room for one byte.
+    let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
+    n > 0 || n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR)
 }
 
 /// Who may be a process at the other end: this user, or root (the router may be root's).

@@ -16,8 +16,16 @@ const CLASS_VERSION: u8 = 2;
 /// Method Send.
 const METHOD_SEND: u8 = 0x03;
 
+/// Where the receiver's communication id stands in a MAD of all messages but those of the next two places.
+pub const REMOTE_ID_AT: u32 = HEADER as u32 + 4;
+/// Where SIDR_REP has the number of the question.
+pub const REQUEST_ID_AT: u32 = HEADER as u32;
+/// Where REQ and SIDR_REQ have the service id, 8 bytes.
+pub const SERVICE_AT: u32 = HEADER as u32 + 8;
+
 /// Attribute ids, which say what message it is (IBTA 12.6).
-mod attribute {
+#[allow(missing_docs)]
+pub mod attribute {
     pub const REQ: u16 = 0x10;
     pub const MRA: u16 = 0x11;
     pub const REJ: u16 = 0x12;

@@ -77,8 +77,8 @@ pub struct Local {
     pub block: u16,
 }
 
-/// Bits of a communication id that name the block of whoever made it.
-const BLOCK_BITS: u32 = (1u32 << 24).ilog2() - crate::config::QPN_UNIT.ilog2();
+/// Bits of a communication id, the upper ones, that name the block of whoever made it.
+pub const BLOCK_BITS: u32 = (1u32 << 24).ilog2() - crate::config::QPN_UNIT.ilog2();
 
 /// For whom a message is, of several devices with one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

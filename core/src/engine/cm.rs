@@ -21,6 +21,10 @@ pub const UDP_QKEY: u32 = 0x0123_4567;
 /// UDP source ports from here on are entropy for the network's hashes, not a place to answer to.
 const FLOW_PORTS: u16 = 0xc000;
 
+/// Says how a peer will be reached (by [`Guard::set_link`], [`Guard::set_elsewhere`]), before a QP is moved to RTR with this
+/// address vector and this QPN at the other end. An error ends the attempt.
+pub type ChoosePath<'c> = &'c mut dyn FnMut(&mut Guard<'_>, &AhAttr, u32) -> Result<()>;
+
 /// A node GUID that follows from the address: an EUI-64-like number with the "local" bit.
 pub fn node_guid(local: &PeerAddr) -> u64 {
     let (high, low) = local.gid.split_at(8);
@@ -137,13 +141,16 @@ impl Guard<'_> {
     }
 
     /// Brings a QP as far as `target` on the way RESET, INIT, RTR, RTS, by what the id knows.
-    fn cm_raise_qp(&mut self, now: u64, id: Handle, qp: Handle, target: u32) -> Result<()> {
+    fn cm_raise_qp(&mut self, now: u64, id: Handle, qp: Handle, target: u32, path: ChoosePath<'_>) -> Result<()> {
         for state in [qp_state::INIT, qp_state::RTR, qp_state::RTS] {
             let at = self.qp_query(qp)?.0.qp_state;
             if state > target || at >= state && at <= qp_state::RTS {
                 continue;
             }
             let (attr, m) = self.cm.qp_attr(id, state)?;
+            if m & mask::AV != 0 {
+                path(self, &attr.ah, attr.dest_qp_num)?;
+            }
             self.qp_modify(now, qp, &attr, m)?;
         }
         Ok(())
@@ -198,7 +205,8 @@ impl Guard<'_> {
         }
         self.cm.connect(now, id, &to, port, qp, &p)?;
         if qp != 0 && p.qp_type == qp_type::UD {
-            self.cm_raise_qp(now, id, qp, qp_state::RTS)?;
+            // A datagram QP has no address vector.
+            self.cm_raise_qp(now, id, qp, qp_state::RTS, &mut |_, _, _| Ok(()))?;
         }
         Ok(())
     }
@@ -208,11 +216,18 @@ impl Guard<'_> {
     /// # Errors
     /// As [`Cm::accept`]; [`Error::StaleHandle`], [`Error::Invalid`]: the QP, or its state; [`Error::NoMemory`]: no room
     /// for the peer's address. The request waits on in all these cases.
-    pub fn cm_accept(&mut self, now: u64, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()> {
+    pub fn cm_accept(
+        &mut self,
+        now: u64,
+        id: Handle,
+        qp: Handle,
+        p: &ConnParam<'_>,
+        path: ChoosePath<'_>,
+    ) -> Result<()> {
         let p = self.cm_offer(qp, p)?;
         if qp != 0 {
             self.cm.prepare_accept(id, qp, &p)?;
-            self.cm_raise_qp(now, id, qp, qp_state::RTS)?;
+            self.cm_raise_qp(now, id, qp, qp_state::RTS, path)?;
         }
         self.cm.accept(now, id, qp, &p)
     }
@@ -232,14 +247,14 @@ impl Guard<'_> {
 
     /// Takes an event, and does to the id's QP what it calls for: an accepted connection brings it to RTS and becomes
     /// ESTABLISHED (CONNECT_ERROR if that fails), the end of a connection moves it to ERR.
-    pub fn cm_event(&mut self, now: u64) -> Option<CmEvent> {
+    pub fn cm_event(&mut self, now: u64, path: ChoosePath<'_>) -> Option<CmEvent> {
         let mut e = self.cm().take_event()?;
         if e.qp == 0 || e.qp_type == qp_type::UD {
             return Some(e);
         }
         match e.event {
             cm_event::CONNECT_RESPONSE => {
-                match self.cm_raise_qp(now, e.id, e.qp, qp_state::RTS).and_then(|()| self.cm.establish(e.id)) {
+                match self.cm_raise_qp(now, e.id, e.qp, qp_state::RTS, path).and_then(|()| self.cm.establish(e.id)) {
                     Ok(()) => e.event = cm_event::ESTABLISHED,
                     Err(why) => {
                         let _ = self.cm.reject(now, e.id, &[]);

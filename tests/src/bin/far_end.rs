@@ -1,12 +1,12 @@
 //! One process with ends that serve, and stream if asked: what tests kill, stop and continue. See `gdrcore_tests::far`.
 //!
 //! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes of each receive request
-//! (0: none are posted), `stream` write, read or send, `piece` bytes of each streamed request, `helper` 1: sleep and let the
+//! (0: none are posted), `path` udp or auto, `stream` write, read or send, `piece` bytes of each streamed request, `helper` 1: sleep and let the
 //! helper thread run the engine. Lines in: `peer ADDRESS` makes an end, `go` lets it stream; the end of input ends the
 //! process. Lines out: `open`, `at ADDRESS`, `moved N` for every 64 requests, `failed STATUS CAUSE RETRIES`.
 
 use gdrcore_core::verbs::types::{wc_opcode, wc_status};
-use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
+use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{End, Op, Shape};
 use gdrcore_tests::far::{parse_address, print_address};
 use gdrcore_tests::soft::Soft;
@@ -46,7 +46,11 @@ fn main() {
         Some(other) => panic!("{other} is no stream"),
     };
     let helper = number("helper", 0) == 1;
-    let config = SoftConfig { flags: if helper { flags::HELPER } else { 0 }, ..SoftConfig::default() };
+    let path = match options.get("path").map(String::as_str) {
+        Some("auto") => PathChoice::Auto,
+        _ => PathChoice::Udp,
+    };
+    let config = SoftConfig { flags: if helper { flags::HELPER } else { 0 }, path, ..SoftConfig::default() };
     let soft = Soft::open(&device, &config).unwrap_or_else(|e| panic!("{device}: {e}"));
     println!("open");
     let (send, lines) = channel();

@@ -4,7 +4,8 @@
 //! 0  magic "gdrm"   4  version 1   5  kind   6  block of the sender (2)   then, by kind, little-endian:
 //! Ask      nothing: whoever has a table answers with it
 //! News     a table
-//! Left     nothing: the sender's socket is closed
+//! Left     block 2: its owner's socket is closed
+//! Refused  address 16, zone 4, port 2, zero 2, errno 4: the network says that nobody is there
 //! Packets  address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the first packet 2, the packets
 //! ```
 //!
@@ -34,6 +35,7 @@ mod kind {
     pub const NEWS: u8 = 2;
     pub const LEFT: u8 = 3;
     pub const PACKETS: u8 = 4;
+    pub const REFUSED: u8 = 5;
 }
 
 /// Packets that came to another socket than their owner's.
@@ -58,8 +60,10 @@ pub enum Mail<'a> {
     Ask,
     /// A table.
     News(&'a Table),
-    /// The sender's socket is closed.
-    Left,
+    /// The owner of a block has closed its socket, or is dead.
+    Left(u16),
+    /// The network refused a packet of one of the group's (ICMP); which one's, the kernel does not say.
+    Refused(Endpoint, i32),
     /// Packets for the receiver.
     Packets(Packets<'a>),
 }
@@ -72,7 +76,9 @@ pub enum Received<'a> {
     /// As [`Mail::News`].
     News(Table),
     /// As [`Mail::Left`].
-    Left,
+    Left(u16),
+    /// As [`Mail::Refused`].
+    Refused(Endpoint, i32),
     /// As [`Mail::Packets`].
     Packets(Packets<'a>),
 }
@@ -96,14 +102,17 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
     }
     let received = match head[5] {
         kind::ASK if rest.is_empty() => Received::Ask,
-        kind::LEFT if rest.is_empty() => Received::Left,
+        kind::LEFT => Received::Left(u16::from_le_bytes(rest.try_into().ok()?)),
         kind::NEWS => Received::News(Table::parse(rest)?),
+        kind::REFUSED => {
+            let h: &[u8; 28] = rest.try_into().ok()?;
+            let errno = i32::from_le_bytes([h[24], h[25], h[26], h[27]]);
+            Received::Refused(endpoint(h.first_chunk()?), (errno > 0).then_some(errno)?)
+        }
         kind::PACKETS => {
             let (h, data) = rest.split_first_chunk::<{ PACKETS_HEAD - HEAD }>()?;
             let u16_at = |i: usize| u16::from_le_bytes([h[i], h[i + 1]]);
-            let mut ip = [0; 16];
-            ip.copy_from_slice(&h[..16]);
-            let src = Endpoint::new(ip, u32::from_le_bytes([h[16], h[17], h[18], h[19]]), u16_at(20));
+            let src = endpoint(h.first_chunk()?);
             let (ecn, seg, first) = (h[22], u16_at(24), u16_at(26));
             if ecn > 3 || seg == 0 || data.is_empty() {
                 return None;
@@ -113,6 +122,19 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
         _ => return None,
     };
     Some((u16::from_le_bytes([head[6], head[7]]), received))
+}
+
+/// An address as it travels: 16 bytes, zone 4, port 2.
+fn endpoint(b: &[u8; 22]) -> Endpoint {
+    let mut ip = [0; 16];
+    ip.copy_from_slice(&b[..16]);
+    Endpoint::new(ip, u32::from_le_bytes([b[16], b[17], b[18], b[19]]), u16::from_le_bytes([b[20], b[21]]))
+}
+
+fn emit_endpoint(e: &Endpoint, to: &mut [u8]) {
+    to[..16].copy_from_slice(&e.ip);
+    to[16..20].copy_from_slice(&e.scope_id.to_le_bytes());
+    to[20..22].copy_from_slice(&e.port.to_le_bytes());
 }
 
 /// Sends a message to a name. Never blocks.
@@ -127,20 +149,25 @@ pub(crate) fn post(from: RawFd, block: u16, to: &Name, mail: &Mail<'_>) -> Poste
             head[5] = kind::ASK;
             (HEAD, &[])
         }
-        Mail::Left => {
+        Mail::Left(gone) => {
             head[5] = kind::LEFT;
-            (HEAD, &[])
+            head[HEAD..HEAD + 2].copy_from_slice(&gone.to_le_bytes());
+            (HEAD + 2, &[])
         }
         Mail::News(t) => {
             head[5] = kind::NEWS;
             let n = t.emit(&mut bytes);
             (HEAD, &bytes[..n])
         }
+        Mail::Refused(dst, errno) => {
+            head[5] = kind::REFUSED;
+            emit_endpoint(dst, &mut head[HEAD..]);
+            head[HEAD + 24..].copy_from_slice(&errno.to_le_bytes());
+            (PACKETS_HEAD, &[])
+        }
         Mail::Packets(p) => {
             head[5] = kind::PACKETS;
-            head[8..24].copy_from_slice(&p.src.ip);
-            head[24..28].copy_from_slice(&p.src.scope_id.to_le_bytes());
-            head[28..30].copy_from_slice(&p.src.port.to_le_bytes());
+            emit_endpoint(&p.src, &mut head[HEAD..]);
             head[30] = p.ecn;
             head[32..34].copy_from_slice(&p.seg.to_le_bytes());
             head[34..36].copy_from_slice(&p.first.to_le_bytes());
@@ -308,6 +335,10 @@ mod tests {
         assert_eq!(post(a.fd(), 1, &to, &Mail::News(&t)), Posted::Done);
         let n = b.receive(&mut buf).unwrap();
         assert!(matches!(parse(&buf[..n]), Some((1, Received::News(x))) if x.entries() == t.entries()));
+        let dst = Endpoint::new([0xfd; 16], 0, 4791);
+        assert_eq!(post(a.fd(), 1, &to, &Mail::Refused(dst, 111)), Posted::Done);
+        let n = b.receive(&mut buf).unwrap();
+        assert!(matches!(parse(&buf[..n]), Some((1, Received::Refused(d, 111))) if d == dst));
         assert_eq!(b.receive(&mut buf), None);
         assert_eq!(post(a.fd(), 1, &Name::block(&at, 3), &Mail::Ask), Posted::Nobody);
         // A queue that nobody empties: what does not fit is lost, and nothing waits.

@@ -18,4 +18,4 @@ pub mod steer;
 pub mod table;
 
 pub use mail::Packets;
-pub use member::{Claim, Member, Owner, ShareCounters, Wanted, SERVICES};
+pub use member::{Claim, ForEngine, Member, Owner, ShareCounters, Wanted, SERVICES};

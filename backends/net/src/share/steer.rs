@@ -4,11 +4,18 @@
 //! payload, so BTH's DestQP is the lower 24 bits of the word at 4. What it returns is the index of a socket in the
 //! kernel's list of the group; an index beyond the list means: whichever the hash of the addresses says.
 //!
-//! A program of its own words each: QPNs of [`PROBE`] and above name an index directly, so that whoever sends itself one
+//! QP1 belongs to all of them: its messages (MADs of communication management) say for whom they are, by the block in a
+//! communication id or by the service that is asked for, at places that do not change.
+//!
+//! Two ranges of QPNs are the group's own: QPNs of [`PROBE`] and above name an index directly, so that whoever sends itself one
 //! packet for each index learns its own; those of [`CHECK`] name a block, so that its owner can see that it is reached.
 
+use super::table::Table;
 use crate::sys::set_option;
+use gdrcore_core::cm::mad::{attribute, REMOTE_ID_AT as REMOTE_ID, REQUEST_ID_AT as REQUEST_ID, SERVICE_AT as SERVICE};
+use gdrcore_core::cm::BLOCK_BITS;
 use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
 
@@ -21,16 +28,26 @@ pub const BLOCK_MAX: u16 = (CHECK / QPN_UNIT - 1) as u16;
 
 const _: () = assert!(CHECK.is_multiple_of(QPN_UNIT) && PROBE.is_multiple_of(QPN_UNIT));
 
+/// Where the MAD begins in a packet to QP1: behind BTH and DETH.
+const MAD_AT: u32 = 12 + 8;
+const ATTRIBUTE_AT: u32 = MAD_AT + 16;
+const REMOTE_ID_AT: u32 = MAD_AT + REMOTE_ID;
+const REQUEST_ID_AT: u32 = MAD_AT + REQUEST_ID;
+/// The lower half of the service id: port space and port.
+const SERVICE_AT: u32 = MAD_AT + SERVICE + 4;
+
 /// Instructions that a program may have (BPF_MAXINSNS).
 const INSTRUCTIONS: usize = 4096;
 
 type Insn = libc::sock_filter;
 
+const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
 const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 const JUMP_IF_NOT_LESS: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const RETURN_A: u16 = (libc::BPF_RET | 0x10) as u16;
 
@@ -45,9 +62,9 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program for blocks and the indexes of their owners' sockets, in ascending order of blocks. A block that is not
-    /// among them goes where the next lower one goes; whoever gets it passes it on or drops it.
-    pub fn new(owners: &[(u16, u16)]) -> Program {
+    /// The program of a table. What is for a block that has no entry goes where the next lower one goes, and a request for a service that
+    /// has none wherever the hash says; whoever gets it passes it on or drops it.
+    pub fn new(table: &Table) -> Program {
         let mut p = Program { code: [insn(RETURN, 0, 0, u32::MAX); INSTRUCTIONS], len: 0 };
         p.push(insn(LOAD_WORD, 0, 0, 4));
         p.push(insn(AND, 0, 0, 0xff_ffff));
@@ -56,12 +73,46 @@ impl Program {
         p.push(insn(RETURN_A, 0, 0, 0));
         p.push(insn(JUMP_IF_NOT_LESS, 0, 2, CHECK));
         p.push(insn(AND, 0, 0, 0xffff));
-        p.push(insn(JUMP, 0, 0, 1));
+        let checks = p.jump();
+        p.push(insn(JUMP_IF_EQUAL, 2, 0, GSI_QPN));
         p.push(insn(SHIFT_RIGHT, 0, 0, QPN_UNIT.ilog2()));
-        // A leaf takes one instruction, an inner node at most two.
+        let data = p.jump();
+        // A message to QP1: a request, by its service; an answer to one, by what it answers; the rest, by the receiver's id.
+        p.push(insn(LOAD_HALF, 0, 0, ATTRIBUTE_AT));
+        p.push(insn(JUMP_IF_EQUAL, 6, 0, u32::from(attribute::REQ)));
+        p.push(insn(JUMP_IF_EQUAL, 5, 0, u32::from(attribute::SIDR_REQ)));
+        p.push(insn(JUMP_IF_EQUAL, 2, 0, u32::from(attribute::SIDR_REP)));
+        p.push(insn(LOAD_WORD, 0, 0, REMOTE_ID_AT));
+        p.push(insn(JUMP, 0, 0, 1));
+        p.push(insn(LOAD_WORD, 0, 0, REQUEST_ID_AT));
+        let by_id = p.jump();
+        p.push(insn(LOAD_WORD, 0, 0, SERVICE_AT));
+        for &(service, block) in table.services() {
+            if let Some(index) = table.index_of(block) {
+                p.push(insn(JUMP_IF_EQUAL, 0, 1, service));
+                p.push(insn(RETURN, 0, 0, index.into()));
+            }
+        }
+        p.push(insn(RETURN, 0, 0, u32::MAX));
+        p.land(by_id);
+        p.push(insn(SHIFT_RIGHT, 0, 0, u32::BITS - BLOCK_BITS));
+        p.land(checks);
+        p.land(data);
+        // A leaf takes one instruction, an inner node two.
         let room = (INSTRUCTIONS - p.len) / 3;
+        let owners = table.entries();
         p.tree(&owners[..owners.len().min(room)]);
         p
+    }
+
+    /// A jump to where [`Program::land`] will be called with the result.
+    fn jump(&mut self) -> usize {
+        self.push(insn(JUMP, 0, 0, 0));
+        self.len - 1
+    }
+
+    fn land(&mut self, jump: usize) {
+        self.code[jump].k = (self.len - jump - 1) as u32;
     }
 
     fn push(&mut self, i: Insn) {
@@ -76,11 +127,10 @@ impl Program {
             [(_, index)] => self.push(insn(RETURN, 0, 0, u32::from(*index))),
             _ => {
                 let (low, high) = owners.split_at(owners.len() / 2);
-                let at = self.len;
                 self.push(insn(JUMP_IF_NOT_LESS, 0, 1, high[0].0.into()));
-                self.push(insn(JUMP, 0, 0, 0));
+                let to_high = self.jump();
                 self.tree(low);
-                self.code[at + 1].k = (self.len - at - 2) as u32;
+                self.land(to_high);
                 self.tree(high);
             }
         }
@@ -105,19 +155,31 @@ impl Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gdrcore_core::cm::mad::{Ids, Mad, Message, Rej, Rep, Req, SidrRep, SidrReq, MAD_LEN};
+    use gdrcore_core::cm::Addressee;
 
     /// What the kernel's machine does with it.
-    fn run(p: &Program, dest_qpn: u32) -> u32 {
+    fn run(p: &Program, packet: &[u8]) -> u32 {
         let (mut pc, mut a) = (0usize, 0u32);
         loop {
             let i = p.code()[pc];
             pc += 1;
+            let load = |n: usize| {
+                packet
+                    .get(i.k as usize..)
+                    .and_then(|b| b.get(..n))
+                    .map(|b| b.iter().fold(0, |a, &x| a << 8 | u32::from(x)))
+            };
             match i.code {
-                LOAD_WORD => a = 0xab00_0000 | dest_qpn,
+                LOAD_WORD | LOAD_HALF => match load(if i.code == LOAD_WORD { 4 } else { 2 }) {
+                    Some(x) => a = x,
+                    None => return 0,
+                },
                 AND => a &= i.k,
                 SHIFT_RIGHT => a >>= i.k,
                 JUMP => pc += i.k as usize,
                 JUMP_IF_NOT_LESS => pc += usize::from(if a >= i.k { i.jt } else { i.jf }),
+                JUMP_IF_EQUAL => pc += usize::from(if a == i.k { i.jt } else { i.jf }),
                 RETURN => return i.k,
                 RETURN_A => return a,
                 other => panic!("{other:#x}"),
@@ -125,22 +187,90 @@ mod tests {
         }
     }
 
+    fn to(dest_qpn: u32) -> Vec<u8> {
+        let mut packet = vec![0x64, 0, 0xff, 0xff];
+        packet.extend_from_slice(&(0xab00_0000 | dest_qpn).to_be_bytes());
+        packet.resize(20 + MAD_LEN + 4, 0);
+        packet
+    }
+
+    fn table(owners: &[(u16, u16)]) -> Table {
+        let mut t = Table::EMPTY;
+        owners.iter().for_each(|&(b, i)| t.set(b, i, b, 1));
+        t
+    }
+
     #[test]
     fn every_block_finds_its_socket() {
         for n in [1usize, 2, 3, 7, 64, 300, 1015] {
-            let owners: Vec<(u16, u16)> = (0..n).map(|i| (1 + i as u16, (i * 7919 % n) as u16)).collect();
-            let p = Program::new(&owners);
+            let owners: Vec<(u16, u16)> = (0..n).map(|i| (1 + i as u16, ((i * 7919 + 1) % n) as u16)).collect();
+            let p = Program::new(&table(&owners));
             for &(block, index) in &owners {
                 let qpn = u32::from(block) * QPN_UNIT;
-                assert_eq!(run(&p, qpn), u32::from(index), "{n}");
-                assert_eq!(run(&p, qpn + QPN_UNIT - 1), u32::from(index));
-                assert_eq!(run(&p, CHECK | u32::from(block)), u32::from(index));
+                assert_eq!(run(&p, &to(qpn)), u32::from(index), "{n}");
+                assert_eq!(run(&p, &to(qpn + QPN_UNIT - 1)), u32::from(index));
+                assert_eq!(run(&p, &to(CHECK | u32::from(block))), u32::from(index));
             }
-            assert_eq!(run(&p, PROBE | 77), 77);
-            // What nobody owns goes to somebody.
-            assert!(run(&p, 1) < n as u32);
+            assert_eq!(run(&p, &to(PROBE | 77)), 77);
         }
-        assert_eq!(run(&Program::new(&[]), 5), u32::MAX);
-        assert_eq!(run(&Program::new(&[]), PROBE | 3), 3);
+        assert_eq!(run(&Program::new(&Table::EMPTY), &to(5)), u32::MAX);
+        assert_eq!(run(&Program::new(&Table::EMPTY), &to(PROBE | 3)), 3);
+    }
+
+    #[test]
+    fn a_message_to_qp1_finds_whom_it_names() {
+        let mut t = table(&[(7, 3), (300, 1), (1000, 2)]);
+        let service = |ps: u32, port: u32| u64::from(ps << 16 | port);
+        t.set_services(300, [0x0106_1234].into_iter());
+        t.set_services(1000, [0x0106_1235, 0x0111_1234].into_iter());
+        let p = Program::new(&t);
+        let id = |block: u32| block << 22 | 0x12345;
+        let ids = |block| Ids { local_comm_id: id(7), remote_comm_id: id(block) };
+        let cases = [
+            (Message::Req(Req { local_comm_id: id(9), service_id: service(0x106, 0x1234), ..Req::default() }), 1),
+            (Message::Req(Req { local_comm_id: id(9), service_id: service(0x106, 0x1235), ..Req::default() }), 2),
+            (Message::Req(Req { service_id: service(0x106, 0x9999), ..Req::default() }), u32::MAX),
+            (
+                Message::SidrReq(SidrReq {
+                    request_id: id(9),
+                    service_id: service(0x111, 0x1234),
+                    ..SidrReq::default()
+                }),
+                2,
+            ),
+            (Message::SidrRep(SidrRep { request_id: id(300), ..SidrRep::default() }), 1),
+            (Message::Rep(Rep { local_comm_id: id(7), remote_comm_id: id(1000), ..Rep::default() }), 2),
+            (Message::Rej(Rej { remote_comm_id: id(7), ..Rej::default() }), 3),
+            (Message::Rtu(ids(300)), 1),
+            (Message::Drep(ids(1000)), 2),
+        ];
+        for (message, index) in cases {
+            let mut packet = to(GSI_QPN);
+            let mad: &mut [u8; MAD_LEN] = packet[20..].first_chunk_mut().unwrap();
+            Mad { tid: 1, message }.emit(mad);
+            assert_eq!(run(&p, &packet), index, "{message:?}");
+            // The reader that passes on what went astray says the same.
+            let block = match Addressee::of(&packet[20..20 + MAD_LEN]) {
+                Addressee::Block(b) => Some(b),
+                Addressee::Service { port_space, port } => {
+                    let wanted = u32::from(port_space) << 16 | u32::from(port);
+                    t.services().iter().find(|s| s.0 == wanted).map(|s| s.1)
+                }
+                Addressee::Anyone => None,
+            };
+            assert_eq!(block.and_then(|b| t.index_of(b)).map_or(u32::MAX, u32::from), index, "{message:?}");
+        }
+        // A packet too short for what the program reads: the kernel's machine answers 0, and the first socket looks.
+        assert_eq!(run(&p, &to(GSI_QPN)[..24]), 0);
+    }
+
+    #[test]
+    fn the_largest_program_is_one_the_kernel_can_take() {
+        let mut t = Table::EMPTY;
+        (1..=BLOCK_MAX).for_each(|b| t.set(b, b, b, 1));
+        t.set_services(1, 0..1000);
+        let p = Program::new(&t);
+        assert!(p.code().len() < INSTRUCTIONS);
+        assert_eq!(run(&p, &to(u32::from(BLOCK_MAX) * QPN_UNIT)), u32::from(BLOCK_MAX));
     }
 }

@@ -12,12 +12,16 @@ use super::steer::BLOCK_MAX;
 
 /// Entries that a table can have: one a block.
 pub const ENTRIES: usize = BLOCK_MAX as usize + 1;
+/// Services that are steered to their listeners; further ones are found by a detour.
+pub const SERVICES: usize = 128;
 /// Indexes are below this.
 pub const INDEX_MAX: u16 = 4096;
+/// Bytes before the entries.
+const HEAD: usize = 14;
 /// Most bytes of a table as it travels.
-pub const BYTES: usize = 12 + 4 * ENTRIES;
+pub const BYTES: usize = HEAD + 4 * ENTRIES + 6 * SERVICES;
 
-/// Which blocks have which index.
+/// Which blocks have which index, and who listens for connections.
 #[derive(Clone, Copy)]
 pub struct Table {
     version: u64,
@@ -25,15 +29,30 @@ pub struct Table {
     len: u16,
     /// (block, index), in ascending order of blocks.
     entries: [(u16, u16); ENTRIES],
+    services_len: u16,
+    /// (port space and port, block of the listener), in no order.
+    services: [(u32, u16); SERVICES],
 }
 
 impl Table {
     /// Knows nobody, and is older than all others.
-    pub const EMPTY: Table = Table { version: 0, author: 0, len: 0, entries: [(0, 0); ENTRIES] };
+    pub const EMPTY: Table = Table {
+        version: 0,
+        author: 0,
+        len: 0,
+        entries: [(0, 0); ENTRIES],
+        services_len: 0,
+        services: [(0, 0); SERVICES],
+    };
 
     /// (block, index), in ascending order of blocks.
     pub fn entries(&self) -> &[(u16, u16)] {
         &self.entries[..usize::from(self.len)]
+    }
+
+    /// (port space in the upper half and port in the lower, block of who listens there).
+    pub fn services(&self) -> &[(u32, u16)] {
+        &self.services[..usize::from(self.services_len)]
     }
 
     /// Version and author: the order of tables.
@@ -76,8 +95,33 @@ impl Table {
         self.len += 1;
     }
 
+    /// Lets a block listen at these ports and no others.
+    pub fn set_services(&mut self, block: u16, services: impl Iterator<Item = u32>) {
+        let mut n = 0;
+        for i in 0..usize::from(self.services_len) {
+            let s = self.services[i];
+            if s.1 != block {
+                self.services[n] = s;
+                n += 1;
+            }
+        }
+        for (place, service) in self.services[n..].iter_mut().zip(services) {
+            *place = (service, block);
+            n += 1;
+        }
+        self.services_len = n as u16;
+    }
+
+    /// How many sockets the entries speak of.
+    pub fn sockets(&self) -> u16 {
+        let mut seen = [0u64; INDEX_MAX as usize / 64];
+        self.entries().iter().for_each(|e| seen[usize::from(e.1) / 64] |= 1 << (e.1 % 64));
+        seen.iter().map(|w| w.count_ones()).sum::<u32>() as u16
+    }
+
     /// Forgets a block. True: it was there.
     pub fn remove(&mut self, block: u16) -> bool {
+        self.set_services(block, core::iter::empty());
         let before = self.len;
         self.retain(|b, _| b != block);
         self.len != before
@@ -97,33 +141,51 @@ impl Table {
 
     /// Writes it; the bytes written.
     ///
-    /// Layout, little-endian: version 8, author 2, entries 2, then block 2 and index 2 of each.
+    /// Layout, little-endian: version 8, author 2, entries 2, services 2, then block 2 and index 2 of each entry, service 4 and
+    /// block 2 of each service.
     pub fn emit(&self, to: &mut [u8; BYTES]) -> usize {
         to[..8].copy_from_slice(&self.version.to_le_bytes());
         to[8..10].copy_from_slice(&self.author.to_le_bytes());
         to[10..12].copy_from_slice(&self.len.to_le_bytes());
-        for (to, (block, index)) in to[12..].chunks_exact_mut(4).zip(self.entries()) {
+        to[12..14].copy_from_slice(&self.services_len.to_le_bytes());
+        let (entries, services) = to[HEAD..].split_at_mut(4 * self.entries().len());
+        for (to, (block, index)) in entries.chunks_exact_mut(4).zip(self.entries()) {
             to[..2].copy_from_slice(&block.to_le_bytes());
             to[2..].copy_from_slice(&index.to_le_bytes());
         }
-        12 + 4 * self.entries().len()
+        for (to, (service, block)) in services.chunks_exact_mut(6).zip(self.services()) {
+            to[..4].copy_from_slice(&service.to_le_bytes());
+            to[4..].copy_from_slice(&block.to_le_bytes());
+        }
+        HEAD + 4 * self.entries().len() + 6 * self.services().len()
     }
 
     /// Reads what [`Table::emit`] wrote. `None`: it did not write that. A version that would leave no room for later
     /// ones is refused: nobody could ever correct it.
     pub fn parse(bytes: &[u8]) -> Option<Table> {
-        let (head, rest) = bytes.split_first_chunk::<12>()?;
+        let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
         let u16_at = |b: &[u8], i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
         let mut t = Table::EMPTY;
         t.version = u64::from_le_bytes(*head.first_chunk()?);
         t.author = u16_at(head, 8);
         t.len = u16_at(head, 10);
-        let n = usize::from(t.len);
-        if n > ENTRIES || rest.len() != 4 * n || t.version == 0 || t.version > u64::MAX / 2 || t.author > BLOCK_MAX {
+        t.services_len = u16_at(head, 12);
+        let (n, m) = (usize::from(t.len), usize::from(t.services_len));
+        if n > ENTRIES
+            || m > SERVICES
+            || rest.len() != 4 * n + 6 * m
+            || t.version == 0
+            || t.version > u64::MAX / 2
+            || t.author > BLOCK_MAX
+        {
             return None;
         }
-        for (entry, b) in t.entries.iter_mut().zip(rest.chunks_exact(4)) {
+        let (entries, services) = rest.split_at(4 * n);
+        for (entry, b) in t.entries.iter_mut().zip(entries.chunks_exact(4)) {
             *entry = (u16_at(b, 0), u16_at(b, 2));
+        }
+        for (service, b) in t.services.iter_mut().zip(services.chunks_exact(6)) {
+            *service = (u32::from_le_bytes([b[0], b[1], b[2], b[3]]), u16_at(b, 4));
         }
         let ascending = t.entries().windows(2).all(|w| w[0].0 < w[1].0);
         let in_range = t.entries().iter().all(|&(block, index)| block <= BLOCK_MAX && index < INDEX_MAX);
@@ -153,21 +215,34 @@ mod tests {
         t.set(8, 0, 7, 2);
         assert_eq!(t.entries(), [(3, 1), (7, 0), (8, 0), (9, 2)], "one process, two blocks");
         assert!(t.remove(9) && !t.remove(9));
-        assert_eq!((t.index_of(3), t.index_of(4), t.last_index()), (Some(1), None, Some(1)));
+        assert_eq!((t.index_of(3), t.index_of(4), t.last_index(), t.sockets()), (Some(1), None, Some(1), 2));
+    }
+
+    #[test]
+    fn who_is_gone_listens_no_more() {
+        let mut t = table(&[(5, 0), (3, 1)]);
+        t.set_services(5, 100..300);
+        assert_eq!(t.services().len(), SERVICES, "as many as there is room for");
+        t.set_services(5, [7, 8].into_iter());
+        t.set_services(3, [9].into_iter());
+        assert_eq!(t.services(), [(7, 5), (8, 5), (9, 3)]);
+        t.remove(5);
+        assert_eq!(t.services(), [(9, 3)]);
     }
 
     #[test]
     fn what_was_written_is_read_and_nothing_else() {
-        let t = table(&[(1, 1), (2, 0), (1015, 77)]);
+        let mut t = table(&[(1, 1), (2, 0), (1015, 77)]);
+        t.set_services(2, [5, 6].into_iter());
         let mut b = [0; BYTES];
         let n = t.emit(&mut b);
         let back = Table::parse(&b[..n]).unwrap();
-        assert_eq!((back.age(), back.entries()), (t.age(), t.entries()));
+        assert_eq!((back.age(), back.entries(), back.services()), (t.age(), t.entries(), t.services()));
         for cut in 0..n {
             assert!(Table::parse(&b[..cut]).is_none());
         }
         assert!(Table::parse(&b[..n + 1]).is_none());
-        for (at, value) in [(0, 0), (7, 0xff), (9, 0xff), (11, 9), (12, 2), (13, 0xff), (15, 0xff)] {
+        for (at, value) in [(0, 0), (7, 0xff), (9, 0xff), (11, 9), (12, 9), (14, 2), (15, 0xff), (17, 0xff)] {
             let mut bad = b;
             bad[at] = value;
             assert!(Table::parse(&bad[..n]).is_none(), "byte {at}");

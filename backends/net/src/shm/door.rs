@@ -5,7 +5,7 @@
 
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::{is_trusted, socket, Name};
+use crate::local::{accept, is_trusted, socket, Name};
 use crate::sys::{check, errno, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
@@ -41,16 +41,7 @@ impl Door {
     pub fn accept(&self) -> Option<Bell> {
         // Bounded: a stranger who connects in a loop gets sixteen tries per look.
         for _ in 0..16 {
-            // SAFETY: no addresses are asked for.
-            let rc = unsafe {
-                libc::accept4(
-                    self.fd.raw(),
-                    core::ptr::null_mut(),
-                    core::ptr::null_mut(),
-                    libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-                )
-            };
-            let Ok(fd) = Fd::from_call(rc) else { return None };
+            let fd = accept(self.fd.raw())?;
             if is_trusted(fd.raw()) {
                 return Some(Bell { fd });
             }

@@ -353,6 +353,11 @@ impl ShmPort {
         }
     }
 
+    /// Whether `take_lost` has something.
+    pub fn has_lost(&self) -> bool {
+        self.any_lost
+    }
+
     /// Links that were lost since the last call, one at a time, and whether each led to an address rather than to a block; the
     /// number may be used again afterwards.
     pub fn take_lost(&mut self) -> Option<(u16, bool)> {

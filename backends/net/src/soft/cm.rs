@@ -48,7 +48,8 @@ impl CmDevice for SoftDevice {
     }
 
     fn accept(&self, id: Handle, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
-        self.manage(|g, now| g.cm_accept(now, id, qp, param))
+        self.fork.check()?;
+        self.manage_paths(|g, now, path| g.cm_accept(now, id, qp, param, path))
     }
 
     fn establish(&self, id: Handle) -> Result<()> {
@@ -82,6 +83,6 @@ impl CmDevice for SoftDevice {
         if !self.lock().has_cm_events() {
             self.run(Round::Full);
         }
-        self.manage(|g, now| Ok(g.cm_event(now)))
+        Ok(self.manage_paths(|g, now, path| g.cm_event(now, path)))
     }
 }

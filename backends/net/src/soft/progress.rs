@@ -11,6 +11,7 @@ use crate::clock::now_ns;
 use crate::shm::ShmPort;
 use crate::udp::{Burst, ErrorKind, TxOutcome, GROUPS};
 use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::engine::cm::ChoosePath;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
@@ -28,6 +29,9 @@ const BURSTS: usize = 32;
 /// How often the sockets of the links are looked at while somebody polls: a new peer waits so long, and a dead one
 /// is noticed so late. It costs a system call per link.
 const TEND_NS: u64 = 100_000;
+
+/// Looks at the rings before a lost link is told: as many as a ring full of the smallest frames takes.
+const LAST_WORDS: usize = 256;
 
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
@@ -346,17 +350,22 @@ impl SoftDevice {
     /// Takes what other processes have put into our rings, and looks after the links now and then.
     #[inline]
     fn receive_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
-        let Port { shm, share, .. } = port;
-        let Some(shm) = shm else { return 0 };
-        let handled = shm.poll(|from, run| match run {
-            Ok((run, payload)) if g.owns(run.dest_qpn) => g.handle_run(now, &peer_addr(from), run, payload),
-            Ok((run, payload)) => pass_run(share, &self.local, from, run, payload),
-            Err(_) => g.count_malformed(),
-        });
+        let handled = self.read_links(g, port, now);
         if handled == 0 && now.saturating_sub(port.tended_ns) >= TEND_NS {
             self.tend(g, port, now);
         }
         handled
+    }
+
+    #[inline]
+    fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+        let Port { shm, share, .. } = port;
+        let Some(shm) = shm else { return 0 };
+        shm.poll(|from, run| match run {
+            Ok((run, payload)) if g.owns(run.dest_qpn) => g.handle_run(now, &peer_addr(from), run, payload),
+            Ok((run, payload)) => pass_run(share, &self.local, from, run, payload),
+            Err(_) => g.count_malformed(),
+        })
     }
 
     /// New links, bells, links that are gone. Some system calls.
@@ -365,7 +374,17 @@ impl SoftDevice {
         let Some(shm) = &mut port.shm else { return };
         port.tended_ns = now;
         shm.tend(now, &self.waiter);
-        self.lose_links(g, shm, now);
+        if shm.has_lost() {
+            // Who is gone may have said something before: the last ACK counts. Bounded, since others may go on writing.
+            for _ in 0..LAST_WORDS {
+                if self.read_links(g, port, now) == 0 {
+                    break;
+                }
+            }
+        }
+        if let Some(shm) = &mut port.shm {
+            self.lose_links(g, shm, now);
+        }
     }
 
     /// Tells the engine of links that are gone. Those of datagrams lead to an address, which may have other owners: they go through
@@ -433,6 +452,16 @@ impl SoftDevice {
         input || self.engine.shared().active.any()
     }
 
+    /// A call of the connection manager that may move QPs; the peers that it names are reached by the path that is chosen then.
+    pub(super) fn manage_paths<R>(&self, call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R) -> R {
+        let mut held = self.lock_held();
+        let (g, port) = held.parts();
+        let done = call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn)));
+        drop(held);
+        self.run(Round::Send);
+        done
+    }
+
     /// Decides how the peer of an address vector is reached, and tells the engine, under the lock that the control call which
     /// names the peer will use. `dest_qpn`: the QP there, for a connected one; the address alone, for datagrams.
     ///
@@ -441,6 +470,11 @@ impl SoftDevice {
     /// under that address; [`Error::Access`]: one of another user does; [`Error::NoMemory`].
     pub(super) fn choose_path(&self, held: &mut Held<'_>, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<()> {
         let (g, port) = held.parts();
+        self.choose_path_of(g, port, ah, dest_qpn)
+    }
+
+    /// As [`SoftDevice::choose_path`], of the two halves.
+    fn choose_path_of(&self, g: &mut Guard<'_>, port: &mut Port, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<()> {
         g.set_link(None);
         g.set_elsewhere(false);
         let to = PeerAddr::from_ah(ah, self.local.port);
@@ -587,7 +621,12 @@ fn report_errors(g: &mut Guard<'_>, port: &mut Port, now: u64) {
     while let Some(e) = udp.take_error() {
         let dst = peer_addr(&e.dst);
         match e.kind {
-            ErrorKind::Icmp => g.peer_unreachable(now, &dst, e.errno),
+            ErrorKind::Icmp => {
+                g.peer_unreachable(now, &dst, e.errno);
+                if let Some(share) = port.share.as_mut().filter(|s| s.has_company()) {
+                    share.tell_refusal(&e.dst, e.errno);
+                }
+            }
             ErrorKind::Mtu => g.peer_mtu_exceeded(now, &dst, e.mtu),
             ErrorKind::Send => g.port_error(now, &dst, e.errno),
         }

@@ -3,7 +3,7 @@
 use super::progress::Held;
 use super::{peer_addr, Layout, Port, SoftConfig};
 use crate::addr::Endpoint;
-use crate::share::{Claim, Member, Owner, Packets};
+use crate::share::{Claim, ForEngine, Member, Owner, Packets};
 use crate::udp::{udp_flags, RxPacket, UdpConfig, UdpPort};
 use gdrcore_core::cm::Addressee;
 use gdrcore_core::engine::cm::GSI_QPN;
@@ -73,6 +73,7 @@ pub(super) unsafe fn open(
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
         }
+        claim.look();
         if claim.has_company() {
             match socket(at, &UdpConfig { flags: cfg.flags | udp_flags::REUSE_PORT, ..cfg }) {
                 Ok(port) => {
@@ -89,7 +90,6 @@ pub(super) unsafe fn open(
             return Err(Error::AddressInUse);
         }
         std::thread::sleep(Duration::from_millis(5));
-        claim.look();
     }
 }
 
@@ -98,6 +98,7 @@ pub(super) unsafe fn open(
 pub(super) fn take(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
     let seg = usize::from(r.seg).max(1);
     if !share.has_company() && share.is_quiet() || r.data.chunks(seg).all(|p| share.owner_of(p) == Owner::Here) {
+        share.reached(now);
         return g.handle_packets(now, &peer_addr(&r.src), seg, r.data, r.ecn == 3);
     }
     sort(g, share, now, r)
@@ -119,7 +120,7 @@ fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> us
         let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, ecn: r.ecn, data };
         match owner {
             Owner::Here => handled += accept(g, now, &p),
-            Owner::Own => data.chunks(seg).for_each(|packet| share.take_own(now, packet)),
+            Owner::Own => data.chunks(seg).for_each(|packet| share.take_own(packet)),
             Owner::Block(0) => handled += route_mad(g, share, now, &p),
             Owner::Block(block) => {
                 if !share.pass(block, &p) {
@@ -184,7 +185,14 @@ impl Port {
         share.tend(now, waits);
         let local = self.udp.as_ref().map(|u| *u.local()).unwrap_or_default();
         let pcap = &mut self.pcap;
-        share.poll(now, |share, p| {
+        share.poll(now, |share, mail| {
+            let p = match mail {
+                ForEngine::Packets(p) => p,
+                ForEngine::Refused(dst, errno) => {
+                    g.peer_unreachable(now, &peer_addr(dst), *errno);
+                    return 0;
+                }
+            };
             // What is passed on is passed on once: a block that is not ours any more is nobody's.
             let seg = usize::from(p.seg).max(1);
             let ours = p.data.chunks(seg).all(|packet| matches!(share.owner_of(packet), Owner::Here | Owner::Block(0)));

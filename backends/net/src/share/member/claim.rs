@@ -1,0 +1,191 @@
+//! Taking a place: blocks first, then the group of sockets.
+
+use super::super::mail::{self, claim, claim_any, Mail, Mailbox, Posted};
+use super::super::steer::BLOCK_MAX;
+use super::super::table::{Table, ENTRIES};
+use super::{Member, Phase, Service, ShareCounters, SERVICES};
+use crate::addr::Endpoint;
+use crate::clock::random_seed;
+use crate::local::Name;
+use crate::sys::Fd;
+use crate::wait::watch;
+use gdrcore_core::arena::{RawSlice, Walk};
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::wire::Flow;
+use std::os::fd::RawFd;
+
+/// Others have this long to answer with a table.
+const ASK_NS: u64 = 20_000_000;
+
+/// The blocks that a device needs: the first, or any, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub(super) first: Option<u16>,
+    pub(super) count: u16,
+}
+
+impl Wanted {
+    /// The blocks of a range of QPNs; `base` 0: any block.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: it reaches into the QPNs that the group of an address uses itself.
+    pub fn of(base: u32, qpns: u32) -> Result<Wanted> {
+        let first = base / QPN_UNIT;
+        let last = (base + qpns.max(1) - 1) / QPN_UNIT;
+        if last > u32::from(BLOCK_MAX) {
+            return Err(Error::Invalid);
+        }
+        Ok(Wanted { first: (base != 0).then_some(first as u16), count: (last - first + 1) as u16 })
+    }
+
+    /// How many.
+    pub fn count(&self) -> u16 {
+        self.count
+    }
+}
+
+#[derive(Default)]
+struct Parts {
+    boxes: RawSlice<Option<Mailbox>>,
+    services: RawSlice<Option<Service>>,
+    buffer: RawSlice<u8>,
+}
+
+fn walk(w: &mut Walk, count: u16) -> Result<Parts> {
+    Ok(Parts {
+        boxes: w.slice_with(usize::from(count), |_| None)?,
+        services: w.slice_with(SERVICES, |_| None)?,
+        buffer: w.slice(mail::MAIL_MAX, 0)?,
+    })
+}
+
+/// A place in the group that has its blocks, and no socket yet.
+pub struct Claim {
+    at: Endpoint,
+    block: u16,
+    count: u16,
+    parts: Parts,
+    /// Listens for those who watch.
+    life: Option<Fd>,
+    nonce: u64,
+    known: [u64; ENTRIES.div_ceil(64)],
+}
+
+impl Claim {
+    /// Bytes that [`Claim::take`] needs.
+    pub fn memsize(wanted: &Wanted) -> usize {
+        let mut w = Walk::size_query();
+        // A query of a fixed size does not fail.
+        let _ = walk(&mut w, wanted.count);
+        w.offset()
+    }
+
+    /// Makes blocks this process's. Where any will do, `seed` says where the search begins.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`]: they have owners; [`Error::NoMemory`]: fewer than [`Claim::memsize`] bytes; [`Error::Os`].
+    ///
+    /// # Safety
+    /// The memory is used by nobody else and outlives the member.
+    pub unsafe fn take(at: &Endpoint, wanted: &Wanted, seed: u64, memory: *mut u8, bytes: usize) -> Result<Claim> {
+        // SAFETY: the caller's promise.
+        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, wanted.count)?;
+        let nonce = random_seed()?;
+        // From here on a drop gives the names back.
+        let mut c = Claim { at: *at, block: 0, count: wanted.count, parts, life: None, nonce, known: [0; 16] };
+        let boxes = &mut c.parts.boxes;
+        c.block = match wanted.first {
+            Some(block) => claim(at, block, wanted.count, boxes).map(|()| block)?,
+            None => claim_any(at, (seed >> 17) as u16 % BLOCK_MAX, wanted.count, BLOCK_MAX, boxes)?,
+        };
+        c.life = Some(Name::life(at, c.block).listen()?);
+        Ok(c)
+    }
+
+    /// The first QPN of the blocks.
+    pub fn qpn_base(&self) -> u32 {
+        u32::from(self.block) * QPN_UNIT
+    }
+
+    /// Whether others have this address.
+    pub fn has_company(&self) -> bool {
+        self.known.iter().any(|&w| w != 0)
+    }
+
+    /// Asks every block whether it has an owner: of two that come at once, at least one finds the other. About a millisecond.
+    pub fn look(&mut self) {
+        let Some(Some(from)) = self.parts.boxes.first() else { return };
+        self.known = [0; 16];
+        for block in 0..=BLOCK_MAX {
+            let own = block.wrapping_sub(self.block) < self.count;
+            if !own && mail::post(from.fd(), self.block, &Name::block(&self.at, block), &Mail::Ask) != Posted::Nobody {
+                self.known[usize::from(block / 64)] |= 1 << (block % 64);
+            }
+        }
+    }
+
+    /// The member, once its socket is bound. `alone`: the socket was bound without sharing, so it is the first of its group.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn join(mut self, socket: RawFd, qpns: (u32, u32), alone: bool, now: u64) -> Result<Member> {
+        // SAFETY: no pointers.
+        let set = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        for mailbox in self.parts.boxes.iter().flatten() {
+            watch(set.raw(), mailbox.fd())?;
+        }
+        if let Some(life) = &self.life {
+            watch(set.raw(), life.raw())?;
+        }
+        let at = self.at;
+        let Parts { boxes, services, buffer } = core::mem::take(&mut self.parts);
+        let mut m = Member {
+            local: at,
+            flow: Flow::from_gids(&at.ip, &at.ip, at.port, at.port),
+            socket,
+            block: self.block,
+            count: self.count,
+            qpn_base: qpns.0,
+            qpn_count: qpns.1,
+            boxes,
+            services,
+            buffer,
+            set,
+            life: self.life.take(),
+            watchers: [const { None }; 8],
+            watched: None,
+            known: self.known,
+            table: Table::EMPTY,
+            index: None,
+            attached: (0, 0),
+            refused: false,
+            phase: Phase::Quiet,
+            until_ns: 0,
+            tries: 0,
+            doubtful: false,
+            publish_ns: None,
+            nonce: self.nonce,
+            checked_ns: now,
+            hint_ns: 0,
+            mail_ns: 0,
+            looked_ns: 0,
+            counters: ShareCounters::default(),
+        };
+        if alone {
+            m.index = Some(0);
+            m.enter_own();
+        } else {
+            m.begin(Phase::Asking, now, ASK_NS);
+        }
+        m.watch_next();
+        Ok(m)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // The slices never run destructors: the names are given back here.
+        self.parts.boxes.fill_with(|| None);
+    }
+}

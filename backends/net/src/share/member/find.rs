@@ -1,0 +1,294 @@
+//! Finding out: the own index in the kernel's list, and whether packets come here.
+
+use super::super::mail::{Mail, Posted};
+use super::super::steer::{Program, BLOCK_MAX, CHECK, PROBE};
+use super::super::table::{ENTRIES, INDEX_MAX};
+use super::{Member, Phase};
+use gdrcore_core::wire::ICRC_LEN;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A packet to oneself has this long to come back: it is there before the call that sent it returns, but may stand behind others.
+const PROBE_NS: u64 = 20_000_000;
+/// Whoever waits for an answer of a peer, and gets no packets, looks this often whether they would reach him.
+const CHECK_NS: u64 = 100_000_000;
+/// Packets that came by a detour make one look this often.
+const HINT_NS: u64 = 50_000_000;
+/// News of oneself waits up to this long: where many join at once, one table then has the news of several.
+const GATHER_NS: u64 = 4_000_000;
+/// An index that no socket ever has.
+const NO_INDEX: u32 = 0xffff;
+/// Tries to learn the own index before the detours are taken for good.
+const TRIES: u32 = 5;
+
+/// Bytes of a packet to oneself: BTH, a CNP's reserved bytes (here: which packet it is), ICRC.
+pub(super) const SELF_LEN: usize = 12 + 16 + ICRC_LEN;
+/// CNP: the one opcode whose payload says nothing, so that a capture shows nothing strange.
+const OPCODE: u8 = 0x81;
+
+/// Whether this process has said that the kernel refuses.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+impl Member {
+    /// Enters the own blocks and index in the next version of the table.
+    pub(super) fn enter_own(&mut self) {
+        let Some(index) = self.index else { return };
+        self.table.revise(self.block);
+        for block in self.block..self.block + self.count {
+            self.table.set(block, index, self.block, self.count);
+        }
+        self.table.set_services(self.block, self.services.iter().flatten().map(|s| s.name));
+    }
+
+    /// Whether the table has the own blocks at the own index.
+    pub(super) fn is_entered(&self) -> bool {
+        (self.block..self.block + self.count).all(|b| self.index.is_some() && self.table.index_of(b) == self.index)
+    }
+
+    /// Where exactly one owner and one index remain, they belong together: a process that does not answer is steered to as well.
+    fn conclude_last(&mut self) {
+        let mut missing = None;
+        let mut others = 0u16;
+        for block in 0..=BLOCK_MAX {
+            if self.is_known(block) {
+                others += 1;
+                if self.table.index_of(block).is_none() && missing.replace(block).is_some() {
+                    return;
+                }
+            }
+        }
+        let Some(block) = missing else { return };
+        let taken = |i: u16| self.index == Some(i) || self.table.entries().iter().any(|e| e.1 == i);
+        let mut free = (0..=others).filter(|&i| !taken(i));
+        if let (Some(index), None) = (free.next(), free.next()) {
+            self.table.set(block, index, block, 1);
+        }
+    }
+
+    pub(super) fn is_known(&self, block: u16) -> bool {
+        self.known.get(usize::from(block / 64)).is_some_and(|w| w >> (block % 64) & 1 != 0)
+    }
+
+    /// Attaches the program of the table.
+    pub(super) fn attach(&mut self) {
+        if self.refused {
+            return;
+        }
+        match Program::new(&self.table).attach(self.socket) {
+            Ok(()) => {
+                self.counters.attached += 1;
+                self.attached = self.table.age();
+            }
+            Err(e) => {
+                self.counters.refused += 1;
+                self.refused = true;
+                self.phase = Phase::Quiet;
+                if !SAID.swap(true, Ordering::Relaxed) {
+                    // To nobody in particular: programs work, and an operator may wonder why they are slow.
+                    eprintln!(
+                        "gdrcore: the kernel does not steer packets to the processes that share {} ({e}); they pass them on, which is slower",
+                        self.local
+                    );
+                }
+            }
+        }
+    }
+
+    /// Writes the next version, attaches its program and tells everybody; whoever is gone is forgotten on the way.
+    pub(super) fn publish(&mut self) {
+        self.publish_ns = None;
+        if !self.has_company() {
+            return self.enter_own();
+        }
+        // Each turn but the last forgets somebody.
+        for _ in 0..ENTRIES {
+            self.enter_own();
+            self.conclude_last();
+            self.attach();
+            let news = self.table;
+            let mut gone = false;
+            for block in 0..=BLOCK_MAX {
+                let wanted = self.is_known(block) || news.index_of(block).is_some();
+                if wanted && !self.owns_block(block) && self.post(block, &Mail::News(&news)) == Posted::Nobody {
+                    gone |= self.table.remove(block);
+                }
+            }
+            if !gone {
+                return;
+            }
+        }
+    }
+
+    /// Publishes soon: at a time of its own, so that of many who have news few write a version each.
+    pub(super) fn publish_soon(&mut self, now: u64) {
+        let at = now + self.draw() % GATHER_NS;
+        self.publish_ns.get_or_insert(at);
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.nonce = self.nonce.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        self.nonce >> 16
+    }
+
+    /// Sends itself a packet for each index below `range`.
+    fn probe(&mut self, now: u64, range: u16) {
+        if self.refused {
+            self.phase = Phase::Quiet;
+            return;
+        }
+        self.draw();
+        for index in 0..range {
+            self.send_self(PROBE + u32::from(index));
+        }
+        self.begin(Phase::Probing { range, lowest: None, heard: 0 }, now, PROBE_NS << self.tries);
+    }
+
+    /// One more than there can be sockets, as far as known, and a few for who has come meanwhile.
+    fn first_range(&self) -> u16 {
+        let others = self.known.iter().map(|w| w.count_ones()).sum::<u32>() as u16;
+        self.table.last_index().map_or(0, |i| i + 1).max(others + 1).saturating_add(4).min(INDEX_MAX)
+    }
+
+    /// Sends itself one packet each for no socket, for its index and for its block.
+    pub(super) fn check(&mut self, now: u64) {
+        self.checked_ns = now;
+        if self.refused {
+            return;
+        }
+        self.draw();
+        self.send_self(PROBE + NO_INDEX);
+        if let Some(index) = self.index {
+            self.send_self(PROBE + u32::from(index));
+        }
+        self.send_self(CHECK + u32::from(self.block));
+        self.begin(Phase::Checking { hashed: false, index: false, block: false }, now, PROBE_NS);
+    }
+
+    /// One packet to the own address.
+    fn send_self(&self, qpn: u32) {
+        let mut packet = [0u8; SELF_LEN];
+        packet[0] = OPCODE;
+        packet[2..4].copy_from_slice(&0xffffu16.to_be_bytes());
+        packet[4..8].copy_from_slice(&qpn.to_be_bytes());
+        packet[12..20].copy_from_slice(&self.nonce.to_le_bytes());
+        self.flow.append_icrc(0, &mut packet);
+        let (to, len) = self.local.to_sockaddr();
+        // SAFETY: the packet and the address live through the call and have the lengths beside them.
+        unsafe {
+            let p = packet.as_ptr().cast();
+            libc::sendto(self.socket, p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
+        }
+    }
+
+    /// Takes a packet that a member has sent itself. Anybody can send such bytes: only the own number counts.
+    #[cold]
+    pub fn take_own(&mut self, packet: &[u8]) {
+        if packet.len() != SELF_LEN || packet[12..20] != self.nonce.to_le_bytes() {
+            return;
+        }
+        let qpn = u32::from_be_bytes([0, packet[5], packet[6], packet[7]]);
+        match &mut self.phase {
+            Phase::Checking { hashed, .. } if qpn == PROBE + NO_INDEX => *hashed = true,
+            Phase::Checking { index, .. } if self.index.is_some_and(|i| qpn == PROBE + u32::from(i)) => *index = true,
+            Phase::Checking { block, .. } if qpn == CHECK + u32::from(self.block) => *block = true,
+            Phase::Probing { range, lowest, heard } if qpn >= PROBE && qpn - PROBE < u32::from(*range) => {
+                let index = (qpn - PROBE) as u16;
+                *lowest = Some(lowest.map_or(index, |l| l.min(index)));
+                *heard += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// The socket is empty: what has not come of the packets to oneself does not come.
+    #[inline]
+    pub fn drained(&mut self, now: u64) {
+        match self.phase {
+            Phase::Probing { lowest: Some(_), .. } | Phase::Checking { block: true, .. } => self.until_ns = now,
+            _ => {}
+        }
+    }
+
+    /// What the probes say. Of those for indexes that no socket has, all or none come here as well, so the lowest counts;
+    /// where all have come, or none, there is no program yet.
+    fn conclude_probe(&mut self, now: u64, range: u16, lowest: Option<u16>, heard: u16) {
+        self.phase = Phase::Quiet;
+        self.tries += 1;
+        match lowest {
+            Some(index) if heard < range => {
+                let moved = self.index.replace(index) != Some(index);
+                self.tries = 0;
+                let doubtful = core::mem::take(&mut self.doubtful);
+                if moved || !self.is_entered() {
+                    self.publish_soon(now);
+                } else if doubtful {
+                    self.attach();
+                }
+            }
+            _ if self.tries < TRIES => {
+                self.attach();
+                self.probe(now, range.saturating_add(4 * self.tries as u16).min(INDEX_MAX));
+            }
+            // The next look, or the next hint, tries again.
+            _ => self.tries = 0,
+        }
+    }
+
+    fn conclude_check(&mut self, now: u64, hashed: bool, index: bool, block: bool) {
+        self.phase = Phase::Quiet;
+        match (index && !hashed, block) {
+            (true, true) => {}
+            // The index is right, and the program says something else.
+            (true, false) => {
+                self.attach();
+                if !self.is_entered() {
+                    self.publish_soon(now);
+                }
+            }
+            // Where what is for nobody comes here, what is for here may come by chance.
+            (false, block) => self.locate(now, !block),
+        }
+    }
+
+    /// Begins to learn the own index; `doubtful`: the program that is attached is wrong.
+    pub(super) fn locate(&mut self, now: u64, doubtful: bool) {
+        self.tries = 0;
+        self.doubtful |= doubtful;
+        if self.table.entries().len() < 2 {
+            // The first of a group has never needed a program.
+            self.attach();
+        }
+        self.probe(now, self.first_range());
+    }
+
+    /// A packet of this device came by a detour: others may be lost. Looked into now and then.
+    #[cold]
+    pub fn hint(&mut self, now: u64) {
+        if self.phase == Phase::Quiet && self.publish_ns.is_none() && now.saturating_sub(self.hint_ns) >= HINT_NS {
+            self.hint_ns = now;
+            self.check(now);
+        }
+    }
+
+    /// A packet of this device came straight.
+    #[inline]
+    pub fn reached(&mut self, now: u64) {
+        self.checked_ns = now;
+    }
+
+    /// What is due. `waits`: the device waits for answers of peers. Few system calls; most often none.
+    pub fn tend(&mut self, now: u64, waits: bool) {
+        match self.phase {
+            Phase::Quiet => {
+                if self.publish_ns.is_some_and(|at| now >= at) {
+                    self.publish();
+                } else if waits && self.has_company() && now.saturating_sub(self.checked_ns) >= CHECK_NS {
+                    self.check(now);
+                }
+            }
+            _ if now < self.until_ns => {}
+            Phase::Probing { range, lowest, heard } => self.conclude_probe(now, range, lowest, heard),
+            Phase::Checking { hashed, index, block } => self.conclude_check(now, hashed, index, block),
+            Phase::Asking => self.locate(now, true),
+        }
+    }
+}

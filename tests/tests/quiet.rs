@@ -1,0 +1,62 @@
+//! Connections on which nothing happens cost no CPU time, however many processes there are to share with.
+//!
+//! `GDRC_QUIET_SECONDS=60` makes it the long measurement.
+
+use gdrcore_core::config::Config;
+use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
+use gdrcore_tests::ends::{connected, succeed, End, Op, Shape};
+use gdrcore_tests::soft::{address, Soft};
+use std::time::{Duration, Instant};
+
+/// What the whole process has used.
+fn cpu() -> Duration {
+    // SAFETY: fills a struct of ours.
+    let t = unsafe {
+        let mut t = std::mem::zeroed::<libc::timespec>();
+        libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t);
+        t
+    };
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+#[test]
+fn a_hundred_idle_connections_cost_no_cpu_time() {
+    let seconds = std::env::var("GDRC_QUIET_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
+    let core = Config { max_qp: 256, max_cq: 256, max_mr: 256, max_pd: 256, ring_bytes: 16 << 20, ..Config::default() };
+    let config = SoftConfig { core, path: PathChoice::Auto, ..SoftConfig::default() };
+    let name = address(1);
+    let open = |name: &str, config: &SoftConfig| Soft::open(name, config).unwrap_or_else(|e| panic!("{name}: {e}"));
+    // Two of one address, one of them with a helper; a third that is reached by UDP.
+    let a = open(&name, &config);
+    let b = open(&name, &SoftConfig { flags: flags::HELPER, ..config });
+    let c = open(&address(2), &SoftConfig { path: PathChoice::Udp, ..config });
+    let shape = Shape { buffer: 4096, depth: 4, cqe: 8, ..Shape::default() };
+    let mut ends: Vec<(End, End)> = (0..100)
+        .map(|i| connected(a.dev(), if i % 2 == 0 { b.dev() } else { c.dev() }, shape).expect("connected ends"))
+        .collect();
+    for (x, y) in &mut ends {
+        x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
+        succeed(x, y, 1);
+    }
+    // What is still owed or being found out comes to its end.
+    let settled = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < settled {
+        [&a, &b, &c].into_iter().for_each(|d| _ = d.dev().progress());
+    }
+    let limit = Duration::from_secs(seconds);
+    let before = cpu();
+    std::thread::scope(|scope| {
+        for d in [&a, &c] {
+            scope.spawn(move || {
+                let end = Instant::now() + limit;
+                while let Some(left) = end.checked_duration_since(Instant::now()).filter(|l| l.as_millis() > 0) {
+                    assert_eq!(d.dev().wait(left.as_millis() as i32), Ok(false), "nothing happens");
+                }
+            });
+        }
+        std::thread::sleep(limit);
+    });
+    let used = cpu() - before;
+    println!("100 idle connections, {seconds} s: {used:?} of CPU time");
+    assert!(used < limit / 50, "{used:?} in {limit:?}");
+}

@@ -1,0 +1,74 @@
+//! Descriptors, mappings and abstract sockets are what they were, after a thousand devices and a hundred dead processes on
+//! one address.
+
+use gdrcore_core::config::Config;
+use gdrcore_net::soft::{PathChoice, SoftConfig};
+use gdrcore_tests::ends::{connected, succeed, Op, Shape};
+use gdrcore_tests::soft::{address, Soft};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Descriptors, mappings of rings and of other things that devices map, and names of the address.
+fn held(name: &str) -> (usize, usize, usize) {
+    let read = |path: &str| std::fs::read_to_string(path).expect("procfs");
+    let fds = std::fs::read_dir("/proc/self/fd").expect("procfs").count();
+    let maps = read("/proc/self/maps").lines().filter(|l| l.contains("gdrcore-ring")).count();
+    let socket = format!("@gdrc/{}", name.trim_start_matches("soft:").replace(':', "/"));
+    (fds, maps, read("/proc/net/unix").lines().filter(|l| l.contains(&socket)).count())
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let core = Config { max_qp: 16, max_cq: 16, max_mr: 16, ring_bytes: 1 << 20, ..Config::default() };
+    let config = SoftConfig { core, path: PathChoice::Auto, ..SoftConfig::default() };
+    let name = address(1);
+    let open = || Soft::open(&name, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let stays = open();
+    let settle = |wanted: Option<(usize, usize, usize)>| {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            stays.dev().progress().expect("progress");
+            let now = held(&name);
+            if Instant::now() > end || wanted.is_some_and(|w| w == now) {
+                return now;
+            }
+            if wanted.is_none() && Instant::now() + Duration::from_millis(4900) > end {
+                return now;
+            }
+        }
+    };
+    let shape = Shape { buffer: 4096, depth: 4, cqe: 8, ..Shape::default() };
+    let before = settle(None);
+    for round in 0..1000 {
+        let comes = open();
+        if round % 10 == 0 {
+            let (mut x, mut y) = connected(comes.dev(), stays.dev(), shape).expect("connected ends");
+            x.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
+            succeed(&mut x, &mut y, 1);
+            x.destroy().expect("nothing in use");
+            y.destroy().expect("nothing in use");
+        }
+    }
+    assert_eq!(settle(Some(before)), before, "after a thousand devices");
+    for round in 0..100u32 {
+        // It asks this one's slot, where nobody listens, until it is dead.
+        let mut child = Command::new(env!("CARGO_BIN_EXE_swarm"))
+            .args(["member", "1", "3", &name, if round % 2 == 0 { "auto" } else { "udp" }])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a member");
+        let end = Instant::now() + Duration::from_millis(5 + u64::from(round % 20));
+        while Instant::now() < end {
+            stays.dev().progress().expect("progress");
+        }
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+    assert_eq!(settle(Some(before)), before, "after a hundred dead processes");
+    // And it still works.
+    let comes = open();
+    let (mut x, mut y) = connected(comes.dev(), stays.dev(), shape).expect("connected ends");
+    x.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
+    succeed(&mut x, &mut y, 1);
+}
