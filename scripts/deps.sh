@@ -35,7 +35,7 @@ command -v readelf|binutils|imports and exports of the library
 command -v cmp|diffutils|byte comparison
 test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverbs, the kernel's end of the interoperation tests, the verbs device
 test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
-ls /usr/lib/llvm-*/lib/libclang*.so*|libclang-dev|rdma-sys
+ls /usr/lib/llvm-*/lib/libclang[.-][s0-9]*|libclang-dev|rdma-sys
 command -v valgrind|valgrind|instructions, where the clock says nothing
 EOF
 }

@@ -8,7 +8,7 @@ missing=()
 [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)
 command -v pkg-config >/dev/null || missing+=(pkg-config)
-compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || [ -n "${LIBCLANG_PATH:-}" ] || missing+=(libclang-dev)
+compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*' >/dev/null || [ -n "${LIBCLANG_PATH:-}" ] || missing+=(libclang-dev)
 if [ ${#missing[@]} -gt 0 ]; then
     echo "skipped: the module of the verbs device needs ${missing[*]}"
     exit 0

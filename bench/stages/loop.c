@@ -8,6 +8,9 @@
  * OPERATION: write (8 bytes inline, signalled), send (8 bytes inline with its receive), read (8 bytes), post (an
  * unsignalled write and no poll), empty (a poll that finds nothing), clock (the clock alone). "write:N" does it beside N
  * idle queue pairs that are connected as well.
+ *
+ * hop, write-hop: one way of a ping-pong of 8 bytes over shared memory between two contexts, both driven by this thread: the
+ * post of one (inline, unsignalled), the poll or the progress of the other that finds it, and its next receive.
  */
 #include <gdrcore.h>
 
@@ -109,6 +112,95 @@ static void op_empty(void)
     check("poll_cq", gdrc_poll_cq(ctx, cq, 1, &wc));
 }
 
+/* The two ends of a ping-pong over shared memory. */
+static struct end {
+    gdrc_context *ctx;
+    gdrc_pd pd;
+    gdrc_cq cq;
+    gdrc_qp qp;
+    gdrc_mr mr;
+    struct gdrc_mr_attr attr;
+    _Alignas(64) volatile uint64_t data[16];
+} ends[2];
+static uint64_t hops;
+
+static void end_recv(struct end *e)
+{
+    gdrc_sge sge = { .addr = (uintptr_t)&e->data[8], .length = 8, .lkey = e->attr.lkey };
+    gdrc_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+    check("post_recv", gdrc_post_recv(e->ctx, e->qp, &wr, NULL));
+}
+
+static void end_post(struct end *e, struct end *to, uint32_t opcode)
+{
+    e->data[0] = ++hops;
+    gdrc_sge sge = { .addr = (uintptr_t)&e->data[0], .length = 8, .lkey = e->attr.lkey };
+    gdrc_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = GDRC_SEND_INLINE };
+    if (hops % 16 < 2) // now and then, so that its slots are seen to be free
+        wr.send_flags |= GDRC_SEND_SIGNALED;
+    wr.wr.rdma.remote_addr = to->attr.iova + 64;
+    wr.wr.rdma.rkey = to->attr.rkey;
+    check("post_send", gdrc_post_send(e->ctx, e->qp, &wr, NULL));
+}
+
+static void op_hop(void)
+{
+    struct end *x = &ends[hops & 1], *y = &ends[~hops & 1];
+    end_post(x, y, GDRC_WR_SEND);
+    gdrc_wc wc;
+    for (int received = 0; !received;) {
+        int n = gdrc_poll_cq(y->ctx, y->cq, 1, &wc);
+        check("poll_cq", n < 0 ? n : n && wc.status ? -5 : 0);
+        received = n && wc.opcode == GDRC_WC_OP_RECV;
+    }
+    end_recv(y);
+}
+
+static void op_write_hop(void)
+{
+    struct end *x = &ends[hops & 1], *y = &ends[~hops & 1];
+    end_post(x, y, GDRC_WR_RDMA_WRITE);
+    while (y->data[8] != hops)
+        check("progress", gdrc_progress(y->ctx));
+    if (hops % 64 < 2) {
+        gdrc_wc wc[8];
+        check("poll_cq", gdrc_poll_cq(y->ctx, y->cq, 8, wc));
+    }
+}
+
+static void ends_open(void)
+{
+    static const char *names[2] = { "soft:127.0.0.1:4841", "soft:127.0.0.2:4841" };
+    struct gdrc_endpoint at[2];
+    for (int i = 0; i < 2; i++) {
+        struct end *e = &ends[i];
+        struct gdrc_config config;
+        memset(&config, 0, sizeof config);
+        config.struct_size = sizeof config;
+        config.flags = GDRC_CONFIG_SHM_ONLY;
+        e->attr.struct_size = sizeof e->attr;
+        check("open", gdrc_open(names[i], &config, &e->ctx));
+        check("pd", gdrc_pd_alloc(e->ctx, &e->pd));
+        check("cq", gdrc_cq_create(e->ctx, 256, &e->cq));
+        check("mr", gdrc_mr_reg(e->ctx, e->pd, (void *)e->data, sizeof e->data, ALL, &e->mr, &e->attr));
+        struct gdrc_qp_init init;
+        memset(&init, 0, sizeof init);
+        init.struct_size = sizeof init;
+        init.qp_type = GDRC_QPT_RC;
+        init.pd = e->pd;
+        init.send_cq = init.recv_cq = e->cq;
+        init.cap = (struct gdrc_qp_cap){ .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64 };
+        at[i].struct_size = sizeof at[i];
+        check("qp_create", gdrc_qp_create(e->ctx, &init, &e->qp, NULL));
+        check("endpoint", gdrc_endpoint_local(e->ctx, e->qp, &e->mr, &at[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        check("connect", gdrc_qp_connect(ends[i].ctx, ends[i].qp, &at[i], &at[!i], NULL));
+        end_recv(&ends[i]);
+        end_recv(&ends[i]);
+    }
+}
+
 static uint64_t now(void)
 {
     struct timespec ts;
@@ -122,7 +214,8 @@ static void op_clock(void) { sink = now(); }
 static const struct {
     const char *name;
     void (*run)(void);
-} ops[] = { { "write", op_write }, { "send", op_send }, { "read", op_read }, { "post", op_post }, { "empty", op_empty }, { "clock", op_clock } };
+} ops[] = { { "write", op_write }, { "send", op_send }, { "read", op_read }, { "post", op_post }, { "empty", op_empty }, { "clock", op_clock },
+            { "hop", op_hop }, { "write-hop", op_write_hop } };
 
 __attribute__((noinline)) void measured(void (*op)(void), long count)
 {
@@ -140,7 +233,7 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE] COUNT|time\n");
+        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop COUNT|time\n");
         return 2;
     }
     void (*op)(void) = NULL;
@@ -167,6 +260,8 @@ int main(int argc, char **argv)
         gdrc_qp other[2];
         join(other);
     }
+    if (op == op_hop || op == op_write_hop)
+        ends_open();
     for (int i = 0; i < 1000; i++)
         op();
     if (strcmp(argv[2], "time")) {

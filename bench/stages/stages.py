@@ -16,6 +16,7 @@ STAGES = [
     ("C call: context, fork, handles", ["ffi/src/"]),
     ("post: the request into its ring", ["core/src/verbs/post.rs"]),
     ("doorbell and lock", ["backends/net/src/soft/", "core/src/engine/mod.rs"]),
+    ("ring of the link", ["backends/net/src/shm/"]),
     ("clock", ["backends/net/src/clock.rs"]),
     ("who has work", ["core/src/engine/tx.rs"]),
     ("requester: WQE to run", ["core/src/roce/requester.rs", "core/src/roce/datagram.rs"]),
@@ -24,10 +25,12 @@ STAGES = [
     ("keys and placement", ["core/src/mem/"]),
     ("ACK or answer", ["core/src/roce/answers.rs"]),
     ("completer: what is acknowledged", ["core/src/roce/completer.rs"]),
+    ("from here to the CQ in one step", ["core/src/roce/direct.rs"]),
     ("completion into the CQ", ["core/src/roce/queues.rs"]),
     ("poll: completion to the program", []),
 ]
 POLL = len(STAGES) - 1
+CLOCK = next(i for i, (name, _) in enumerate(STAGES) if name == "clock")
 
 
 def by_address(path):
@@ -82,7 +85,7 @@ def frames(library, addresses):
 def stage_of(where, address, stacks):
     """Index into STAGES, or what else it is."""
     if "libgdrcore" not in where:
-        return "the program itself" if where.endswith("/loop") or where.endswith("stages-loop") else 3 if "libc" in where or "vdso" in where else "else (kernel, linker)"
+        return "the program itself" if where.endswith("/loop") or where.endswith("stages-loop") else CLOCK if "libc" in where or "vdso" in where else "else (kernel, linker)"
     for function, place in stacks.get(address, []):
         if "poll_cq" in function:
             return POLL

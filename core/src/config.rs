@@ -2,6 +2,9 @@
 
 use crate::error::{Error, Result};
 
+/// QPNs are shared out among the processes of one address in blocks of this many: 1024 of them make the 24 bits.
+pub const QPN_UNIT: u32 = 1 << 14;
+
 /// The bounds of a context. All memory follows from these numbers ([`crate::engine::Engine::memsize`]).
 ///
 /// A field of 0 takes the value of [`Config::DEFAULT`].

@@ -104,4 +104,12 @@ counters! {
     cm_dropped,
     /// Congestion notifications received from others than the peer, or too soon after the one before.
     rp_cnp_ignored,
+    /// Packets for other devices of the same address that came here and were passed on.
+    share_passed,
+    /// Packets for other devices of the same address that came here and were dropped: nobody owns their QPN, or no room.
+    share_dropped,
+    /// Packets of this device that came to another device of the address, which passed them on.
+    share_by_detour,
+    /// Times the kernel refused to steer packets to the devices of the address; they take detours then.
+    share_refused,
 }

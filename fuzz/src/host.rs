@@ -200,7 +200,10 @@ impl Host {
         }
         let mut bad = core::ptr::null();
         // SAFETY: request and list live through the call.
-        let _ = unsafe { self.engine().post_send(qp, &wr, &mut bad) };
+        let posted = unsafe { self.engine().post_send(qp, &wr, &mut bad) };
+        if posted.is_ok() && len & 1 == 0 {
+            self.engine().try_lock().expect("only user").pass((qp & 0xff_ffff) as usize);
+        }
     }
 
     /// The PSN that a QP expects as responder, or began with as requester.

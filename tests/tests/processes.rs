@@ -4,15 +4,17 @@ use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
 use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
 use gdrcore_tests::soft::{address, Soft};
+use std::net::UdpSocket;
 use std::time::Duration;
 
 #[test]
 fn a_taken_port_and_a_foreign_address_are_told_apart() {
     let name = address(1);
-    let first = Soft::new(&name);
     let config = SoftConfig::default();
+    // A stranger's socket, which shares its port with nobody.
+    let stranger = UdpSocket::bind(name.trim_start_matches("soft:")).expect("a free port");
     assert_eq!(Soft::open(&name, &config).err(), Some(Error::AddressInUse));
-    drop(first);
+    drop(stranger);
     drop(Soft::open(&name, &config).expect("free again"));
     // TEST-NET-1 and the documentation prefix belong to nobody.
     for foreign in ["soft:192.0.2.77", "soft:[2001:db8::77]"] {

@@ -69,8 +69,9 @@ fn behaviour_examples_and_cost_on_rxe() {
     let vm = Vm::start("pair", &share).unwrap_or_else(|e| panic!("{e}"));
 
     let said = vm
-        .run("cd /share && ./suite --device verbs:rxe0 --peer verbs:rxe1 2>&1", 300)
+        .run("cd /share && ./suite --device verbs:rxe0 --peer verbs:rxe1 2>&1", 600)
         .unwrap_or_else(|e| panic!("{e}"));
+    print!("{said}");
     let sum = said.lines().find(|l| l.contains(" passed, ")).expect("a sum");
     println!("suite over verbs on rxe: {sum}");
     assert!(sum.contains(" 0 failed"), "{said}");

@@ -6,6 +6,7 @@
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and randomness, memory,
 //!   the fork check, faults on memory that vanished.
 //!
+//! * [`share`]: many processes on one address; `local`: the names under which processes of one host find each other.
 //! * [`soft`]: the soft device: engine, port, progress.
 //!
 //! Nothing here allocates; what needs memory takes it from the caller at creation.
@@ -14,8 +15,10 @@ pub mod addr;
 pub mod clock;
 pub mod fault;
 pub mod fork;
+mod local;
 pub mod map;
 pub mod pcap;
+pub mod share;
 pub mod shm;
 pub mod soft;
 mod sys;

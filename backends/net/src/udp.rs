@@ -188,6 +188,14 @@ impl UdpPort {
         &self.local
     }
 
+    /// Lets later sockets of this user that ask for it ([`udp_flags::REUSE_PORT`]) have the same port.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn share(&self) -> Result<()> {
+        socket::share(self.fd.raw())
+    }
+
     /// MTU of the interface that owned the address when the port was opened, in bytes of IP packet, now; 1500 where
     /// there is none. Cost: two system calls.
     pub fn link_mtu(&self) -> u32 {

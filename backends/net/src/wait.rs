@@ -156,6 +156,26 @@ impl Waiter {
     }
 }
 
+/// Puts a descriptor into an epoll set: readable means ready.
+///
+/// # Errors
+/// As `epoll_ctl`.
+pub(crate) fn watch(set: RawFd, fd: RawFd) -> Result<()> {
+    control(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN)
+}
+
+/// Which descriptors of an epoll set are ready now: as many as `ready` has room for. Cost: one system call.
+pub(crate) fn poll_set(set: RawFd, ready: &mut [RawFd; 8]) -> usize {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+    // SAFETY: room for eight events.
+    let n = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 8, 0) };
+    let n = usize::try_from(n).unwrap_or(0);
+    for (fd, event) in ready.iter_mut().zip(&events[..n]) {
+        *fd = event.u64 as RawFd;
+    }
+    n
+}
+
 fn control(set: RawFd, op: i32, fd: RawFd, events: i32) -> Result<()> {
     let mut ev = libc::epoll_event { events: events as u32, u64: fd as u64 };
     // SAFETY: `ev` lives through the call.

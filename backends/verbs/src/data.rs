@@ -146,10 +146,11 @@ unsafe fn post_receives(
         next = w.next;
     }
     // SAFETY: our contract.
-    unsafe { copy_receives(post, object, sge_max, wr, bad) }
+    unsafe { copy_receives(post, object, sge_max, depth, wr, bad) }
 }
 
-/// As [`post_receives`], request by request out of copies.
+/// As [`post_receives`], request by request out of copies, and no more of them than the queue holds: a NIC that takes
+/// them as fast as they come would follow a list without end for ever.
 ///
 /// # Safety
 /// As for [`post_receives`].
@@ -159,11 +160,13 @@ unsafe fn copy_receives(
     post: crate::abi::PostRecv,
     object: Object,
     sge_max: u32,
+    mut left: u32,
     mut wr: *const RecvWr,
     bad: &mut *const RecvWr,
 ) -> Result<()> {
     while !wr.is_null() {
         *bad = wr;
+        left = left.checked_sub(1).ok_or(Error::Again)?;
         // SAFETY: not null, so readable; one copy, so that what is checked is what is posted.
         let mut w = unsafe { wr.read() };
         check_recv(sge_max, &w)?;
@@ -173,7 +176,6 @@ unsafe fn copy_receives(
         // SAFETY: the provider's own object and a checked list of one.
         let rc = unsafe { post(object, &w, &mut first) };
         if rc != 0 {
-            // A list without end ends here, too: the queue is full some time.
             return Err(refused(rc));
         }
     }
@@ -225,13 +227,15 @@ impl VerbsDevice {
         outcome
     }
 
-    /// Posts out of copies that hold libibverbs' pointers in place of our handles, a chunk at a time.
+    /// Posts out of copies that hold libibverbs' pointers in place of our handles, a chunk at a time, and no more of them
+    /// than the queue holds: a NIC that takes them as fast as they come would follow a list without end for ever.
     ///
     /// # Safety
     /// `object` is the live QP of `qp`; the list is readable.
     #[inline(never)]
     unsafe fn copy_list(&self, object: Object, qp: &Qp, mut wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
         let all = opcodes(qp.kind.load(Relaxed));
+        let mut left = qp.send_depth.load(Relaxed);
         while !wr.is_null() {
             let mut named = Named::default();
             let mut theirs = [core::ptr::null::<SendWr>(); CHUNK];
@@ -239,6 +243,11 @@ impl VerbsDevice {
             let mut n = 0;
             let mut stop = Ok(());
             while n < CHUNK && !wr.is_null() {
+                let Some(fewer) = left.checked_sub(1) else {
+                    stop = Err(Error::Again);
+                    break;
+                };
+                left = fewer;
                 // SAFETY: not null, so readable; one copy, so that what is checked is what is posted.
                 let mut w = unsafe { wr.read() };
                 // SAFETY: as promised for its pieces.
@@ -401,3 +410,29 @@ pub const EMPTY: SendWr = SendWr {
     remote_srqn: 0,
     bind_mw: BindMwWr { mw: 0, rkey: 0, bind_info: MwBindInfo { mr: 0, addr: 0, length: 0, mw_access_flags: 0 } },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::c_int;
+    use core::sync::atomic::AtomicU32;
+
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+
+    /// A NIC that is always faster than the program.
+    unsafe extern "C" fn takes_all(_: Object, _: *const RecvWr, _: *mut *const RecvWr) -> c_int {
+        TAKEN.fetch_add(1, Relaxed);
+        0
+    }
+
+    #[test]
+    fn a_list_without_end_ends_where_the_queue_would_be_full() {
+        let mut wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: core::ptr::null(), num_sge: 0 };
+        let own: *const RecvWr = &raw const wr;
+        wr.next = own;
+        let mut bad = core::ptr::null();
+        // SAFETY: a list of one that leads to itself, and a provider that looks at nothing.
+        let done = unsafe { post_receives(takes_all, core::ptr::null_mut(), 4, 16, own, &mut bad) };
+        assert_eq!((done, bad, TAKEN.load(Relaxed)), (Err(Error::Again), own, 16));
+    }
+}

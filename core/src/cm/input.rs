@@ -12,7 +12,7 @@ use crate::wire::DEFAULT_PKEY;
 const PKEY_BASE: u16 = 0x7fff;
 
 /// The port space and port of a service id of rdma_cm's.
-fn service(id: u64) -> Option<(u16, u16)> {
+pub(super) fn service(id: u64) -> Option<(u16, u16)> {
     let (ps, port) = (u16::try_from(id >> 16).ok()?, id as u16);
     matches!(ps, port_space::IB | port_space::TCP | port_space::UDP).then_some((ps, port))
 }
@@ -57,7 +57,7 @@ impl Cm {
         })
     }
 
-    fn listener(&self, ps: u16, port: u16) -> Option<usize> {
+    pub(super) fn listener(&self, ps: u16, port: u16) -> Option<usize> {
         self.pool.iter_live().find(|&i| {
             let id = &self.ids[i];
             id.state == State::Listen && id.ps == ps && id.port == port

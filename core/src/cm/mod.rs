@@ -73,6 +73,58 @@ pub struct Local {
     pub path_mtu: u32,
     /// READs and atomics that a QP can have in either direction.
     pub max_rd_atomic: u8,
+    /// Number of the device's QPN block, [`crate::config::QPN_UNIT`] QPNs each: the upper bits of its communication ids.
+    pub block: u16,
+}
+
+/// Bits of a communication id that name the block of whoever made it.
+const BLOCK_BITS: u32 = (1u32 << 24).ilog2() - crate::config::QPN_UNIT.ilog2();
+
+/// For whom a message is, of several devices with one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressee {
+    /// The device whose block has this number: the message names an id of its.
+    Block(u16),
+    /// Whoever listens at this port.
+    Service {
+        /// Port space.
+        port_space: u16,
+        /// Port.
+        port: u16,
+    },
+    /// It does not say.
+    Anyone,
+}
+
+impl Addressee {
+    /// Whose a communication id is.
+    fn of_id(id: u32) -> Addressee {
+        match id {
+            0 => Addressee::Anyone,
+            _ => Addressee::Block((id >> (32 - BLOCK_BITS)) as u16),
+        }
+    }
+
+    /// Reads it from a message as it travels. Anything is legal input.
+    pub fn of(mad: &[u8]) -> Addressee {
+        use mad::{Mad, Message};
+        let Ok(mad) = Mad::parse(mad) else { return Addressee::Anyone };
+        let of_id = Addressee::of_id;
+        let of_service = |id: u64| match input::service(id) {
+            Some((port_space, port)) => Addressee::Service { port_space, port },
+            None => Addressee::Anyone,
+        };
+        match mad.message {
+            Message::Req(m) => of_service(m.service_id),
+            Message::SidrReq(m) => of_service(m.service_id),
+            Message::SidrRep(m) => of_id(m.request_id),
+            Message::Mra(m) => of_id(m.remote_comm_id),
+            Message::Rej(m) => of_id(m.remote_comm_id),
+            Message::Rep(m) => of_id(m.remote_comm_id),
+            Message::Rtu(m) | Message::Drep(m) => of_id(m.remote_comm_id),
+            Message::Dreq(m) => of_id(m.remote_comm_id),
+        }
+    }
 }
 
 /// What a connection manager has counted.
@@ -247,7 +299,7 @@ impl Cm {
 
     /// The conversation that a communication id of ours names.
     fn by_local_id(&self, local_id: u32) -> Option<usize> {
-        let i = (local_id & 0xffff) as usize;
+        let i = (local_id & self.index_mask()) as usize;
         let id = self.ids.get(i)?;
         (self.pool.is_live(i) && id.is_conversation() && id.local_id == local_id).then_some(i)
     }
@@ -276,10 +328,32 @@ impl Cm {
         self.pool.free(i);
     }
 
-    /// A communication id: its index, and bits that no earlier one at this index is likely to have had.
+    /// The bits of a communication id that are its index: as many as the table needs, at most 16.
+    fn index_mask(&self) -> u32 {
+        (self.ids.len().next_power_of_two() - 1) as u32
+    }
+
+    /// A communication id, never 0: the device's block (10 bits), bits that no earlier id at this index is likely to have had
+    /// (16 with the default of 64 ids), the index.
     fn fresh_comm_id(&mut self, i: usize) -> u32 {
-        let high = (self.random() as u32 & 0xffff).max(1);
-        high << 16 | i as u32
+        let mask = self.index_mask();
+        let rest = u32::MAX >> BLOCK_BITS;
+        let middle = (self.random() as u32 & rest & !mask).max(mask + 1);
+        u32::from(self.local.block) << (32 - BLOCK_BITS) | middle | i as u32
+    }
+
+    /// Whether an id listens at a port.
+    pub fn listens(&self, port_space: u16, port: u16) -> bool {
+        self.listener(port_space, port).is_some()
+    }
+
+    /// Whether a message for that addressee is for this connection manager.
+    pub fn is_mine(&self, to: Addressee) -> bool {
+        match to {
+            Addressee::Block(block) => block == self.local.block,
+            Addressee::Service { port_space, port } => self.listens(port_space, port),
+            Addressee::Anyone => true,
+        }
     }
 
     /// Owes a message of an id.

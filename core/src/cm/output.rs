@@ -3,7 +3,7 @@
 use super::conn::{owe, Id, State};
 use super::mad::{Dreq, Ids, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN, MAD_LEN};
 use super::types::{cm_event, port_space, reject};
-use super::{timeout_ns, Cm, Local, Reply, ReplyKind, MAX_RETRIES, SERVICE_TIMEOUT};
+use super::{timeout_ns, Addressee, Cm, Local, Reply, ReplyKind, MAX_RETRIES, SERVICE_TIMEOUT};
 use crate::error::Error;
 use crate::roce::peer::PeerAddr;
 use crate::verbs::types::qp_type;
@@ -48,6 +48,26 @@ impl Cm {
             return self.replies.get(self.reply_head).map(|r| r.to);
         }
         Some(self.ids[self.next_tx()?].peer)
+    }
+
+    /// Whether the next message, if it goes to this device's own address, is for this connection manager.
+    pub fn next_is_own(&self) -> bool {
+        let to = if self.reply_len > 0 {
+            let id = match self.replies[self.reply_head].what {
+                ReplyKind::Rej { remote_id, .. } | ReplyKind::Drep { remote_id, .. } => remote_id,
+                ReplyKind::Sidr { request_id, .. } => request_id,
+            };
+            Addressee::of_id(id)
+        } else {
+            let Some(i) = self.next_tx() else { return false };
+            let id = &self.ids[i];
+            if id.owes & id.owes.wrapping_neg() & (owe::REQ | owe::SIDR_REQ) != 0 {
+                Addressee::Service { port_space: id.ps, port: id.remote_port }
+            } else {
+                Addressee::of_id(id.remote_id)
+            }
+        };
+        self.is_mine(to)
     }
 
     fn next_tx(&self) -> Option<usize> {

@@ -95,6 +95,18 @@ impl Cm {
         (0..tries).map(|k| first + (start + k) % count).find(|&p| !self.is_bound(ps, p)).ok_or(Error::AddressInUse)
     }
 
+    /// Port space and port of an id that could listen.
+    ///
+    /// # Errors
+    /// As [`Cm::listen`].
+    pub fn bound(&self, id: Handle) -> Result<(u16, u16)> {
+        let id = &self.ids[self.check(id)?];
+        if id.state != State::Idle || id.port == 0 {
+            return Err(Error::Invalid);
+        }
+        Ok((id.ps, id.port))
+    }
+
     /// Listens at the id's port; requests come as events. At most `backlog` wait for the program at once
     /// (0: a quarter of all ids); what comes beyond is dropped, and its sender asks again.
     ///

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::{Burst, Guard, Inner};
 use crate::cm::mad::MAD_LEN;
 use crate::cm::{cm_event, Cm, CmEvent, ConnParam, Local};
-use crate::config::Config;
+use crate::config::{Config, QPN_UNIT};
 use crate::error::{Error, Result};
 use crate::roce::peer::PeerAddr;
 use crate::roce::run::Run;
@@ -35,6 +35,7 @@ pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
         guid: node_guid(addr),
         path_mtu: mtu_code(config.max_mtu).unwrap_or(1),
         max_rd_atomic: config.max_rd_atomic.min(255) as u8,
+        block: (config.qpn_base / QPN_UNIT) as u16,
     }
 }
 
@@ -71,8 +72,13 @@ fn wake(cm: &mut Cm, s: &Shared) {
 }
 
 impl Inner {
-    fn is_self(&self, to: &PeerAddr) -> bool {
+    pub(super) fn is_self(&self, to: &PeerAddr) -> bool {
         to.gid == self.local.gid && to.port == self.local.port
+    }
+
+    /// Whether the next message goes to this engine itself: to its address, and not to another engine there.
+    fn next_mad_is_own(&self) -> bool {
+        self.cm.next_destination().is_some_and(|to| self.is_self(&to)) && (!self.shared || self.cm.next_is_own())
     }
 
     /// Carries messages from this engine to itself. Returns how many.
@@ -84,7 +90,7 @@ impl Inner {
         let mut n = 0;
         let mut mad = [0; MAD_LEN];
         // Each message causes at most one more, and no exchange is longer than a handful.
-        while self.cm.next_destination().is_some_and(|to| self.is_self(&to)) {
+        while self.next_mad_is_own() {
             if let Some(from) = self.cm.poll_transmit(&mut mad) {
                 self.cm.handle_mad(now, &PeerAddr { traffic_class: 0, hop_limit: 0, ..from }, &mad);
                 n += 1;

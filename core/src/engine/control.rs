@@ -9,7 +9,7 @@ use crate::device::{MrAttr, MrReg, SrqAttr};
 use crate::error::{Error, Result};
 use crate::mem::Memory;
 use crate::roce::peer::{Path, Peer, PeerAddr, Window};
-use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq};
+use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq, NONE};
 use crate::verbs::shared::{CqShared, SrqShared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
@@ -37,7 +37,7 @@ impl Inner {
     /// The peer record of an address; made if there is none. Counts one more user.
     pub(super) fn peer_get(&mut self, addr: PeerAddr) -> Result<u32> {
         let path = match self.next_link {
-            _ if addr.gid == self.local.gid && addr.port == self.local.port => Path::Loopback,
+            _ if self.is_self(&addr) && !self.elsewhere => Path::Loopback,
             Some(link) => Path::Link(link),
             None => Path::Port,
         };
@@ -72,6 +72,25 @@ impl Inner {
             rx: Window::new(window),
         };
         Ok(i as u32)
+    }
+
+    /// The peer record of datagrams to an address, and the one of those to other engines there: an address handle says
+    /// nothing of QPNs, so where the address is this engine's and shared, each datagram decides.
+    fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {
+        let peer = self.peer_get(addr)?;
+        if !self.shared || self.transport.peers[peer as usize].path != Path::Loopback {
+            return Ok((peer, NONE));
+        }
+        let before = core::mem::replace(&mut self.elsewhere, true);
+        let others = self.peer_get(addr);
+        self.elsewhere = before;
+        match others {
+            Ok(others) => Ok((peer, others)),
+            Err(e) => {
+                self.peer_put(peer);
+                Err(e)
+            }
+        }
     }
 
     pub(super) fn peer_put(&mut self, peer: u32) {
@@ -230,9 +249,9 @@ impl Guard<'_> {
             }
             other => other?,
         };
-        match inner.peer_get(addr) {
-            Ok(peer) => {
-                inner.transport.ahs[i] = Ah { live: true, pd: pd as u32, peer };
+        match inner.datagram_peers(addr) {
+            Ok((peer, others)) => {
+                inner.transport.ahs[i] = Ah { live: true, pd: pd as u32, peer, others };
                 inner.transport.pds[pd].users += 1;
                 Ok(h)
             }
@@ -255,6 +274,9 @@ impl Guard<'_> {
         let pd = &mut inner.transport.pds[a.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         inner.peer_put(a.peer);
+        if a.others != NONE {
+            inner.peer_put(a.others);
+        }
         Ok(())
     }
 

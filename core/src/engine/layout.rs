@@ -143,6 +143,8 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         rx_flow: (PeerAddr::default(), Flow::v4([0; 4], [0; 4], 0, 0)),
         cursor: 0,
         next_link: None,
+        elsewhere: false,
+        shared: false,
     };
     Ok(Engine { shared: p.shared, locked: AtomicBool::new(false), inner: UnsafeCell::new(inner) })
 }

@@ -63,6 +63,10 @@ pub struct Inner {
     cursor: usize,
     /// The link of peers that are named from now on.
     next_link: Option<u16>,
+    /// Peers at the engine's own address that are named from now on are other engines.
+    elsewhere: bool,
+    /// Other engines may have this address too: what is for none of this one's leaves through the port.
+    shared: bool,
 }
 
 /// A soft device without its port. `Sync`: any thread may call anything.
@@ -258,6 +262,14 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         inner.transport.ready.set(qi);
         !inner.transport.may_gather(s, qi)
+    }
+
+    /// Executes what the QP at this index has just been posted, if it is a WRITE to a QP of this engine that can be done in
+    /// one step, without a time stamp. False: nothing has changed, and [`Guard::wake`] is next.
+    #[inline]
+    pub fn pass(&mut self, qi: usize) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.pass(s, qi, &mut inner.scratch)
     }
 
     /// Both halves at once.

@@ -13,6 +13,20 @@ impl Guard<'_> {
     /// Anything that a network can bring is legal here; what is wrong is dropped and counted.
     #[inline]
     pub fn handle_packets(&mut self, now: u64, src: &PeerAddr, seg: usize, data: &[u8], ce: bool) -> usize {
+        self.handle_segments(now, src, 0, seg, data, ce)
+    }
+
+    /// As [`Guard::handle_packets`], for a part of what one receive brought: `data` begins with packet number `first`.
+    #[inline]
+    pub fn handle_segments(
+        &mut self,
+        now: u64,
+        src: &PeerAddr,
+        first: u16,
+        seg: usize,
+        data: &[u8],
+        ce: bool,
+    ) -> usize {
         let (inner, s) = self.split();
         let known = &inner.rx_flow.0;
         if known.gid != src.gid || known.port != src.port {
@@ -29,7 +43,7 @@ impl Guard<'_> {
                 t.counters.rcvd_malformed += 1;
                 continue;
             }
-            if inner.rx_flow.1.check(i as u16, packet).is_err() {
+            if inner.rx_flow.1.check(first.wrapping_add(i as u16), packet).is_err() {
                 t.counters.rcvd_icrc_err += 1;
                 continue;
             }

@@ -164,9 +164,52 @@ impl Guard<'_> {
         tx.len()
     }
 
+    /// The link by which the QP at this index is reached; `None`: it goes another way, or decides that for each request.
+    #[inline]
+    pub fn link_of(&mut self, qi: usize) -> Option<u16> {
+        let t = &self.split().0.transport;
+        let qp = &t.qps[qi];
+        match t.peers.get(qp.peer as usize)?.path {
+            Path::Link(link) if qp.kind != qp_type::UD => Some(link),
+            _ => None,
+        }
+    }
+
+    /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung: nobody looks for who has work. What does not
+    /// fit leaves with the next round.
+    #[inline]
+    pub fn transmit_to_link(&mut self, now: u64, qi: usize, link: u16, buf: &mut [u8]) -> usize {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        let mut tx = TxBuf::new(buf, Path::Link(link), inner.rx_flow.1);
+        match t.transmit(s, qi, &mut tx, now) {
+            Sent::Idle => flush_if_failed(t, s, qi),
+            Sent::Full | Sent::OtherPath => t.ready.set(qi),
+        }
+        tx.len()
+    }
+
     /// Peers that control calls under this lock name from here on are reached over `link`; `None`: through the port.
     pub fn set_link(&mut self, link: Option<u16>) {
         self.split().0.next_link = link;
+    }
+
+    /// Peers at the engine's own address that control calls under this lock name from here on are other engines there: they
+    /// are reached over the link, or through the port.
+    pub fn set_elsewhere(&mut self, elsewhere: bool) {
+        self.split().0.elsewhere = elsewhere;
+    }
+
+    /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the connection manager
+    /// for them, leave through the port.
+    pub fn set_shared(&mut self, shared: bool) {
+        self.split().0.shared = shared;
+    }
+
+    /// Whether a QPN is of this engine's block.
+    #[inline]
+    pub fn owns(&self, qpn: u32) -> bool {
+        self.transport.owns(qpn)
     }
 
     /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again.
@@ -183,6 +226,19 @@ impl Guard<'_> {
             if qp.live && qp.peer != NONE && t.peers[qp.peer as usize].path == Path::Lost {
                 t.fail_path(s, qi, now);
             }
+            t.ready.set(qi);
+        }
+    }
+
+    /// A link that only datagrams use is gone: they go through the port from now on. The number may be used again.
+    pub fn link_ended(&mut self, link: u16) {
+        let t = &mut self.split().0.transport;
+        for i in 0..t.peers.len() {
+            if t.peers[i].path == Path::Link(link) {
+                t.peers[i].path = Path::Port;
+            }
+        }
+        for qi in 0..t.qps.len() {
             t.ready.set(qi);
         }
     }
@@ -242,6 +298,14 @@ impl Guard<'_> {
             || inner.transport.next_with_room(s, 0).is_some()
             || !inner.transport.ready.is_empty()
             || inner.cm.is_ready()
+    }
+
+    /// Whether anything but time is to be done: something may be sent, or memory or a CQ is waited for.
+    #[inline]
+    pub fn waits(&mut self) -> bool {
+        let (inner, s) = self.split();
+        let t = &inner.transport;
+        s.active.any() || !t.ready.is_empty() || !t.full_cqs.is_empty() || !t.mem_wait.is_empty() || inner.cm.is_ready()
     }
 
     /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that

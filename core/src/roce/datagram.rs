@@ -7,7 +7,7 @@ use super::txbuf::TxBuf;
 use super::{Origin, Sent, Transport};
 use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::Hold;
+use crate::verbs::objects::{Ah, Hold, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
 use crate::wire::{ip, Class, Kind};
@@ -52,13 +52,15 @@ impl Transport {
                 self.fail_wqe(s, qi, now, index, wc_status::LOC_LEN_ERR);
                 return Sent::Idle;
             }
-            let peer = &self.peers[ah.peer as usize];
+            let dest_qpn = (wqe.b >> 32) as u32 & 0xff_ffff;
+            let to = self.datagram_peer(&ah, dest_qpn);
+            let peer = &self.peers[to as usize];
             // A datagram to nobody is lost like any other.
             let lost = peer.path == Path::Lost;
             if peer.path != tx.path() && !lost {
                 return Sent::OtherPath;
             }
-            if !lost && !tx.aim(ah.peer, &peer.flow, peer.max_seg) {
+            if !lost && !tx.aim(to, &peer.flow, peer.max_seg) {
                 return Sent::Full;
             }
             let qp = &mut self.qps[qi];
@@ -67,7 +69,7 @@ impl Transport {
                 self.arm(qi);
                 return Sent::Idle;
             }
-            let mut run = Run::new(Class::Ud, Kind::Send, (wqe.b >> 32) as u32 & 0xff_ffff, qp.req.next_psn);
+            let mut run = Run::new(Class::Ud, Kind::Send, dest_qpn, qp.req.next_psn);
             run.has_imm = u32::from(wqe.opcode) == wr_opcode::SEND_WITH_IMM;
             run.imm = wqe.imm;
             run.solicited = wqe.is_solicited();
@@ -130,8 +132,21 @@ impl Transport {
         if next == sq.head().wrapping_add(sq.len()) {
             return None;
         }
-        let ah = self.ah_pool.check(sq.at(next).header().a).ok()?;
-        Some(self.peers[self.ahs[ah].peer as usize].path)
+        let slot = sq.at(next);
+        let wqe = slot.header();
+        let ah = self.ah_pool.check(wqe.a).ok()?;
+        let to = self.datagram_peer(&self.ahs[ah], (wqe.b >> 32) as u32 & 0xff_ffff);
+        Some(self.peers[to as usize].path)
+    }
+
+    /// The peer record for a datagram to a QPN at the address of a handle.
+    #[inline]
+    fn datagram_peer(&self, ah: &Ah, dest_qpn: u32) -> u32 {
+        if ah.others != NONE && !self.owns(dest_qpn) {
+            ah.others
+        } else {
+            ah.peer
+        }
     }
 
     /// Takes a datagram: 40 bytes of GRH first, then the payload.

@@ -5,13 +5,14 @@
 //! in [`Transport`] stands for.
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
-//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `congestion` (marks, notifications), `queues` (completions, flush,
-//! states).
+//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `congestion` (marks, notifications), `direct` (what needs none of
+//! their questions), `queues` (completions, flush, states).
 
 mod answers;
 mod completer;
 mod congestion;
 mod datagram;
+mod direct;
 pub mod peer;
 mod queues;
 mod requester;
@@ -153,6 +154,12 @@ impl Transport {
             Some(&n) if n != 0 => Some(n as usize - 1),
             _ => None,
         }
+    }
+
+    /// Whether a QPN is of this engine's block.
+    #[inline]
+    pub fn owns(&self, qpn: u32) -> bool {
+        (qpn.wrapping_sub(self.qpn_base) as usize) < self.by_qpn.len()
     }
 
     /// Takes one run from a peer. Anything a peer can send is legal input here.

@@ -30,7 +30,7 @@ fn wc_opcode_of(opcode: u16) -> u32 {
 
 /// The completion of a send request.
 #[inline]
-fn send_wc(qp: &Qp, wqe: &SendWqe, status: u32) -> Wc {
+pub(super) fn send_wc(qp: &Qp, wqe: &SendWqe, status: u32) -> Wc {
     let code = wc_opcode_of(wqe.opcode);
     let carries = matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
     Wc {
@@ -66,7 +66,7 @@ fn count_done(counters: [&mut Counters; 2], wqe: &SendWqe) {
 
 /// [`Transport::push_cqe`] into a CQ that the caller has at hand, and its ring.
 #[inline(always)]
-fn push_to(s: &Shared, ring: &mut EngineProducer<'_, Wc>, cq: &mut Cq, index: u32, wc: Wc, solicited: bool) {
+pub(super) fn push_to(s: &Shared, ring: &mut EngineProducer<'_, Wc>, cq: &mut Cq, index: u32, wc: Wc, solicited: bool) {
     let pushed = ring.push(wc);
     debug_assert!(pushed.is_ok(), "room was checked or reserved");
     if cq.armed == Armed::No {

@@ -1,17 +1,30 @@
 //! A run: n packets of one message with consecutive PSNs. What the engine thinks in, whatever carries it.
 //!
-//! On the wire a run is n packets ([`Run::parse_packet`] gives n = 1). Between QPs of one engine, and
-//! later between two processes over shared memory, it travels whole, as a [`RECORD_LEN`]-byte record
-//! and the payload behind it.
+//! On the wire a run is n packets ([`Run::parse_packet`] gives n = 1). Between two processes of one host it travels
+//! whole, as a record: a head, and the payload behind it. The head is short, so that a SEND of 8 bytes and the ACK that
+//! goes with it are one cache line together with the frame around them:
+//!
+//! ```text
+//!  0  payload bytes      4  opcode (that of ONLY), flags, AETH syndrome, zero
+//!  8  destination QPN   12  PSN
+//! 16  packets           20  immediate data or key to invalidate; with an AETH its MSN
+//! 24  address, 8 bytes; key; length of the whole        requests that name memory
+//! ..  operands of an atomic or its result, 16 bytes     atomics and their answers
+//! ..  Q_Key, source QPN                                 UD
+//! ```
+//!
+//! Numbers are little-endian, but for the immediate data, which is as on the wire. The P_Key is the default one.
 
 use crate::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Kind, Malformed, Opcode, Psn, Qpn, Reth,
 };
 
-/// Bytes of a serialised run header.
-pub const RECORD_LEN: usize = 96;
-/// Records begin at multiples of this from the first one of a burst.
-pub const RECORD_ALIGN: usize = 16;
+/// Bytes of the shortest head of a record.
+pub const HEAD_MIN: usize = 24;
+/// Bytes of the longest head of a record, and some: a reader may take so many in any case.
+pub const HEAD_MAX: usize = 64;
+/// Heads and payloads begin at multiples of this from the beginning of a burst.
+pub const RECORD_ALIGN: usize = 8;
 
 /// The header fields of n consecutive packets of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,86 +248,244 @@ impl Run {
         Ok((run, &rest[..len]))
     }
 
-    /// Writes the record form.
+    /// Bytes of the head of its record.
     #[inline]
-    pub fn emit_record(&self, dst: &mut [u8; RECORD_LEN], payload: u32) {
+    pub fn head_len(&self) -> usize {
+        Shape::of(self.opcode(true, true)).len()
+    }
+
+    /// Writes the head of its record into the first [`Run::head_len`] bytes of `dst`. False: there are not so many.
+    #[inline]
+    pub fn emit_head(&self, dst: &mut [u8], payload: u32) -> bool {
+        let op = self.opcode(true, true);
+        let shape = Shape::of(op);
+        let Some(head) = dst.get_mut(..shape.len()) else { return false };
         let flags = u8::from(self.first)
             | u8::from(self.last) << 1
             | u8::from(self.solicited) << 2
             | u8::from(self.ack_req) << 3
             | u8::from(self.becn) << 4;
-        dst[0..4].copy_from_slice(&payload.to_le_bytes());
-        dst[4] = self.opcode(true, true).0;
-        dst[5] = flags;
-        dst[6] = self.syndrome;
-        dst[7] = 0;
-        dst[8..10].copy_from_slice(&self.pkey.to_le_bytes());
-        dst[10..12].fill(0);
-        dst[12..16].copy_from_slice(&self.dest_qpn.to_le_bytes());
-        dst[16..20].copy_from_slice(&self.psn.get().to_le_bytes());
-        dst[20..24].copy_from_slice(&self.n.to_le_bytes());
-        dst[24..32].copy_from_slice(&self.va.to_le_bytes());
-        dst[32..36].copy_from_slice(&self.rkey.to_le_bytes());
-        dst[36..40].copy_from_slice(&self.dma_len.to_le_bytes());
-        dst[40..48].copy_from_slice(&self.a.to_le_bytes());
-        dst[48..56].copy_from_slice(&self.b.to_le_bytes());
-        dst[56..60].copy_from_slice(&self.imm.to_ne_bytes());
-        dst[60..64].copy_from_slice(&self.msn.to_le_bytes());
-        dst[64..68].copy_from_slice(&self.qkey.to_le_bytes());
-        dst[68..72].copy_from_slice(&self.src_qpn.to_le_bytes());
-        dst[72..].fill(0);
+        let Some((base, mut rest)) = head.split_first_chunk_mut::<HEAD_MIN>() else { return false };
+        base[0..4].copy_from_slice(&payload.to_le_bytes());
+        base[4..8].copy_from_slice(&[op.0, flags, self.syndrome, 0]);
+        base[8..12].copy_from_slice(&self.dest_qpn.to_le_bytes());
+        base[12..16].copy_from_slice(&self.psn.get().to_le_bytes());
+        base[16..20].copy_from_slice(&self.n.to_le_bytes());
+        base[20..24].copy_from_slice(&if shape.has(Shape::MSN) { self.msn } else { self.imm }.to_ne_bytes());
+        macro_rules! part {
+            ($has:expr, $n:literal, $($v:expr),*) => {
+                if $has {
+                    if let Some((p, r)) = core::mem::take(&mut rest).split_first_chunk_mut::<$n>() {
+                        let mut at = 0;
+                        $(
+                            let bytes = $v.to_le_bytes();
+                            p[at..at + bytes.len()].copy_from_slice(&bytes);
+                            at += bytes.len();
+                        )*
+                        debug_assert!(at == $n);
+                        rest = r;
+                    }
+                }
+            };
+        }
+        part!(shape.has(Shape::MEMORY), 16, self.va, self.rkey, self.dma_len);
+        part!(shape.has(Shape::WORDS), 16, self.a, self.b);
+        part!(shape.has(Shape::DATAGRAM), 8, self.qkey, self.src_qpn);
+        debug_assert!(rest.is_empty());
+        true
     }
 
     /// Reads a record: the run, its payload, and what follows. Trusts nothing in it.
+    ///
+    /// # Errors
+    /// As [`Run::parse_head`]; a length that leaves `b`.
     #[inline]
     pub fn parse_record(b: &[u8]) -> Result<(Run, &[u8], &[u8]), Malformed> {
-        let (head, rest) = b.split_first_chunk::<RECORD_LEN>().ok_or(Malformed::Length)?;
-        let (run, payload) = Run::parse_head(head)?;
-        let padded = payload.checked_add(RECORD_ALIGN - 1).ok_or(Malformed::Length)? & !(RECORD_ALIGN - 1);
-        if rest.len() < padded {
-            return Err(Malformed::Length);
+        let mut words = [0; HEAD_MAX / 8];
+        for (w, bytes) in words.iter_mut().zip(b.chunks_exact(8)) {
+            *w = u64::from_le_bytes(bytes.try_into().map_err(|_| Malformed::Length)?);
         }
-        let (body, next) = rest.split_at(padded);
+        let (run, payload, head) = Run::parse_head(&words)?;
+        let body = b.get(head..).ok_or(Malformed::Length)?;
+        let padded = payload.checked_next_multiple_of(RECORD_ALIGN).ok_or(Malformed::Length)?;
+        let (body, next) = body.split_at_checked(padded).ok_or(Malformed::Length)?;
         Ok((run, &body[..payload], next))
     }
 
-    /// Reads the head of a record: the run, and the bytes of its payload, which begins [`RECORD_LEN`] bytes after the head and
-    /// takes a multiple of [`RECORD_ALIGN`]. Trusts nothing in it; whether so many bytes follow is the caller's to see.
+    /// Reads the head of a record, given as little-endian words (those behind its end are not looked at): the run, the
+    /// bytes of its payload, which takes a multiple of [`RECORD_ALIGN`], and the bytes of the head before it. Trusts nothing in it;
+    /// whether so many bytes are there is the caller's to see.
     ///
     /// # Errors
     /// An opcode that nobody knows, or a number of packets that no run has.
     #[inline]
-    pub fn parse_head(d: &[u8; RECORD_LEN]) -> Result<(Run, usize), Malformed> {
-        let u32_at = |i: usize| u32::from_le_bytes([d[i], d[i + 1], d[i + 2], d[i + 3]]);
-        let u64_at = |i: usize| u64::from(u32_at(i)) | u64::from(u32_at(i + 4)) << 32;
-        let payload = u32_at(0) as usize;
-        let op = Opcode(d[4]);
-        if !op.is_known() {
+    pub fn parse_head(w: &[u64; HEAD_MAX / 8]) -> Result<(Run, usize, usize), Malformed> {
+        let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
+        let [opcode, flags, syndrome, _] = high(0).to_le_bytes();
+        let op = Opcode(opcode);
+        let shape = Shape::of(op);
+        if !shape.has(Shape::KNOWN) {
             return Err(Malformed::UnknownOpcode(op));
         }
-        let mut run = Run::new(op.class(), op.kind(), u32_at(12) & 0xff_ffff, Psn::new(u32_at(16)));
-        run.first = d[5] & 1 != 0;
-        run.last = d[5] & 2 != 0;
-        run.solicited = d[5] & 4 != 0;
-        run.ack_req = d[5] & 8 != 0;
-        run.becn = d[5] & 16 != 0;
-        run.has_imm = op.has_imm();
-        run.has_inv = op.has_ieth();
-        run.syndrome = d[6];
-        run.pkey = u16::from_le_bytes([d[8], d[9]]);
-        run.n = u32_at(20);
-        run.va = u64_at(24);
-        run.rkey = u32_at(32);
-        run.dma_len = u32_at(36);
-        run.a = u64_at(40);
-        run.b = u64_at(48);
-        run.imm = u32::from_ne_bytes([d[56], d[57], d[58], d[59]]);
-        run.msn = u32_at(60);
-        run.qkey = u32_at(64);
-        run.src_qpn = u32_at(68) & 0xff_ffff;
+        let mut run = Run::new(op.class(), op.kind(), low(1) & 0xff_ffff, Psn::new(high(1)));
+        run.first = flags & 1 != 0;
+        run.last = flags & 2 != 0;
+        run.solicited = flags & 4 != 0;
+        run.ack_req = flags & 8 != 0;
+        run.becn = flags & 16 != 0;
+        run.has_imm = shape.has(Shape::IMM);
+        run.has_inv = shape.has(Shape::INV);
+        run.syndrome = syndrome;
+        run.n = low(2);
+        if shape.has(Shape::MSN) {
+            run.msn = high(2);
+        } else {
+            run.imm = high(2);
+        }
+        let mut at = HEAD_MIN / 8;
+        if shape.has(Shape::MEMORY) {
+            (run.va, run.rkey, run.dma_len) = (w[at], low(at + 1), high(at + 1));
+            at += 2;
+        }
+        if shape.has(Shape::WORDS) {
+            (run.a, run.b) = (w[at], w[at + 1]);
+            at += 2;
+        }
+        if shape.has(Shape::DATAGRAM) {
+            (run.qkey, run.src_qpn) = (low(at), high(at) & 0xff_ffff);
+            at += 1;
+        }
         if run.n == 0 || run.n > 1 << 16 {
             return Err(Malformed::Length);
         }
-        Ok((run, payload))
+        Ok((run, low(0) as usize, at * 8))
+    }
+}
+
+/// What the head of a record has beside its base.
+#[derive(Clone, Copy)]
+struct Shape(u8);
+
+impl Shape {
+    const KNOWN: u8 = 1;
+    const MEMORY: u8 = 2;
+    const WORDS: u8 = 4;
+    const DATAGRAM: u8 = 8;
+    const MSN: u8 = 16;
+    const IMM: u8 = 32;
+    const INV: u8 = 64;
+
+    /// That of every opcode, so that a small message looks its own up once.
+    const ALL: [Shape; 256] = {
+        let mut all = [Shape(0); 256];
+        let mut i = 0;
+        while i < 256 {
+            let op = Opcode(i as u8);
+            if op.is_known() {
+                all[i].0 = Shape::KNOWN
+                    | if op.has_reth() || op.has_atomic_eth() { Shape::MEMORY } else { 0 }
+                    | if op.has_atomic_eth() || op.has_atomic_ack() { Shape::WORDS } else { 0 }
+                    | if op.has_deth() { Shape::DATAGRAM } else { 0 }
+                    | if op.has_aeth() { Shape::MSN } else { 0 }
+                    | if op.has_imm() { Shape::IMM } else { 0 }
+                    | if op.has_ieth() { Shape::INV } else { 0 };
+            }
+            i += 1;
+        }
+        all
+    };
+
+    #[inline(always)]
+    fn of(op: Opcode) -> Shape {
+        Shape::ALL[usize::from(op.0)]
+    }
+
+    #[inline(always)]
+    fn has(self, part: u8) -> bool {
+        self.0 & part != 0
+    }
+
+    /// Bytes of the head.
+    #[inline(always)]
+    fn len(self) -> usize {
+        // Most heads are the base alone.
+        if !self.has(Shape::MEMORY | Shape::WORDS | Shape::DATAGRAM) {
+            return HEAD_MIN;
+        }
+        HEAD_MIN
+            + 16 * usize::from(self.has(Shape::MEMORY))
+            + 16 * usize::from(self.has(Shape::WORDS))
+            + 8 * usize::from(self.has(Shape::DATAGRAM))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn runs() -> Vec<Run> {
+        let mut out = Vec::new();
+        for byte in 0..=255u8 {
+            let op = Opcode(byte);
+            if !op.is_known() || op.has_feth() {
+                continue;
+            }
+            let mut run = Run::new(op.class(), op.kind(), 0x12_3456, Psn::new(0xab_cdef));
+            (run.first, run.last) = (op.is_first(), op.is_last());
+            (run.has_imm, run.has_inv) = (op.has_imm() && run.last, op.has_ieth() && run.last);
+            // An opcode of a part of a message is that of the whole in a record, which is not what it began as.
+            let whole = run.opcode(true, true);
+            if whole.kind() != op.kind() {
+                // Known, and never sent.
+                continue;
+            }
+            (run.solicited, run.ack_req, run.becn, run.n) = (byte & 1 != 0, byte & 2 != 0, byte & 4 != 0, 7);
+            if whole.has_aeth() {
+                (run.syndrome, run.msn) = (0x1f, 0x65_4321);
+            } else if run.has_imm || run.has_inv {
+                run.imm = 0x1122_3344;
+            }
+            let shape = Shape::of(whole);
+            if shape.has(Shape::MEMORY) {
+                (run.va, run.rkey, run.dma_len) = (0x0123_4567_89ab_cdef, 0xdead_beef, 0x7654_3210);
+            }
+            if shape.has(Shape::WORDS) {
+                (run.a, run.b) = (u64::MAX - 1, 3);
+            }
+            if whole.has_deth() {
+                (run.qkey, run.src_qpn) = (0x8001_0000, 0x98_7654);
+            }
+            (run.has_imm, run.has_inv) = (whole.has_imm(), whole.has_ieth());
+            out.push(run);
+        }
+        out
+    }
+
+    #[test]
+    fn records_say_all_that_their_opcode_has() {
+        let all = runs();
+        assert!(all.len() > 30, "{}", all.len());
+        for run in all {
+            let payload = [1, 2, 3, 4, 5];
+            let mut record = vec![0xee; run.head_len() + 8 + HEAD_MAX];
+            assert!(run.emit_head(&mut record, 5));
+            record[run.head_len()..][..5].copy_from_slice(&payload);
+            let (back, body, rest) = Run::parse_record(&record).expect("whole");
+            assert_eq!((back, body, rest.len()), (run, &payload[..], HEAD_MAX));
+            // Cut anywhere, it is none.
+            for n in 0..run.head_len() + 8 {
+                assert!(Run::parse_record(&record[..n]).is_err(), "{n} bytes of {run:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_send_and_an_ack_fit_one_cache_line_with_their_frame() {
+        let send = Run::new(Class::Rc, Kind::Send, 1, Psn::new(1));
+        let ack = Run::new(Class::Rc, Kind::Ack, 1, Psn::new(1));
+        assert_eq!(8 + send.head_len() + 8 + ack.head_len(), 64);
+        assert!(Shape::ALL.iter().all(|shape| shape.len() <= HEAD_MAX));
     }
 }

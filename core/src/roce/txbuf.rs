@@ -2,7 +2,7 @@
 
 use crate::mem::Access;
 use crate::roce::peer::Path;
-use crate::roce::run::{Run, RECORD_LEN};
+use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::objects::NONE;
 use crate::wire::{Class, Flow, Kind, Psn, ICRC_LEN};
 
@@ -14,7 +14,7 @@ pub const MAX_BURST: usize = 65_000;
 enum Framing {
     /// RoCEv2 packets of one size, each with its ICRC; the last may be shorter.
     Packets,
-    /// Records of [`RECORD_LEN`] bytes and payload, without ICRC.
+    /// Records ([`crate::roce::run`]) and payload, without ICRC.
     Records,
     /// Runs as they are, beside a buffer with their payload: between queue pairs of one engine.
     Runs,
@@ -269,16 +269,16 @@ impl<'b> TxBuf<'b> {
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
-        let room = self.buf.len().saturating_sub(self.len + RECORD_LEN) & !15;
+        let head = run.head_len();
+        let full = Emitted { packets: 0, memory: Access::Ready };
+        let Some(room) = self.buf.len().checked_sub(self.len + head) else { return full };
+        let room = room & !(RECORD_ALIGN - 1);
         let mut part = *run;
         let mut bytes = payload;
-        if self.len + RECORD_LEN > self.buf.len() {
-            return Emitted { packets: 0, memory: Access::Ready };
-        }
         if bytes as usize > room {
             let n = room as u32 / mtu;
             if n == 0 {
-                return Emitted { packets: 0, memory: Access::Ready };
+                return full;
             }
             part.end_before(n);
             bytes = n * mtu;
@@ -286,15 +286,19 @@ impl<'b> TxBuf<'b> {
         // A record is a burst of its own, whether the buffer or the window ended it.
         part.ack_req |= ack_each_burst;
         let record = &mut self.buf[self.len..];
-        let Some((head, body)) = record.split_first_chunk_mut::<RECORD_LEN>() else {
-            return Emitted { packets: 0, memory: Access::Ready };
+        let memory = match record.get_mut(head..head + bytes as usize) {
+            Some(body) if bytes > 0 => fill(0, body),
+            _ => Access::Ready,
         };
-        let memory = if bytes > 0 { fill(0, &mut body[..bytes as usize]) } else { Access::Ready };
         if memory != Access::Ready {
             return Emitted { packets: 0, memory };
         }
-        part.emit_record(head, bytes);
-        self.len += RECORD_LEN + ((bytes as usize + 15) & !15);
+        // What follows the message's own head (immediate data, a key) makes the opcode of a shorter part another one, but no
+        // head shorter or longer: none of it is in the optional parts.
+        if !part.emit_head(record, bytes) {
+            return full;
+        }
+        self.len += head + (bytes as usize).next_multiple_of(RECORD_ALIGN);
         self.nseg = self.nseg.saturating_add(1);
         Emitted { packets: part.n, memory: Access::Ready }
     }

@@ -462,6 +462,8 @@ pub struct Ah {
     pub pd: u32,
     /// The peer.
     pub peer: u32,
+    /// The peer record for QPNs of other engines at the same address; NONE where the address is not shared.
+    pub others: u32,
 }
 
 /// A protection domain.

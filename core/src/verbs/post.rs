@@ -31,6 +31,8 @@ pub struct Posted {
     pub count: u32,
     /// The last one asked to leave the doorbell alone.
     pub more: bool,
+    /// The last one was a WRITE, which may pass in one step where it is alone.
+    pub write: bool,
 }
 
 /// Posts a list of send requests.
@@ -63,6 +65,7 @@ pub unsafe fn send(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr
         }
         posted.count += 1;
         posted.more = head.flags & send_flags::MORE != 0;
+        posted.write = head.opcode == wr_opcode::RDMA_WRITE;
         if posted.count == free {
             // The engine may have released slots since; ask once more before giving up.
             free = side.free();

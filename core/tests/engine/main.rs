@@ -2,6 +2,7 @@
 
 mod basic;
 mod congestion;
+mod direct;
 mod hostile;
 mod links;
 mod lossy;

@@ -143,10 +143,11 @@ pub fn run(a: &str, b: &str, filter: &str) -> Result<Sum, String> {
     let bench = Bench { a: da, b: db, kind: first.kind() };
     let mut sum = Sum::default();
     for case in cases().iter().filter(|c| c.name.contains(filter)) {
+        let begun = std::time::Instant::now();
         match catch_unwind(AssertUnwindSafe(|| (case.run)(bench))) {
             Ok(End::Passed) => {
                 sum.passed += 1;
-                println!("ok      {}", case.name);
+                println!("ok      {} ({:.1} s)", case.name, begun.elapsed().as_secs_f32());
             }
             Ok(End::Skipped(why)) => {
                 sum.skipped += 1;

@@ -1,15 +1,13 @@
-//! How a segment gets from one process to another: an abstract Unix socket named after the address.
+//! How a segment gets from one process to another: an abstract Unix socket named after the address ([`crate::local`]).
 //!
-//! `@gdrc/<address>/<port>` (`fe80::1%3` with its zone) is bound for as long as the device that owns the address is open. The kernel
-//! scopes the name to the network namespace, as it does the address, and removes it with the process. Whoever wants
-//! to send connects, looks who listens, and sends one [`Hello`] with the memory; nothing comes back but,
+//! Whoever wants to send connects, looks who listens, and sends one hello with the memory; nothing comes back but,
 //! later, bells.
 
 use super::segment::Segment;
 use crate::addr::Endpoint;
+use crate::local::{is_trusted, socket, Name};
 use crate::sys::{check, errno, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
-use std::io::Write;
 use std::os::fd::RawFd;
 
 /// First bytes of a hello: name and version.
@@ -19,45 +17,6 @@ const HELLO_LEN: usize = 40;
 /// Descriptors that we look at in one message; a stranger who sends more gets the rest closed by the kernel.
 const FDS_MAX: usize = 8;
 
-/// Who may be at the other end: a process of this user, or of root (the router may be root's).
-fn is_trusted(fd: RawFd) -> bool {
-    // SAFETY: zeroes are valid credentials.
-    let mut cred: libc::ucred = unsafe { core::mem::zeroed() };
-    let mut len = core::mem::size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers describe `cred` and its length, both live through the call.
-    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len) };
-    // SAFETY: no precondition.
-    rc == 0 && (cred.uid == unsafe { libc::geteuid() } || cred.uid == 0)
-}
-
-/// The socket's name. Its length counts, not a zero byte.
-fn name_of(at: &Endpoint) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: zeroes are a valid sockaddr_un.
-    let mut name: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    name.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let mut text = [0u8; 100];
-    let ip = std::net::Ipv6Addr::from(at.ip);
-    let mut rest = &mut text[..];
-    // The longest form has 70 bytes: it cannot fail.
-    let _ = match at.to_v4() {
-        Some([a, b, c, d]) => write!(rest, "gdrc/{a}.{b}.{c}.{d}/{}", at.port),
-        None if at.scope_id != 0 => write!(rest, "gdrc/{ip}%{}/{}", at.scope_id, at.port),
-        None => write!(rest, "gdrc/{ip}/{}", at.port),
-    };
-    let len = 100 - rest.len();
-    for (to, &from) in name.sun_path[1..].iter_mut().zip(&text[..len]) {
-        *to = from as libc::c_char;
-    }
-    (name, (core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + len) as libc::socklen_t)
-}
-
-fn socket() -> Result<Fd> {
-    // SAFETY: no pointers.
-    Fd::from_call(unsafe {
-        libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
-    })
-}
-
 /// Where others bring their segments.
 #[derive(Debug)]
 pub struct Door {
@@ -65,18 +24,12 @@ pub struct Door {
 }
 
 impl Door {
-    /// Listens under the name of an address.
+    /// Listens under a name.
     ///
     /// # Errors
     /// [`Error::AddressInUse`]: another process does. [`Error::Os`].
-    pub fn open(at: &Endpoint) -> Result<Door> {
-        let fd = socket()?;
-        let (name, len) = name_of(at);
-        // SAFETY: `name` lives through the call, and `len` bytes of it are initialised.
-        check(unsafe { libc::bind(fd.raw(), (&raw const name).cast(), len) })?;
-        // SAFETY: no pointers.
-        check(unsafe { libc::listen(fd.raw(), 128) })?;
-        Ok(Door { fd })
+    pub(crate) fn open(name: &Name) -> Result<Door> {
+        Ok(Door { fd: name.listen()? })
     }
 
     /// Readable when somebody knocks.
@@ -212,16 +165,16 @@ impl Bell {
     }
 }
 
-/// Connects to the process that owns an address and hands it a new segment of `size` bytes.
+/// Connects to the process that listens under a name and hands it a new segment of `size` bytes.
 ///
 /// # Errors
 /// [`Error::NoDevice`]: nobody listens under that name here. [`Error::Access`]: somebody does whom this process does
 /// not trust. [`Error::Again`]: too many knock at once. [`Error::NoMemory`], [`Error::Os`].
-pub fn knock(at: &Endpoint, from: &Endpoint, size: usize) -> Result<(Bell, Segment)> {
-    let fd = socket()?;
-    let (name, len) = name_of(at);
-    // SAFETY: `name` lives through the call, and `len` bytes of it are initialised.
-    check(unsafe { libc::connect(fd.raw(), (&raw const name).cast(), len) }).map_err(|e| match errno() {
+pub(crate) fn knock(at: &Name, from: &Endpoint, size: usize) -> Result<(Bell, Segment)> {
+    let fd = socket(libc::SOCK_SEQPACKET)?;
+    let (name, len) = at.parts();
+    // SAFETY: `len` bytes of the name are initialised and live through the call.
+    check(unsafe { libc::connect(fd.raw(), name, len) }).map_err(|e| match errno() {
         libc::ECONNREFUSED | libc::ENOENT => Error::NoDevice,
         _ => e,
     })?;
@@ -242,7 +195,7 @@ pub fn knock(at: &Endpoint, from: &Endpoint, size: usize) -> Result<(Bell, Segme
 }
 
 /// One message with one descriptor.
-fn send_with(to: RawFd, bytes: &[u8], fd: RawFd) -> Result<()> {
+pub(crate) fn send_with(to: RawFd, bytes: &[u8], fd: RawFd) -> Result<()> {
     let mut control = [0u64; 4];
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: zeroes are a valid msghdr.

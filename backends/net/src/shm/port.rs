@@ -4,11 +4,12 @@ use super::door::{knock, Bell, Door, Heard};
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
+use crate::local::Name;
 use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
-use gdrcore_core::roce::run::{Run, RECORD_ALIGN, RECORD_LEN};
+use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
 use std::ptr::NonNull;
@@ -29,6 +30,8 @@ const BATCH: usize = 16;
 /// A link that we write.
 struct Out {
     to: Endpoint,
+    /// The QPN block whose owner reads it; `None`: whoever has the address's own name.
+    block: Option<u16>,
     bell: Bell,
     writer: Writer,
     /// Held for its mapping.
@@ -67,13 +70,15 @@ pub struct ShmCounters {
 /// The shm port of a device. One thread at a time.
 pub struct ShmPort {
     local: Endpoint,
-    door: Option<Door>,
+    /// One for the address, unless another device of it has that, and one for each block.
+    doors: RawSlice<Option<Door>>,
     out: RawSlice<Option<Out>>,
     callers: RawSlice<Option<Caller>>,
     /// Callers with a ring to look at: their indexes, densely.
     open: RawSlice<u16>,
     open_len: usize,
-    lost: RawSlice<bool>,
+    /// Links that are gone and not yet told; true: it led to an address, not to a block.
+    lost: RawSlice<Option<bool>>,
     any_lost: bool,
     counters: ShmCounters,
 }
@@ -84,51 +89,76 @@ unsafe impl Send for ShmPort {}
 unsafe impl Sync for ShmPort {}
 
 struct Parts {
+    doors: RawSlice<Option<Door>>,
     out: RawSlice<Option<Out>>,
     callers: RawSlice<Option<Caller>>,
     open: RawSlice<u16>,
-    lost: RawSlice<bool>,
+    lost: RawSlice<Option<bool>>,
 }
 
-fn walk(w: &mut Walk) -> Result<Parts> {
+fn walk(w: &mut Walk, blocks: u16) -> Result<Parts> {
     Ok(Parts {
+        doors: w.slice_with(1 + usize::from(blocks), |_| None)?,
         out: w.slice_with(LINKS, |_| None)?,
         callers: w.slice_with(LINKS, |_| None)?,
         open: w.slice(LINKS, 0)?,
-        lost: w.slice(LINKS, false)?,
+        lost: w.slice(LINKS, None)?,
     })
 }
 
 impl ShmPort {
-    /// Bytes that [`ShmPort::open`] needs.
-    pub fn memsize() -> usize {
+    /// Bytes that [`ShmPort::open`] needs for a device with that many blocks of QPNs.
+    pub fn memsize(blocks: u16) -> usize {
         let mut w = Walk::size_query();
         // A query of a fixed size does not fail.
-        let _ = walk(&mut w);
+        let _ = walk(&mut w, blocks);
         w.offset()
     }
 
-    /// Opens the door of an address. Where another process of this host has it open, this one can still call others.
+    /// Opens the doors of the device's blocks, `blocks` from `first` on, and that of its address, unless another device of the
+    /// address has that one.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
     ///
     /// # Safety
     /// The memory is used by nobody else and outlives the port.
-    pub unsafe fn open(local: &Endpoint, memory: *mut u8, bytes: usize, waiter: &Waiter) -> Result<ShmPort> {
+    pub unsafe fn open(
+        local: &Endpoint,
+        first: u16,
+        blocks: u16,
+        memory: *mut u8,
+        bytes: usize,
+        waiter: &Waiter,
+    ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
-        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? })?;
-        let door = match Door::open(local) {
-            Ok(door) => Some(door),
-            Err(Error::AddressInUse) => None,
-            Err(e) => return Err(e),
-        };
-        if let Some(door) = &door {
-            waiter.add_socket(door.fd())?;
-        }
-        let Parts { out, callers, open, lost } = parts;
+        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks)?;
+        let Parts { doors, out, callers, open, lost } = parts;
         let counters = ShmCounters::default();
-        Ok(ShmPort { local: *local, door, out, callers, open, open_len: 0, lost, any_lost: false, counters })
+        // From here on a drop gives the names back.
+        let mut port =
+            ShmPort { local: *local, doors, out, callers, open, open_len: 0, lost, any_lost: false, counters };
+        for (i, place) in port.doors.iter_mut().enumerate() {
+            let door = match i {
+                0 => Door::open(&Name::address(local)),
+                _ => Door::open(&Name::door(local, first + i as u16 - 1)),
+            };
+            match door {
+                Ok(door) => {
+                    waiter.add_socket(door.fd())?;
+                    *place = Some(door);
+                }
+                Err(Error::AddressInUse) if i == 0 => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(port)
+    }
+
+    /// Whether any link is open to be read.
+    #[inline]
+    pub fn has_links(&self) -> bool {
+        self.open_len > 0
     }
 
     /// Counts since the port was opened.
@@ -136,25 +166,27 @@ impl ShmPort {
         self.counters
     }
 
-    /// The link to an address, made if there is none. It can be written at once.
+    /// The link to the owner of a block of QPNs at an address, or (`None`) to whoever has the address's own name; made if there
+    /// is none. It can be written at once.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: nobody of this host listens there; [`Error::Access`]: somebody whom we do not trust;
     /// [`Error::NoMemory`]: all links are in use; others as the system said.
-    pub fn connect(&mut self, to: &Endpoint, waiter: &Waiter) -> Result<u16> {
+    pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
         let mut free = None;
         for (i, link) in self.out.iter().enumerate() {
             match link {
-                Some(l) if l.to == *to && !self.lost[i] => return Ok(i as u16),
-                None if free.is_none() && !self.lost[i] => free = Some(i),
+                Some(l) if l.to == *to && l.block == block && self.lost[i].is_none() => return Ok(i as u16),
+                None if free.is_none() && self.lost[i].is_none() => free = Some(i),
                 _ => {}
             }
         }
         let i = free.ok_or(Error::NoMemory)?;
-        let (bell, segment) = knock(to, &self.local, RING)?;
+        let name = block.map_or_else(|| Name::address(to), |b| Name::door(to, b));
+        let (bell, segment) = knock(&name, &self.local, RING)?;
         waiter.add_socket(bell.fd())?;
         let writer = Writer::new(segment.place());
-        self.out[i] = Some(Out { to: *to, bell, writer, _segment: segment });
+        self.out[i] = Some(Out { to: *to, block, bell, writer, _segment: segment });
         Ok(i as u16)
     }
 
@@ -292,42 +324,39 @@ impl ShmPort {
     }
 
     fn let_in(&mut self, now: u64, waiter: &Waiter) {
-        let Some(door) = &self.door else { return };
         let mut free = 0;
-        while let Some(bell) = door.accept() {
-            while free < LINKS && self.callers[free].is_some() {
-                free += 1;
-            }
-            // No place: hung up on, which the other end takes as a lost link.
-            let Some(slot) = self.callers.get_mut(free) else { return };
-            if waiter.add_socket(bell.fd()).is_ok() {
-                *slot = Some(Caller { bell, since_ns: now, link: None });
+        for door in self.doors.iter().flatten() {
+            while let Some(bell) = door.accept() {
+                while free < LINKS && self.callers[free].is_some() {
+                    free += 1;
+                }
+                // No place: hung up on, which the other end takes as a lost link.
+                let Some(slot) = self.callers.get_mut(free) else { return };
+                if waiter.add_socket(bell.fd()).is_ok() {
+                    *slot = Some(Caller { bell, since_ns: now, link: None });
+                }
             }
         }
     }
 
-    /// Links that were lost since the last call, one at a time; each may be used again afterwards.
-    pub fn take_lost(&mut self) -> Option<u16> {
+    /// Links that were lost since the last call, one at a time, and whether each led to an address rather than to a block; the
+    /// number may be used again afterwards.
+    pub fn take_lost(&mut self) -> Option<(u16, bool)> {
         if !self.any_lost {
             return None;
         }
-        let i = self.lost.iter().position(|&l| l);
-        match i {
-            Some(i) => {
-                self.lost[i] = false;
-                Some(i as u16)
-            }
-            None => {
-                self.any_lost = false;
-                None
+        for (i, lost) in self.lost.iter_mut().enumerate() {
+            if let Some(of_address) = lost.take() {
+                return Some((i as u16, of_address));
             }
         }
+        self.any_lost = false;
+        None
     }
 
     fn lose(&mut self, i: usize) {
         // Dropping closes the socket, which takes it out of every epoll set.
-        self.out[i] = None;
-        self.lost[i] = true;
+        self.lost[i] = self.out[i].take().map(|out| out.block.is_none());
         self.any_lost = true;
     }
 
@@ -343,7 +372,7 @@ impl ShmPort {
 /// The records of a frame, at least one call of `take`.
 ///
 /// # Safety
-/// `len` bytes at `frame`, which is aligned to 8, are mapped during the call.
+/// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during the call.
 #[inline]
 unsafe fn records(
     frame: NonNull<u8>,
@@ -353,29 +382,25 @@ unsafe fn records(
     let (mut at, mut n) = (0, 0);
     while at < len {
         n += 1;
-        if len - at < RECORD_LEN {
+        if len - at < HEAD_MIN {
             take(Err(Malformed::Length));
             return n;
         }
         // Copied out before anything in it is believed: the other end may still write there.
-        // SAFETY: RECORD_LEN bytes at `at`, which is a multiple of 16, lie inside the frame.
-        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; RECORD_LEN / 8]>().read_volatile() };
-        let mut head = [0; RECORD_LEN];
-        for (to, word) in head.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        at += RECORD_LEN;
-        let parsed = Run::parse_head(&head).and_then(|(run, payload)| {
-            let padded = payload.checked_next_multiple_of(RECORD_ALIGN).filter(|&p| p <= len - at);
-            Ok((run, payload, padded.ok_or(Malformed::Length)?))
+        // SAFETY: aligned to 8; behind the last byte of a frame at least HEAD_MAX more are mapped, since the data pages are
+        // mapped twice and no frame is as long as they are.
+        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() };
+        let parsed = Run::parse_head(&words.map(u64::from_le)).and_then(|(run, payload, head)| {
+            let end = payload.checked_next_multiple_of(RECORD_ALIGN).and_then(|p| p.checked_add(head));
+            Ok((run, payload, head, end.filter(|&e| e <= len - at).ok_or(Malformed::Length)?))
         });
         match parsed {
-            Ok((run, payload, padded)) => {
+            Ok((run, payload, head, end)) => {
                 // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads through it but the copies
                 // of `mem::host`, which are assembly and take each byte as it finds it.
-                let body = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), payload) };
+                let body = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at + head), payload) };
                 take(Ok((&run, body)));
-                at += padded;
+                at += end;
             }
             Err(e) => {
                 take(Err(e));
@@ -401,6 +426,7 @@ fn tend(link: &mut In, bell: &Bell) {
 impl Drop for ShmPort {
     fn drop(&mut self) {
         // The slices never run destructors: sockets and mappings are given back here.
+        self.doors.fill_with(|| None);
         for i in 0..LINKS {
             self.out[i] = None;
             self.callers[i] = None;

@@ -33,7 +33,7 @@ pub const DATA_MAX: usize = 1 << 20;
 /// First bytes of a control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcring");
 /// Layout of this file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The other end wrote something that it never may: the link is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

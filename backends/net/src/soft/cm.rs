@@ -1,6 +1,6 @@
 //! [`SoftDevice`]'s connection manager: the engine's, behind the lock, and a doorbell after what sends.
 
-use super::progress::Round;
+use super::progress::{Control, Round};
 use super::SoftDevice;
 use crate::clock::now_ns;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
@@ -37,7 +37,10 @@ impl CmDevice for SoftDevice {
 
     fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
         self.fork.check()?;
-        self.lock().cm().listen(id, backlog)
+        let mut held = self.lock_held();
+        let listens = held.listen(id, backlog);
+        drop(Control::of(held));
+        listens
     }
 
     fn connect(&self, id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
@@ -61,7 +64,11 @@ impl CmDevice for SoftDevice {
     }
 
     fn destroy(&self, id: Handle) -> Result<()> {
-        self.manage(|g, now| g.cm().destroy(now, id))
+        self.manage(|g, now| g.cm().destroy(now, id))?;
+        let mut held = self.lock_held();
+        held.withdraw(id);
+        drop(Control::of(held));
+        Ok(())
     }
 
     fn qp_attr(&self, id: Handle, state: u32) -> Result<(QpAttr, u32)> {

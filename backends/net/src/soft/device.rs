@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::progress::Round;
+use super::progress::{Control, Round};
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::fault;
@@ -82,6 +82,13 @@ impl Device for SoftDevice {
             c.port_gso_refused = p.gso_refused;
             c.send_err += p.send_err;
         }
+        if let Some(share) = &held.port().share {
+            let s = share.counters();
+            c.share_passed = s.passed;
+            c.share_dropped = s.dropped;
+            c.share_by_detour = s.by_mail;
+            c.share_refused = s.refused;
+        }
         Ok(c)
     }
 
@@ -142,7 +149,7 @@ impl Device for SoftDevice {
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
         self.fork.check()?;
         let mut held = self.lock_held();
-        self.choose_path(&mut held, attr)?;
+        self.choose_path(&mut held, attr, None)?;
         held.guard.ah_create(pd, attr)
     }
 
@@ -197,7 +204,8 @@ impl Device for SoftDevice {
         self.fork.check()?;
         let mut held = self.lock_held();
         if mask & qp_attr_mask::AV != 0 {
-            self.choose_path(&mut held, &attr.ah)?;
+            let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
+            self.choose_path(&mut held, &attr.ah, dest_qpn)?;
         }
         held.guard.qp_modify(now_ns(), qp, attr, mask)?;
         drop(held);
@@ -235,7 +243,7 @@ impl Device for SoftDevice {
         // SAFETY: the caller's promise.
         let (qi, posted, outcome) = unsafe { self.engine.post_send_quietly(qp, wr, bad)? };
         if posted.count > 0 {
-            self.doorbell(qi, posted.more);
+            self.doorbell(qi, posted);
         }
         outcome
     }
@@ -306,8 +314,10 @@ impl Device for SoftDevice {
         if self.announce_sleep() {
             return Ok(true);
         }
-        let blocked = self.is_blocked();
-        let mut g = self.lock();
+        let mut held = self.lock_held();
+        let next = held.next_timeout(now_ns());
+        let blocked = held.port().is_blocked();
+        let mut g = Control::of(held);
         if g.has_events() || (g.has_work() && !blocked) {
             return Ok(true);
         }
@@ -316,7 +326,6 @@ impl Device for SoftDevice {
             self.hand_over();
             return Ok(false);
         }
-        let next = g.next_timeout(now_ns());
         self.waiter.set_timer(next);
         Ok(false)
     }

@@ -150,7 +150,7 @@ impl SoftDevice {
                 if held.guard.has_work() && !blocked {
                     None
                 } else {
-                    Some(held.guard.next_timeout(now_ns()))
+                    Some(held.next_timeout(now_ns()))
                 }
             };
             let Some(next) = next else {

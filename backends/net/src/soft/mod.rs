@@ -3,6 +3,7 @@
 //! * `progress`: one bounded round of the engine, and who runs it when.
 //! * `helper`: the thread that runs it while the program does not.
 //! * `cm`: the connection manager.
+//! * `sharing`: what others of the same address are owed.
 //! * `device`: the [`gdrcore_core::device::Device`] trait.
 //!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the engine's
@@ -12,6 +13,7 @@ mod cm;
 mod device;
 mod helper;
 mod progress;
+mod sharing;
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -21,6 +23,7 @@ use crate::addr::{DeviceName, Endpoint};
 use crate::clock;
 use crate::fork::ForkGuard;
 use crate::pcap::Pcap;
+use crate::share::{Claim, Member, Wanted};
 use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
@@ -78,6 +81,8 @@ const ECT_0: u8 = 2;
 /// What belongs to the holder of the engine's lock besides the engine.
 struct Port {
     udp: Option<UdpPort>,
+    /// Behind the socket: who has the address too hears of our end when the socket is closed.
+    share: Option<Member>,
     shm: Option<ShmPort>,
     pcap: Option<Pcap>,
     /// The send buffer of the socket was full; wake when it can be written.
@@ -123,6 +128,7 @@ unsafe impl Send for SoftDevice {}
 struct Layout {
     engine: usize,
     udp: usize,
+    share: usize,
     shm: usize,
     pcap: usize,
     end: usize,
@@ -143,15 +149,25 @@ impl SoftConfig<'_> {
         self.path != PathChoice::Udp && matches!(name, DeviceName::Soft(_))
     }
 
+    /// The QPN blocks that the device claims of its address.
+    fn wanted(&self) -> Result<Wanted> {
+        Wanted::of(self.core.qpn_base, self.core.resolve()?.qpn_count)
+    }
+
     fn layout(&self, name: &DeviceName) -> Result<Layout> {
         let engine = page_up(size_of::<SoftDevice>())?;
         let udp = page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
         let bytes = if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
-        let shm = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
-        let links = if self.has_links(name) { ShmPort::memsize() } else { 0 };
+        let share = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
+        let (claim, blocks) = match name {
+            DeviceName::Soft(_) => self.wanted().map(|w| (Claim::memsize(&w), w.count()))?,
+            DeviceName::Loopback => (0, 0),
+        };
+        let shm = page_up(share + claim)?;
+        let links = if self.has_links(name) { ShmPort::memsize(blocks) } else { 0 };
         let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
         let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
-        Ok(Layout { engine, udp, shm, pcap, end })
+        Ok(Layout { engine, udp, share, shm, pcap, end })
     }
 }
 
@@ -203,21 +219,25 @@ impl SoftDevice {
         if core.seed == 0 {
             core.seed = clock::random_seed()?;
         }
-        let (local, udp) = match name {
+        let (local, udp, share) = match name {
             DeviceName::Soft(at) => {
-                // SAFETY: the walk gave `udp..shm` to the port alone.
-                let port = unsafe {
-                    let at_mem = memory.add(layout.udp);
-                    UdpPort::open(&at, &config.udp(), at_mem, layout.shm - layout.udp)?
-                };
+                // SAFETY: the walk gave `udp..share` to the socket and `share..shm` to the claim, each alone.
+                let (port, share) = unsafe { sharing::open(memory, &layout, &at, config, core.seed)? };
                 waiter.add_socket(port.fd())?;
-                (*port.local(), Some(port))
+                waiter.add_socket(share.fd())?;
+                if core.qpn_base == 0 {
+                    core.qpn_base = share.qpn_base();
+                }
+                (*port.local(), Some(port), Some(share))
             }
-            DeviceName::Loopback => (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None),
+            DeviceName::Loopback => (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None),
         };
         let shm = if config.has_links(&name) {
             // SAFETY: the walk gave `shm..pcap` to the port alone.
-            Some(unsafe { ShmPort::open(&local, memory.add(layout.shm), layout.pcap - layout.shm, &waiter)? })
+            Some(unsafe {
+                let (first, count) = share.as_ref().map_or((0, 0), Member::blocks);
+                ShmPort::open(&local, first, count, memory.add(layout.shm), layout.pcap - layout.shm, &waiter)?
+            })
         } else {
             None
         };
@@ -234,10 +254,14 @@ impl SoftDevice {
         let engine =
             unsafe { Engine::init(memory.add(layout.engine), layout.udp - layout.engine, &core, peer_addr(&local))? };
         waiter.attach_io(true)?;
+        if let Some(mut g) = engine.try_lock() {
+            g.set_shared(udp.is_some());
+        }
         let device = SoftDevice {
             engine,
             port: UnsafeCell::new(Port {
                 udp,
+                share,
                 shm,
                 pcap,
                 blocked: false,

@@ -4,15 +4,18 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 
+use super::sharing::{pass_run, take, MAIL_NS};
 use super::{endpoint, peer_addr, PathChoice, Port, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::shm::ShmPort;
 use crate::udp::{Burst, ErrorKind, TxOutcome};
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep;
+use gdrcore_core::verbs::post::Posted;
 use gdrcore_core::verbs::types::AhAttr;
 
 /// After its last packet the socket counts as hot for this long.
@@ -60,6 +63,15 @@ impl Held<'_> {
     pub(super) fn port(&mut self) -> &mut Port {
         self.parts().1
     }
+
+    /// When a round is wanted next; `None`: only after something else has happened.
+    pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
+        let (g, port) = self.parts();
+        match (g.next_timeout(now), port.share_deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
 }
 
 impl Port {
@@ -72,7 +84,9 @@ impl Port {
     /// done while the socket is hot, and every 64th time.
     #[inline]
     fn listens(&self, now: u64) -> bool {
-        self.shm.is_none() || self.empty % 64 == 0 || now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
+        !self.shm.as_ref().is_some_and(ShmPort::has_links)
+            || self.empty % 64 == 0
+            || now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
     }
 }
 
@@ -81,6 +95,13 @@ impl Port {
 pub(super) struct Control<'d> {
     guard: ManuallyDrop<Guard<'d>>,
     device: &'d SoftDevice,
+}
+
+impl<'d> Control<'d> {
+    /// What holds the lock already.
+    pub(super) fn of(held: Held<'d>) -> Control<'d> {
+        Control { guard: ManuallyDrop::new(held.guard), device: held.device }
+    }
 }
 
 impl<'d> Deref for Control<'d> {
@@ -132,7 +153,7 @@ impl SoftDevice {
 
     /// The engine alone, for a control call.
     pub(super) fn lock(&self) -> Control<'_> {
-        Control { guard: ManuallyDrop::new(self.lock_held().guard), device: self }
+        Control::of(self.lock_held())
     }
 
     /// Runs a round if nobody else does, and again while posts came in that found the lock taken.
@@ -164,12 +185,15 @@ impl SoftDevice {
         }
     }
 
-    /// Rings the doorbell of the QP at an index, to which this thread has posted; `later`: with the next one.
+    /// Rings the doorbell of the QP at an index, to which this thread has posted.
     #[inline]
-    pub(super) fn doorbell(&self, qi: usize, later: bool) {
-        if !later {
+    pub(super) fn doorbell(&self, qi: usize, posted: Posted) {
+        if !posted.more {
             if let Some(mut held) = self.try_lock() {
-                if held.guard.wake(qi) {
+                // An event that it has raised is told by the round that follows.
+                let sent = posted.write && held.guard.pass(qi) || self.send_to_link(&mut held, qi);
+                let done = sent && !held.guard.shared().notify.load(Ordering::Relaxed);
+                if !done && held.guard.wake(qi) {
                     self.run_held(held, Round::Send);
                     return;
                 }
@@ -182,11 +206,25 @@ impl SoftDevice {
             }
         }
         self.engine.shared().active.set(qi);
-        if !later {
+        if !posted.more {
             if let Some(guard) = self.engine.try_lock_marked() {
                 self.run_held(Held { guard, device: self }, Round::Send);
             }
         }
+    }
+
+    /// Writes what a QP was just posted into the ring of its link. False: it goes another way, or something is left to do.
+    #[inline]
+    fn send_to_link(&self, held: &mut Held<'_>, qi: usize) -> bool {
+        let (g, port) = held.parts();
+        let Some(shm) = &mut port.shm else { return false };
+        let Some(link) = g.link_of(qi) else { return false };
+        let Some(room) = shm.room(link) else { return false };
+        let len = g.transmit_to_link(now_ns(), qi, link, room);
+        if len > 0 {
+            shm.commit(link, len);
+        }
+        !g.has_work()
     }
 
     /// What a poll of the program found. Work: the program drives the engine itself again. Nothing, many times
@@ -215,11 +253,6 @@ impl SoftDevice {
         self.round(&mut held, now, Round::Send);
     }
 
-    /// Whether the socket's send buffer or a ring is full: there may be work that cannot be done now.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.lock_held().port().is_blocked()
-    }
-
     /// One bounded round under the lock. Returns packets and runs handled.
     #[inline]
     pub(super) fn round(&self, held: &mut Held<'_>, now: u64, round: Round) -> usize {
@@ -231,7 +264,16 @@ impl SoftDevice {
             listened = port.listens(now);
             if listened {
                 handled += receive(g, port, now);
+                if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
+                    handled += port.tend_share(g, now);
+                }
             }
+        }
+        if handled > 0 && port.shm.is_some() && !port.is_blocked() && !g.waits() {
+            // What came over links, an ACK or a message that asks for nothing now, is most of what they carry.
+            port.empty = 0;
+            self.tell(g);
+            return handled;
         }
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
@@ -253,6 +295,13 @@ impl SoftDevice {
         if port.udp.is_some() {
             self.send(g, port, now);
         }
+        self.tell(g);
+        handled
+    }
+
+    /// Makes the descriptor readable where an event has been raised.
+    #[inline]
+    fn tell(&self, g: &Guard<'_>) {
         if g.shared().notify.load(Ordering::Relaxed) {
             // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
             let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
@@ -260,15 +309,16 @@ impl SoftDevice {
                 self.waiter.notify();
             }
         }
-        handled
     }
 
     /// Takes what other processes have put into our rings, and looks after the links now and then.
     #[inline]
     fn receive_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
-        let Some(shm) = &mut port.shm else { return 0 };
+        let Port { shm, share, .. } = port;
+        let Some(shm) = shm else { return 0 };
         let handled = shm.poll(|from, run| match run {
-            Ok((run, payload)) => g.handle_run(now, &peer_addr(from), run, payload),
+            Ok((run, payload)) if g.owns(run.dest_qpn) => g.handle_run(now, &peer_addr(from), run, payload),
+            Ok((run, payload)) => pass_run(share, &self.local, from, run, payload),
             Err(_) => g.count_malformed(),
         });
         if handled == 0 && now.saturating_sub(port.tended_ns) >= TEND_NS {
@@ -283,8 +333,18 @@ impl SoftDevice {
         let Some(shm) = &mut port.shm else { return };
         port.tended_ns = now;
         shm.tend(now, &self.waiter);
-        while let Some(link) = shm.take_lost() {
-            g.link_lost(now, link);
+        self.lose_links(g, shm, now);
+    }
+
+    /// Tells the engine of links that are gone. Those of datagrams lead to an address, which may have other owners: they go through
+    /// the network from then on, unless only shared memory is wanted.
+    fn lose_links(&self, g: &mut Guard<'_>, shm: &mut ShmPort, now: u64) {
+        while let Some((link, of_address)) = shm.take_lost() {
+            if of_address && self.path == PathChoice::Auto {
+                g.link_ended(link);
+            } else {
+                g.link_lost(now, link);
+            }
         }
     }
 
@@ -315,15 +375,16 @@ impl SoftDevice {
                 break;
             }
         }
-        while let Some(link) = shm.take_lost() {
-            g.link_lost(now, link);
-        }
+        self.lose_links(g, shm, now);
     }
 
     /// Before a thread sleeps: new links are let in, and the rings are told. True: something has come meanwhile.
     pub(super) fn announce_sleep(&self) -> bool {
         let mut held = self.lock_held();
         let (g, port) = held.parts();
+        if let Some(share) = &mut port.share {
+            share.look_soon();
+        }
         if port.shm.is_none() {
             return false;
         }
@@ -334,21 +395,26 @@ impl SoftDevice {
     }
 
     /// Decides how the peer of an address vector is reached, and tells the engine, under the lock that the control call which
-    /// names the peer will use.
+    /// names the peer will use. `dest_qpn`: the QP there, for a connected one; the address alone, for datagrams.
     ///
     /// # Errors
     /// Only where nothing but shared memory is wanted: [`Error::NoDevice`]: no process of this host offers it
     /// under that address; [`Error::Access`]: one of another user does; [`Error::NoMemory`].
-    pub(super) fn choose_path(&self, held: &mut Held<'_>, ah: &AhAttr) -> Result<()> {
+    pub(super) fn choose_path(&self, held: &mut Held<'_>, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<()> {
         let (g, port) = held.parts();
         g.set_link(None);
-        let Some(shm) = &mut port.shm else { return Ok(()) };
+        g.set_elsewhere(false);
         let to = PeerAddr::from_ah(ah, self.local.port);
         let to = Endpoint::new(to.gid, if to.scope_id == 0 { self.local.scope_id } else { to.scope_id }, to.port);
         if to == self.local {
-            return Ok(());
+            // A datagram decides for itself.
+            if port.share.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {
+                return Ok(());
+            }
+            g.set_elsewhere(true);
         }
-        match shm.connect(&to, &self.waiter) {
+        let Some(shm) = &mut port.shm else { return Ok(()) };
+        match shm.connect(&to, dest_qpn.map(|qpn| (qpn / QPN_UNIT) as u16), &self.waiter) {
             Ok(link) => g.set_link(Some(link)),
             Err(_) if self.path == PathChoice::Auto => {}
             Err(e) => return Err(e),
@@ -409,9 +475,14 @@ impl SoftDevice {
 /// Receives once. Returns the packets.
 #[inline]
 fn receive(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
-    let Port { udp, pcap, empty, .. } = port;
+    let Port { udp, pcap, empty, share, .. } = port;
     let Some(udp) = udp else { return 0 };
     let n = udp.rx_poll();
+    if n == 0 {
+        if let Some(share) = share {
+            share.drained(now);
+        }
+    }
     let local = *udp.local();
     let mut handled = 0;
     for i in 0..n {
@@ -422,7 +493,10 @@ fn receive(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         if let Some(tee) = pcap {
             tee.burst(now, &r.src, &local, 0, r.seg, r.data);
         }
-        handled += g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3);
+        handled += match share {
+            Some(share) => take(g, share, now, &r),
+            None => g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3),
+        };
     }
     if handled > 0 {
         port.udp_hot_ns = now;

@@ -83,6 +83,12 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     Ok(Socket { fd, local, interface, gso, gro })
 }
 
+/// Lets later sockets of this user have the same port, if they ask for it. A socket that was bound without is the first of
+/// its group.
+pub(super) fn share(socket: RawFd) -> Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1i32)
+}
+
 /// What to assume of an address that no interface owns (nonlocal bind, or no netlink in this sandbox).
 const MTU_UNKNOWN: u32 = 1500;
 

@@ -2,8 +2,8 @@ use super::super::ring::{Reader, Writer};
 use super::*;
 
 /// An address that no other test uses.
-fn address(n: u8) -> Endpoint {
-    Endpoint::v4([127, 77, std::process::id() as u8, n], 4791)
+fn address(n: u8) -> Name {
+    Name::address(&Endpoint::v4([127, 77, std::process::id() as u8, n], 4791))
 }
 
 #[test]
@@ -49,10 +49,10 @@ fn who_says_something_else_is_hung_up_on() {
     let at = address(2);
     let door = Door::open(&at).unwrap();
     let call = || {
-        let fd = socket().unwrap();
-        let (name, len) = name_of(&at);
-        // SAFETY: `name` lives through the call.
-        check(unsafe { libc::connect(fd.raw(), (&raw const name).cast(), len) }).unwrap();
+        let fd = socket(libc::SOCK_SEQPACKET).unwrap();
+        let (name, len) = at.parts();
+        // SAFETY: the name lives through the call.
+        check(unsafe { libc::connect(fd.raw(), name, len) }).unwrap();
         (fd, door.accept().unwrap())
     };
     // Nothing yet.
@@ -96,19 +96,4 @@ fn who_says_something_else_is_hung_up_on() {
     // SAFETY: five bytes.
     unsafe { libc::send(fd.raw(), b"hello".as_ptr().cast(), 5, 0) };
     assert_eq!(bell.listen(), Heard::Gone);
-}
-
-#[test]
-fn names_tell_addresses_apart() {
-    let text = |e: &Endpoint| {
-        let (name, len) = name_of(e);
-        let n = len as usize - core::mem::offset_of!(libc::sockaddr_un, sun_path);
-        name.sun_path[..n].iter().map(|&c| c as u8 as char).collect::<String>()
-    };
-    assert_eq!(text(&Endpoint::v4([192, 0, 2, 1], 4791)), "\0gdrc/192.0.2.1/4791");
-    let mut ip = [0; 16];
-    (ip[0], ip[1], ip[15]) = (0xfe, 0x80, 1);
-    assert_eq!(text(&Endpoint::new(ip, 3, 1)), "\0gdrc/fe80::1%3/1");
-    let most = Endpoint { ip: [0xfe; 16], scope_id: u32::MAX, port: u16::MAX };
-    assert!(text(&most).ends_with("%4294967295/65535"));
 }

@@ -1,0 +1,371 @@
+//! What the processes of one address send each other: datagrams between the sockets that hold their blocks' names.
+//!
+//! ```text
+//! 0  magic "gdrm"   4  version 1   5  kind   6  block of the sender (2)   then, by kind, little-endian:
+//! Ask      nothing: whoever has a table answers with it
+//! News     a table
+//! Left     nothing: the sender's socket is closed
+//! Packets  address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the first packet 2, the packets
+//! ```
+//!
+//! The kernel says with each who sent it (SO_PASSCRED); what a stranger sends is dropped. What a process of the same user
+//! sends is believed as far as it goes: a wrong table costs a detour, a packet is checked like any other.
+
+use super::table::{self, Table};
+use crate::addr::Endpoint;
+use crate::local::{is_trusted_user, Name};
+use crate::sys::{errno, set_option, Fd};
+use gdrcore_core::error::{Error, Result};
+use std::os::fd::RawFd;
+
+const MAGIC: [u8; 4] = *b"gdrm";
+const VERSION: u8 = 1;
+/// Bytes before what the kind says.
+const HEAD: usize = 8;
+/// Bytes before the packets.
+const PACKETS_HEAD: usize = HEAD + 28;
+/// Most bytes of one message: a whole receive of the UDP socket.
+pub const MAIL_MAX: usize = PACKETS_HEAD + (64 << 10);
+/// Bytes of ancillary data that one message is received with: the sender's credentials.
+const CONTROL: usize = 64;
+
+mod kind {
+    pub const ASK: u8 = 1;
+    pub const NEWS: u8 = 2;
+    pub const LEFT: u8 = 3;
+    pub const PACKETS: u8 = 4;
+}
+
+/// Packets that came to another socket than their owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packets<'a> {
+    /// Who sent them.
+    pub src: Endpoint,
+    /// Bytes of each but the last.
+    pub seg: u16,
+    /// Number of the first in its burst.
+    pub first: u16,
+    /// ECN bits of the IP header.
+    pub ecn: u8,
+    /// The packets.
+    pub data: &'a [u8],
+}
+
+/// A message.
+#[derive(Clone, Copy)]
+pub enum Mail<'a> {
+    /// Who knows the table?
+    Ask,
+    /// A table.
+    News(&'a Table),
+    /// The sender's socket is closed.
+    Left,
+    /// Packets for the receiver.
+    Packets(Packets<'a>),
+}
+
+/// What was received; the sender's block beside it. On the stack of whoever reads it: nothing is allocated here.
+#[allow(clippy::large_enum_variant)]
+pub enum Received<'a> {
+    /// As [`Mail::Ask`].
+    Ask,
+    /// As [`Mail::News`].
+    News(Table),
+    /// As [`Mail::Left`].
+    Left,
+    /// As [`Mail::Packets`].
+    Packets(Packets<'a>),
+}
+
+/// Whether a message found its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is in the receiver's queue.
+    Done,
+    /// The receiver's queue, or our own buffer, is full: it is lost.
+    Lost,
+    /// Nobody has that name.
+    Nobody,
+}
+
+/// Reads a message: the block that it says it is from, and what it is. `None`: nothing that we write.
+pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+    if head[..4] != MAGIC || head[4] != VERSION {
+        return None;
+    }
+    let received = match head[5] {
+        kind::ASK if rest.is_empty() => Received::Ask,
+        kind::LEFT if rest.is_empty() => Received::Left,
+        kind::NEWS => Received::News(Table::parse(rest)?),
+        kind::PACKETS => {
+            let (h, data) = rest.split_first_chunk::<{ PACKETS_HEAD - HEAD }>()?;
+            let u16_at = |i: usize| u16::from_le_bytes([h[i], h[i + 1]]);
+            let mut ip = [0; 16];
+            ip.copy_from_slice(&h[..16]);
+            let src = Endpoint::new(ip, u32::from_le_bytes([h[16], h[17], h[18], h[19]]), u16_at(20));
+            let (ecn, seg, first) = (h[22], u16_at(24), u16_at(26));
+            if ecn > 3 || seg == 0 || data.is_empty() {
+                return None;
+            }
+            Received::Packets(Packets { src, seg, first, ecn, data })
+        }
+        _ => return None,
+    };
+    Some((u16::from_le_bytes([head[6], head[7]]), received))
+}
+
+/// Sends a message to a name. Never blocks.
+pub(crate) fn post(from: RawFd, block: u16, to: &Name, mail: &Mail<'_>) -> Posted {
+    let mut head = [0u8; PACKETS_HEAD];
+    head[..4].copy_from_slice(&MAGIC);
+    head[4] = VERSION;
+    head[6..8].copy_from_slice(&block.to_le_bytes());
+    let mut bytes = [0u8; table::BYTES];
+    let (len, rest): (usize, &[u8]) = match mail {
+        Mail::Ask => {
+            head[5] = kind::ASK;
+            (HEAD, &[])
+        }
+        Mail::Left => {
+            head[5] = kind::LEFT;
+            (HEAD, &[])
+        }
+        Mail::News(t) => {
+            head[5] = kind::NEWS;
+            let n = t.emit(&mut bytes);
+            (HEAD, &bytes[..n])
+        }
+        Mail::Packets(p) => {
+            head[5] = kind::PACKETS;
+            head[8..24].copy_from_slice(&p.src.ip);
+            head[24..28].copy_from_slice(&p.src.scope_id.to_le_bytes());
+            head[28..30].copy_from_slice(&p.src.port.to_le_bytes());
+            head[30] = p.ecn;
+            head[32..34].copy_from_slice(&p.seg.to_le_bytes());
+            head[34..36].copy_from_slice(&p.first.to_le_bytes());
+            (PACKETS_HEAD, p.data)
+        }
+    };
+    let mut iov = [
+        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: len },
+        libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() },
+    ];
+    let (name, name_len) = to.parts();
+    // SAFETY: zeroes are a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_name = name.cast_mut().cast();
+    msg.msg_namelen = name_len;
+    msg.msg_iov = iov.as_mut_ptr();
+    msg.msg_iovlen = iov.len();
+    // SAFETY: every pointer in `msg` leads to memory that lives through the call; sendmsg writes to none of it.
+    let n = unsafe { libc::sendmsg(from, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if n >= 0 {
+        return Posted::Done;
+    }
+    match errno() {
+        libc::ECONNREFUSED | libc::ENOENT => Posted::Nobody,
+        _ => Posted::Lost,
+    }
+}
+
+/// A bound socket that takes mail.
+#[derive(Debug)]
+pub struct Mailbox {
+    fd: Fd,
+}
+
+impl Mailbox {
+    /// Takes a name.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`]: somebody has it; [`Error::Os`].
+    pub(crate) fn open(name: &Name) -> Result<Mailbox> {
+        let fd = name.bind(libc::SOCK_DGRAM)?;
+        set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1i32)?;
+        Ok(Mailbox { fd })
+    }
+
+    /// Readable when there is mail.
+    pub fn fd(&self) -> RawFd {
+        self.fd.raw()
+    }
+
+    /// Takes one message into `buf` and returns its length; 0: what came is dropped, it was a stranger's or too long.
+    /// `None`: there is no mail.
+    pub fn receive(&self, buf: &mut [u8]) -> Option<usize> {
+        receive(self.fd(), buf)
+    }
+}
+
+/// As [`Mailbox::receive`], for its descriptor.
+pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
+    let mut control = [0u64; CONTROL / 8];
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: zeroes are a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = CONTROL as _;
+    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the length beside it.
+    let n = unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
+    let len = usize::try_from(n).ok()?;
+    let whole = msg.msg_flags & libc::MSG_TRUNC == 0;
+    Some(if is_from_trusted(&msg) && whole { len } else { 0 })
+}
+
+/// Whether a received message is from whom this process trusts. Descriptors that a stranger sent along are closed.
+fn is_from_trusted(msg: &libc::msghdr) -> bool {
+    let mut trusted = false;
+    // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
+    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    while !cmsg.is_null() {
+        // SAFETY: not null, so a whole header inside the control buffer.
+        let head = unsafe { cmsg.read_unaligned() };
+        // SAFETY: no pointers.
+        let data = head.cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize;
+        // SAFETY: as above.
+        let at = unsafe { libc::CMSG_DATA(cmsg) };
+        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_CREDENTIALS {
+            if data >= size_of::<libc::ucred>() {
+                // SAFETY: the kernel wrote that many bytes behind the header; they may be unaligned.
+                let cred = unsafe { at.cast::<libc::ucred>().read_unaligned() };
+                trusted = is_trusted_user(cred.uid);
+            }
+        } else if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+            for i in 0..data / size_of::<RawFd>() {
+                // SAFETY: the kernel wrote that many descriptors behind the header.
+                let raw = unsafe { at.cast::<RawFd>().add(i).read_unaligned() };
+                drop(Fd::from_call(raw));
+            }
+        }
+        // SAFETY: as above.
+        cmsg = unsafe { libc::CMSG_NXTHDR(msg, cmsg) };
+    }
+    trusted
+}
+
+/// Binds the first free block from `first` on, going round among `1..=max`, so that `count` blocks in a row, a multiple of
+/// `count`, are this process's.
+///
+/// # Errors
+/// [`Error::AddressInUse`]: none is free; [`Error::Os`].
+pub(crate) fn claim_any(at: &Endpoint, first: u16, count: u16, max: u16, boxes: &mut [Option<Mailbox>]) -> Result<u16> {
+    let places = max / count;
+    for k in 0..places {
+        let block = (first + k) % places * count;
+        if block == 0 {
+            continue;
+        }
+        match claim(at, block, count, boxes) {
+            Ok(()) => return Ok(block),
+            Err(Error::AddressInUse) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(Error::AddressInUse)
+}
+
+/// Binds exactly these blocks, or none.
+///
+/// # Errors
+/// [`Error::AddressInUse`]: one has an owner; [`Error::Os`].
+pub(crate) fn claim(at: &Endpoint, block: u16, count: u16, boxes: &mut [Option<Mailbox>]) -> Result<()> {
+    for k in 0..count {
+        match Mailbox::open(&Name::block(at, block + k)) {
+            Ok(mailbox) => boxes[usize::from(k)] = Some(mailbox),
+            Err(e) => {
+                boxes.fill_with(|| None);
+                return Err(e);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(n: u8) -> Endpoint {
+        Endpoint::v4([127, 75, std::process::id() as u8, n], 4791)
+    }
+
+    #[test]
+    fn mail_arrives_as_it_was_sent() {
+        let at = at(1);
+        let (a, b) = (Mailbox::open(&Name::block(&at, 1)).unwrap(), Mailbox::open(&Name::block(&at, 2)).unwrap());
+        let to = Name::block(&at, 2);
+        let packets = Packets { src: Endpoint::v4([1, 2, 3, 4], 9), seg: 5, first: 2, ecn: 3, data: b"hello world" };
+        assert_eq!(post(a.fd(), 1, &to, &Mail::Packets(packets)), Posted::Done);
+        let mut buf = vec![0; MAIL_MAX];
+        let n = b.receive(&mut buf).unwrap();
+        assert!(matches!(parse(&buf[..n]), Some((1, Received::Packets(p))) if p == packets));
+        let mut t = Table::EMPTY;
+        t.revise(7);
+        t.set(7, 3, 7, 1);
+        assert_eq!(post(a.fd(), 1, &to, &Mail::News(&t)), Posted::Done);
+        let n = b.receive(&mut buf).unwrap();
+        assert!(matches!(parse(&buf[..n]), Some((1, Received::News(x))) if x.entries() == t.entries()));
+        assert_eq!(b.receive(&mut buf), None);
+        assert_eq!(post(a.fd(), 1, &Name::block(&at, 3), &Mail::Ask), Posted::Nobody);
+        // A queue that nobody empties: what does not fit is lost, and nothing waits.
+        let lost = (0..100_000).any(|_| post(a.fd(), 1, &to, &Mail::Ask) == Posted::Lost);
+        assert!(lost);
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let mut good = [0u8; PACKETS_HEAD + 3];
+        good[..6].copy_from_slice(b"gdrm\x01\x04");
+        good[32] = 3;
+        assert!(parse(&good).is_some());
+        for cut in 0..=PACKETS_HEAD {
+            assert!(parse(&good[..cut]).is_none());
+        }
+        for (i, v) in [(0, 0), (4, 2), (5, 0), (5, 9), (30, 4), (32, 0)] {
+            let mut bad = good;
+            bad[i] = v;
+            assert!(parse(&bad).is_none(), "{i}");
+        }
+        assert!(parse(b"gdrm\x01\x01\0\0").is_some());
+        assert!(parse(b"gdrm\x01\x01\0\0x").is_none());
+        assert!(parse(b"gdrm\x01\x02\0\0").is_none());
+    }
+
+    #[test]
+    fn descriptors_that_come_along_are_closed() {
+        let at = at(2);
+        let b = Mailbox::open(&Name::block(&at, 1)).unwrap();
+        let from = crate::local::socket(libc::SOCK_DGRAM).unwrap();
+        let (name, len) = Name::block(&at, 1).parts();
+        // SAFETY: the name lives through the call.
+        crate::sys::check(unsafe { libc::connect(from.raw(), name, len) }).unwrap();
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        crate::sys::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }).unwrap();
+        let (read, write) = (Fd::from_call(ends[0]).unwrap(), Fd::from_call(ends[1]).unwrap());
+        crate::shm::door::send_with(from.raw(), b"gdrm\x01\x01\0\0", write.raw()).unwrap();
+        let mut buf = [0; 64];
+        assert_eq!(b.receive(&mut buf), Some(8));
+        drop(write);
+        let mut byte = 0u8;
+        // SAFETY: room for one byte.
+        let n = unsafe { libc::read(read.raw(), (&raw mut byte).cast(), 1) };
+        assert_eq!(n, 0, "nobody has the writing end any more");
+    }
+
+    #[test]
+    fn blocks_are_claimed_once_and_together() {
+        let at = at(3);
+        let boxes = || [const { None::<Mailbox> }; 4];
+        let (mut a, mut b, mut c) = (boxes(), boxes(), boxes());
+        claim(&at, 5, 1, &mut a).unwrap();
+        assert_eq!(claim(&at, 4, 4, &mut b).unwrap_err(), Error::AddressInUse);
+        assert!(b.iter().all(Option::is_none));
+        assert_eq!(claim_any(&at, 1, 4, 15, &mut b), Ok(8), "4 to 7 are not free, and neither is 0");
+        assert_eq!(claim_any(&at, 5, 1, 15, &mut c), Ok(6));
+        assert_eq!(claim_any(&at, 1, 4, 11, &mut boxes()).unwrap_err(), Error::AddressInUse);
+    }
+}
