@@ -3,7 +3,7 @@
 //! CPU access reaches.
 
 use gdrcore_core::device::MrReg;
-use gdrcore_core::verbs::types::{access, wc_opcode, wc_status, Handle, RecvWr, Sge};
+use gdrcore_core::verbs::types::{access, qp_type, wc_opcode, wc_status, Handle, RecvWr, Sge};
 use gdrcore_core::Error;
 use gdrcore_cuda::device::Device;
 use gdrcore_cuda::memory::{self, Kind};
@@ -206,6 +206,57 @@ fn a_message_sends_what_memory_held_when_it_was_posted() {
             g.forget(&e, &r);
             memory::free(r.at).unwrap();
             e.destroy().expect("destroy");
+        }
+    });
+}
+
+#[test]
+fn unreliable_messages_and_the_header_before_a_datagram_land_too() {
+    let (_alone, driver) = alone();
+    over_each(|x, y, port| {
+        for qp_type in [qp_type::UC, qp_type::UD] {
+            let shape = Shape { qp_type, ..Shape::default() };
+            let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), shape).expect("connected ends");
+            let (here, there) = (x.alloc(&a, 8192), y.alloc(&b, 8192));
+            let header = if qp_type == qp_type::UD { 40 } else { 0 };
+            for round in 0..20u64 {
+                let bytes = pattern(round, 1000);
+                here.write(0, &bytes);
+                // In turn: all into the GPU; the header (or the first bytes) alone; the rest alone.
+                let into = match round % 3 {
+                    0 => vec![there.piece(0, header + 1000)],
+                    1 => vec![there.piece(0, 40), b.piece(0, header + 960)],
+                    _ => vec![b.piece(0, 40), there.piece(0, header + 960)],
+                };
+                let before = if driver == Driver::Fake { cuda::stat(Stat::Bytes) } else { 0 };
+                receive_all(&b, round, &into);
+                a.post_wr(&a.request(round, Op::Send(None), &[here.piece(0, 1000)])).unwrap();
+                let wc = complete(&mut b, &mut a, round, Duration::from_secs(20));
+                assert_eq!((wc.status, wc.byte_len), (0, header + 1000), "{port}");
+                let gpu: u64 = into.iter().filter(|p| p.lkey == there.key).map(|p| u64::from(p.length)).sum();
+                if driver == Driver::Fake {
+                    let moved = cuda::stat(Stat::Bytes) - before;
+                    assert!(moved >= 1000 + gpu, "{port} {qp_type} {round}: received after {moved} bytes");
+                }
+                let got: Vec<u8> = into
+                    .iter()
+                    .flat_map(|p| {
+                        let n = p.length as usize;
+                        if p.lkey == there.key {
+                            there.read(0, n)
+                        } else {
+                            b.buffer.read(0, n)
+                        }
+                    })
+                    .collect();
+                assert!(got[header as usize..] == bytes, "{port} {qp_type} {round}");
+                succeed(&mut a, &mut b, round);
+            }
+            for (e, g, r) in [(a, x, here), (b, y, there)] {
+                g.forget(&e, &r);
+                memory::free(r.at).unwrap();
+                e.destroy().expect("destroy");
+            }
         }
     });
 }
