@@ -2,6 +2,7 @@
 //! GPU where there is one, else on the fake driver.
 
 use gdrcore_tests::cuda::{self, Driver};
+use gdrcore_tests::lab::Lab;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{loopback, run, scratch, target_dir, Running};
@@ -78,6 +79,46 @@ fn router_client_and_peer_move_a_gibibyte_through_gpu_memory() {
 #[test]
 fn the_buffer_passes_by_cuda_ipc_where_there_are_no_descriptors() {
     round("cuda-ipc", 62, 3_000_001, "4M", "0");
+}
+
+/// The client's container has a pid namespace of its own: descriptors pass into it, CUDA IPC handles do not.
+#[test]
+fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
+    if cuda::driver() == Driver::Real {
+        skip!("a GPU's device files are not in the namespaces of this test");
+    }
+    let lab = match Lab::new(3) {
+        Ok(lab) => lab,
+        Err(why) => skip!("no namespaces: {why}"),
+    };
+    lab.link((0, "r0", &["10.9.0.1/24"]), (2, "p0", &["10.9.0.2/24"])).expect("a link");
+    let bin = library::examples();
+    let dir = scratch("cuda-container");
+    trio::run_with(
+        &trio::Round {
+            command: &|host, program| {
+                let mut command = lab.command(host, &bin.join(program));
+                command.env("LD_LIBRARY_PATH", cuda::fake());
+                command
+            },
+            router: "soft:10.9.0.1",
+            peer: "soft:10.9.0.2",
+            address: "10.9.0.1",
+            bytes: 300_001,
+            dir: &dir,
+        },
+        &["-m", "cuda", "-b", "1M"],
+        &[],
+    );
+    let socket = dir.join("s2").to_str().expect("a plain path").to_string();
+    let mut router = lab.command(0, &bin.join("freeflow_gdr/router"));
+    router.env("LD_LIBRARY_PATH", cuda::fake()).env("FAKECUDA_VMM", "0");
+    let router = Running::start(router.args(["-d", "soft:10.9.0.1", "-m", "cuda", "-t", "5", "-s", &socket]));
+    let mut client = lab.command(1, &bin.join("freeflow_gdr/client"));
+    let done = run(client.env("LD_LIBRARY_PATH", cuda::fake()).args(["-s", &socket, "x"]), 20);
+    assert!(done.code() == Some(1) && done.output.contains("cuIpcOpenMemHandle"), "{}", done.output);
+    let done = router.finish(LIMIT);
+    assert!(done.output.contains("no client came"), "{}", done.output);
 }
 
 #[test]
