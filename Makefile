@@ -12,6 +12,7 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 RELEASE  := $(CARGO_TARGET_DIR)/release
 BIN      := $(CURDIR)/build/bin
+DROPIN   := $(CURDIR)/build/dropin
 VERSION  := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 SOVERSION := 0
 # What a program that links libgdrcore.a needs besides.
@@ -23,12 +24,16 @@ FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUD
 	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|g' -e 's|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|g' \
 	-e 's|@INCLUDE_FROM_CMAKE@|$(INCLUDE_FROM_CMAKE)|g'
 
-.PHONY: all lib verbs header examples demo test compare compare-vm install uninstall clean help
+.PHONY: all lib dropin verbs header examples demo test compare compare-vm install uninstall clean help
 
-all: lib examples ## Build the library and the C examples.
+all: lib dropin examples ## Build the library, the libibverbs drop-in and the C examples.
 
 lib: ## Build libgdrcore.so and libgdrcore.a.
 	$(CARGO) build --release -p gdrcore
+
+dropin: ## Build libibverbs.so.1, which runs programs of libibverbs on the soft device; build/dropin is for LD_LIBRARY_PATH.
+	$(CARGO) build --release -p gdrcore-dropin
+	install -D -m 755 "$(RELEASE)/libgdrcore_dropin.so" "$(DROPIN)/libibverbs.so.1"
 
 verbs: lib ## Build libgdrcore_verbs.so, the module of the verbs device; needs libibverbs' headers.
 	@scripts/verbs.sh
@@ -58,13 +63,14 @@ compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RE
 	@$(MAKE) --no-print-directory all
 	BIN="$(BIN)" bench/compare_vm.sh
 
-install: lib ## Install library, header, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
+install: lib dropin ## Install library, header, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"
 	install -m 755 "$(RELEASE)/libgdrcore.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(VERSION)"
 	ln -sf "libgdrcore.so.$(VERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(SOVERSION)"
 	ln -sf "libgdrcore.so.$(SOVERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so"
 	if [ -e "$(RELEASE)/libgdrcore_verbs.so" ]; then \
 		install -m 755 "$(RELEASE)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so"; fi
+	install -D -m 755 "$(DROPIN)/libibverbs.so.1" "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so.1"
 	install -m 644 "$(RELEASE)/libgdrcore.a" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
@@ -75,7 +81,7 @@ install: lib ## Install library, header, gdrcore.pc and CMake package below $(DE
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
-	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"
+	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
 
 clean: ## Remove all build output.
 	$(CARGO) clean

@@ -36,6 +36,9 @@ command -v cmp|diffutils|byte comparison
 test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverbs, the kernel's end of the interoperation tests, the verbs device
 test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
 ls /usr/lib/llvm-*/lib/libclang[.-][s0-9]*|libclang-dev|rdma-sys
+command -v ibv_rc_pingpong|ibverbs-utils|the libibverbs drop-in
+command -v ib_write_lat|perftest|the libibverbs drop-in
+/usr/bin/python3 -c 'import pyverbs'|python3-pyverbs|rdma-core's own suite on the drop-in
 command -v valgrind|valgrind|instructions, where the clock says nothing
 EOF
 }

@@ -161,6 +161,10 @@ pub trait Device: Sync {
     fn pd_alloc(&self) -> Result<Handle>;
     fn pd_dealloc(&self, pd: Handle) -> Result<()>;
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)>;
+    /// Registers a region anew, under the same handle and keys.
+    fn mr_rereg(&self, _mr: Handle, _reg: &MrReg) -> Result<MrAttr> {
+        Err(crate::Error::Unsupported)
+    }
     fn mr_query(&self, mr: Handle) -> Result<MrAttr>;
     fn mr_dereg(&self, mr: Handle) -> Result<()>;
     /// `mw_type` 1 or 2; returns the handle and the first rkey.
@@ -169,8 +173,21 @@ pub trait Device: Sync {
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle>;
     fn ah_destroy(&self, ah: Handle) -> Result<()>;
 
+    /// Makes a UD QP a member of a multicast group, which is a GID. Twice is no error.
+    fn mcast_attach(&self, _qp: Handle, _gid: &[u8; 16]) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
+    /// Ends a membership; those of a QP end with it.
+    fn mcast_detach(&self, _qp: Handle, _gid: &[u8; 16]) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
+
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)>;
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32>;
+    /// Takes the completions of a QP, by its number, out of a CQ: what drivers do when a QP is reset or destroyed.
+    fn cq_purge(&self, _cq: Handle, _qpn: u32) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
     fn cq_destroy(&self, cq: Handle) -> Result<()>;
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)>;
     fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()>;

@@ -3,12 +3,12 @@
 use crate::consts::*;
 use crate::context::device;
 use crate::endpoint;
-use crate::grh::is_link_local;
 use crate::ptr::{ret, sized_in, sized_in_optional};
 use crate::types::*;
 use core::ffi::c_int;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{AhAttr, QpAttr};
+use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_core::{Error, Result};
 
 /// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what gdrc_endpoint_local said and the

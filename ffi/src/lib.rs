@@ -17,7 +17,6 @@ pub mod data;
 pub mod endpoint;
 #[cfg(test)]
 mod fake;
-mod grh;
 mod layout;
 pub mod objects;
 pub mod open_error;

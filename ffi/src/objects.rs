@@ -1,13 +1,14 @@
 //! Protection domains, memory, address handles, completion queues, shared receive queues.
 
+use crate::consts::*;
 use crate::context::device;
 use crate::cuda;
 use crate::ptr::{out, out_optional, plain_in, ret, sized_in, sized_out, sized_out_optional, zeroed};
 use crate::types::*;
-use crate::{consts::*, grh};
 use core::ffi::{c_int, c_void};
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
 use gdrcore_core::verbs::types::AhAttr;
+use gdrcore_core::wire::grh;
 use gdrcore_core::{Error, Result};
 
 /// Allocates a protection domain.

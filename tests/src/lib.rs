@@ -2,6 +2,7 @@
 
 pub mod cm;
 pub mod cuda;
+pub mod dropin;
 pub mod ends;
 pub mod far;
 pub mod forge;

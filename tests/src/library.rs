@@ -28,6 +28,13 @@ pub fn examples() -> PathBuf {
     root().join("build/bin")
 }
 
+/// Builds the libibverbs drop-in; returns the folder for LD_LIBRARY_PATH.
+pub fn dropin() -> PathBuf {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    make("dropin", &ONCE);
+    root().join("build/dropin")
+}
+
 /// Keeps cargo and rustc working for a command that gets another HOME.
 pub fn keep_toolchain(command: &mut Command) -> &mut Command {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());

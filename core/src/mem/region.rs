@@ -236,15 +236,8 @@ impl Regions {
         self.slots.iter().filter(|s| s.kind != Kind::Free && s.pd == pd).count() as u32
     }
 
-    /// Registers memory for the protection domain with index `pd` (the caller has checked `reg.pd`, that
-    /// the provider exists, and that the range can be accessed). A length of 0 is allowed.
-    ///
-    /// With ZERO_BASED the region's addresses begin at 0, whatever `reg.iova` says.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
-    /// LOCAL_WRITE, no such provider number. [`Error::NoMemory`]: no free slot; [`Regions::grow`] may help.
-    pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
+    /// What a registration becomes, but for its key: checked.
+    fn checked(reg: &MrReg, pd: u32) -> Result<Slot> {
         let zero_based = reg.access & access::ZERO_BASED != 0;
         let iova = if zero_based { 0 } else { reg.iova };
         let flags_known = reg.access & !MR_ACCESS == 0;
@@ -255,9 +248,7 @@ impl Regions {
         if wraps(iova, reg.length) {
             return Err(Error::Invalid);
         }
-        let index = self.take()?;
-        let slot = &mut self.slots[index];
-        *slot = Slot {
+        Ok(Slot {
             access: reg.access,
             pd,
             kind: Kind::Mr,
@@ -266,14 +257,41 @@ impl Regions {
             length: reg.length,
             addr: reg.addr,
             cookie: reg.cookie,
-            key: slot.key,
-            aged: slot.aged,
-            generation: slot.generation,
             ..FREE
-        };
+        })
+    }
+
+    /// Registers memory for the protection domain with index `pd` (the caller has checked `reg.pd`, that
+    /// the provider exists, and that the range can be accessed). A length of 0 is allowed.
+    ///
+    /// With ZERO_BASED the region's addresses begin at 0, whatever `reg.iova` says.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
+    /// LOCAL_WRITE, no such provider number. [`Error::NoMemory`]: no free slot; [`Regions::grow`] may help.
+    pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
+        let fresh = Self::checked(reg, pd)?;
+        let index = self.take()?;
+        let slot = &mut self.slots[index];
+        *slot = Slot { key: slot.key, aged: slot.aged, generation: slot.generation, ..fresh };
         self.mr_live += 1;
         let handle = self.handle(index);
         Ok((handle, self.query(handle)?))
+    }
+
+    /// Registers a region anew, under the same handle and key. Operations under way see one or the other.
+    ///
+    /// # Errors
+    /// As [`Regions::reg`]; [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
+    pub fn rereg(&mut self, mr: Handle, reg: &MrReg, pd: u32) -> Result<MrAttr> {
+        let index = self.find(mr, TAG_MR)?;
+        let fresh = Self::checked(reg, pd)?;
+        let slot = &mut self.slots[index];
+        if slot.windows != 0 {
+            return Err(Error::Busy);
+        }
+        *slot = Slot { key: slot.key, aged: slot.aged, generation: slot.generation, ..fresh };
+        self.query(mr)
     }
 
     /// What a region was registered with.

@@ -96,6 +96,7 @@ impl Transport {
             bytes
         } else {
             let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
+            // Slow memory that begins to fetch goes on with it for the usual way.
             let of = Message::request(a.qpn, index, 0);
             if gather(&self.regions, &self.providers, a.pd, &slot, 0, bytes, of).is_err() {
                 return false;

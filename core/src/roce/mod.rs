@@ -5,7 +5,7 @@
 //! in [`Transport`] stands for.
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
-//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `congestion` (marks, notifications), `direct` (what needs none of
+//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications), `direct` (what needs none of
 //! their questions), `queues` (completions, flush, states).
 
 mod answers;
@@ -13,6 +13,7 @@ mod completer;
 mod congestion;
 mod datagram;
 mod direct;
+pub mod multicast;
 pub mod peer;
 mod queues;
 mod requester;
@@ -141,6 +142,8 @@ pub struct Transport {
     pub counters: Counters,
     /// The last cause on any QP.
     pub cause: Cause,
+    /// Members of multicast groups.
+    pub members: multicast::Members,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
 }
@@ -210,7 +213,10 @@ impl Transport {
             Class::Rc if is_answer(run) => self.handle_answer(s, qi, now, run, payload),
             Class::Rc => self.handle_request(s, qi, now, run, payload),
             Class::Uc => self.handle_uc(s, qi, now, run, payload),
-            _ => self.handle_ud(s, qi, now, from, run, payload),
+            _ => {
+                let own = self.gid;
+                self.handle_ud(s, qi, now, from, &own, run, payload);
+            }
         }
     }
 

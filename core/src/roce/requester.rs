@@ -4,6 +4,7 @@ use super::peer::{FlowControl, Path, PACKET_COST};
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Sent, Transport, AHEAD, READ_PIECE};
+use crate::config::config_flags;
 use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
@@ -161,8 +162,12 @@ impl Transport {
         let peer = qp.peer;
         let Some(p) = self.peers.get_mut(peer as usize) else { return Sent::Idle };
         if p.path != tx.path() {
-            // Whoever lost its path fails, and has nothing to say.
-            return if p.path == Path::Lost { Sent::Idle } else { Sent::OtherPath };
+            if p.path != Path::Lost {
+                return Sent::OtherPath;
+            }
+            // Whoever lost its path fails, now or when it has something to say.
+            self.fail_path(s, qi, now);
+            return Sent::Idle;
         }
         if !tx.aim(peer, &p.flow, p.max_seg) {
             return Sent::Full;
@@ -568,15 +573,21 @@ impl Transport {
         self.ready.set(qi);
     }
 
-    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does.
+    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does
+    /// (but see [`config_flags::SILENT_LOSS`]).
+    #[inline(never)]
     pub(crate) fn fail_path(&mut self, s: &Shared, qi: usize, now: u64) {
-        if !self.qps[qi].can_receive() {
+        if !self.qps[qi].can_receive() || self.qps[qi].req.failed {
+            return;
+        }
+        let sq = s.sq(qi, &self.key);
+        let waiting = (self.qps[qi].req.next != sq.head().wrapping_add(sq.len())).then_some(self.qps[qi].req.next);
+        let request = self.oldest_open(s, qi).or(waiting);
+        if request.is_none() && self.config.flags & config_flags::SILENT_LOSS != 0 {
             return;
         }
         self.note(qi, now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
-        let sq = s.sq(qi, &self.key);
-        let waiting = (self.qps[qi].req.next != sq.head().wrapping_add(sq.len())).then_some(self.qps[qi].req.next);
-        match self.oldest_open(s, qi).or(waiting) {
+        match request {
             Some(index) if self.qps[qi].can_send() => self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR),
             _ => self.enter_error(s, qi),
         }

@@ -218,6 +218,22 @@ impl Shared {
         Ok(())
     }
 
+    /// Takes the completions of one QP out of a CQ; the others stay in their order.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a thread polls the CQ.
+    pub fn purge_cq(&self, cq: usize, qpn: u32, key: &EngineKey) -> Result<()> {
+        let mut side = self.cqs[cq].ring.consumer().ok_or(Error::Busy)?;
+        for _ in 0..side.len() {
+            let Some(wc) = side.pop() else { break };
+            if wc.qp_num != qpn {
+                // There is room: one was just taken.
+                self.cq(cq, key).push(wc)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the ring of a CQ away.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! Two layers: [`View`] borrows a received packet and promises only not to panic; [`Packet`] holds only what is
 //! legal, so that `emit(parse(x)) == x`. Nothing here knows of QPs, and nothing allocates.
 
+pub mod grh;
 pub mod headers;
 pub mod icrc;
 pub mod ip;

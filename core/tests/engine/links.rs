@@ -1,5 +1,6 @@
 //! Links: paths to other processes of a host, which may end at any time.
 
+use gdrcore_core::config::config_flags;
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
@@ -52,6 +53,31 @@ fn an_idle_queue_pair_hears_that_its_link_is_gone() {
     assert_eq!(net.poll(a.host, a.rcq)[0].status, wc_status::WR_FLUSH_ERR);
     let event = net.lock(&a).take_async_event().unwrap();
     assert_eq!((event.event, event.handle), (async_event::QP_FATAL, a.qp));
+}
+
+#[test]
+fn a_silent_loss_is_heard_by_who_sends() {
+    let mut o = over_link();
+    o.config.flags |= config_flags::SILENT_LOSS;
+    let (mut net, a, b) = Net::pair(o);
+    net.recv(&a, 7, &[(0, 10)]);
+    net.post(&b, write(&b, &a).id(1));
+    let now = net.now;
+    net.lock(&a).link_lost(now, 1);
+    net.lock(&b).link_lost(now, 0);
+    net.settle();
+    // b was sending, a was not.
+    assert_eq!(net.poll(b.host, b.scq)[0].status, wc_status::RETRY_EXC_ERR);
+    assert_eq!((net.state(&a), net.state(&b)), (qp_state::RTS, qp_state::ERR));
+    assert!(net.poll(a.host, a.rcq).is_empty() && net.lock(&a).take_async_event().is_none());
+    assert!(!net.lock(&a).has_work());
+    net.post(&a, write(&a, &b).id(2));
+    net.settle();
+    let wc = net.poll(a.host, a.scq);
+    assert_eq!((wc[0].wr_id, wc[0].status), (2, wc_status::RETRY_EXC_ERR));
+    assert_eq!(net.poll(a.host, a.rcq)[0].status, wc_status::WR_FLUSH_ERR);
+    assert_eq!(net.lock(&a).qp_cause(a.qp).unwrap().code, CauseCode::PathLost as u32);
+    assert_eq!(net.state(&a), qp_state::ERR);
 }
 
 #[test]

@@ -260,3 +260,21 @@ fn a_cq_can_be_resized_while_it_holds_completions() {
     let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
     assert_eq!(ids, (0..20).collect::<Vec<u64>>());
 }
+
+#[test]
+fn a_purged_cq_has_only_the_others_completions_in_their_order() {
+    // Two queue pairs complete into one CQ, which holds as many as fit.
+    let (mut net, a, b) = Net::pair(Opts { cqe: 8, ..Opts::default() });
+    for i in 0..12 {
+        net.post(&a, write(&a, &b).id(i));
+    }
+    net.run(1_000_000);
+    let other = a.qpn + 1;
+    net.lock(&a).cq_purge(a.scq, other).unwrap();
+    assert_eq!(net.poll(0, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(), (0..8).collect::<Vec<u64>>());
+    net.run(1_000_000);
+    net.lock(&a).cq_purge(a.scq, a.qpn).unwrap();
+    assert!(net.poll(0, a.scq).is_empty());
+    net.ok(&a, write(&a, &b));
+    assert_eq!(err(net.lock(&a).cq_purge(a.qp, a.qpn)), Error::StaleHandle);
+}

@@ -34,6 +34,8 @@ struct Out {
     block: Option<u16>,
     bell: Bell,
     writer: Writer,
+    /// The other end is gone: what it sent us before is read, then the link counts as lost.
+    gone: bool,
     /// Held for its mapping.
     _segment: Segment,
 }
@@ -186,7 +188,7 @@ impl ShmPort {
         let (bell, segment) = knock(&name, &self.local, RING)?;
         waiter.add_socket(bell.fd())?;
         let writer = Writer::new(segment.place());
-        self.out[i] = Some(Out { to: *to, block, bell, writer, _segment: segment });
+        self.out[i] = Some(Out { to: *to, block, bell, writer, gone: false, _segment: segment });
         Ok(i as u16)
     }
 
@@ -288,13 +290,12 @@ impl ShmPort {
 
     /// Everything that is not data: callers, hellos, bells, ends. Some system calls: now and then, and before sleeping.
     pub fn tend(&mut self, now: u64, waiter: &Waiter) {
+        // Ends first: whatever a process called or sent before its end is then found below.
+        for out in self.out.iter_mut().flatten() {
+            out.gone |= out.bell.listen() == Heard::Gone;
+        }
         self.let_in(now, waiter);
         for i in 0..LINKS {
-            if let Some(out) = &self.out[i] {
-                if out.bell.listen() == Heard::Gone {
-                    self.lose(i);
-                }
-            }
             let Some(caller) = &mut self.callers[i] else { continue };
             match &mut caller.link {
                 None => match caller.bell.receive() {
@@ -321,6 +322,19 @@ impl ShmPort {
                 }
             }
         }
+        for i in 0..LINKS {
+            // An ACK among what is unread may complete what this link carried.
+            if self.out[i].as_ref().is_some_and(|out| out.gone && !self.has_input_from(&out.to)) {
+                self.lose(i);
+            }
+        }
+    }
+
+    fn has_input_from(&self, from: &Endpoint) -> bool {
+        self.open[..self.open_len].iter().any(|&i| match &self.callers[usize::from(i)] {
+            Some(Caller { link: Some(link), .. }) => link.from == *from && !link.reader.is_empty(),
+            _ => false,
+        })
     }
 
     fn let_in(&mut self, now: u64, waiter: &Waiter) {

@@ -41,6 +41,14 @@ impl SoftDevice {
     }
 }
 
+/// Whether the program's memory is there. Outside the lock: bringing in gigabytes takes a while.
+fn probe(reg: &MrReg) -> Result<()> {
+    if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
+        fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
+    }
+    Ok(())
+}
+
 impl Device for SoftDevice {
     fn query(&self) -> Result<DeviceAttr> {
         self.fork.check()?;
@@ -119,11 +127,14 @@ impl Device for SoftDevice {
 
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         self.fork.check()?;
-        if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
-            // Outside the lock: bringing in gigabytes takes a while.
-            fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
-        }
+        probe(reg)?;
         self.lock().mr_reg(reg)
+    }
+
+    fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
+        self.fork.check()?;
+        probe(reg)?;
+        self.lock().mr_rereg(mr, reg)
     }
 
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
@@ -158,6 +169,16 @@ impl Device for SoftDevice {
         self.lock().ah_destroy(ah)
     }
 
+    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        self.fork.check()?;
+        self.group_attach(qp, gid)
+    }
+
+    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        self.fork.check()?;
+        self.group_detach(qp, gid)
+    }
+
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
         self.fork.check()?;
         self.lock().cq_create(cqe)
@@ -168,6 +189,11 @@ impl Device for SoftDevice {
         let given = self.lock().cq_resize(cq, cqe);
         self.run(Round::Send);
         given
+    }
+
+    fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cq_purge(cq, qpn)
     }
 
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
@@ -234,7 +260,9 @@ impl Device for SoftDevice {
         self.fork.check()?;
         // What it owes its peer (a last ACK) leaves first.
         self.flush_owed();
-        self.lock().qp_destroy(now_ns(), qp)
+        self.lock().qp_destroy(now_ns(), qp)?;
+        Self::leave_empty_groups(&mut self.lock_held());
+        Ok(())
     }
 
     #[inline]

@@ -6,7 +6,7 @@
 //! A program that polls memory and only now and then a CQ would make it hesitate for ever: when it found
 //! work twice in a row between polls it stays in charge, until a poll finds work itself.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -14,6 +14,7 @@ use super::progress::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::wait::Waiter;
+use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
 
 /// Without a poll for this long, the helper takes over.
@@ -27,8 +28,22 @@ pub(super) struct Slot {
     stop: AtomicBool,
     /// It stays in charge although the program polls.
     pub(super) sticky: AtomicBool,
+    /// It sleeps on everything there is, at most until then; `AWAKE`: it does not. Written under the engine's lock, but for its
+    /// own waking.
+    asleep_until: AtomicU64,
     /// What it sleeps on.
     waiter: Waiter,
+}
+
+/// [`Slot::asleep_until`] of a helper that runs, or looks at the clock because the program polls.
+const AWAKE: u64 = 0;
+
+/// Why the helper does not sleep.
+enum Awake {
+    /// There is work that could not be done in one round.
+    Work,
+    /// Something came meanwhile.
+    Input,
 }
 
 impl Slot {
@@ -37,6 +52,7 @@ impl Slot {
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             sticky: AtomicBool::new(false),
+            asleep_until: AtomicU64::new(AWAKE),
             waiter: Waiter::new()?,
         })
     }
@@ -49,12 +65,13 @@ impl Slot {
 
 /// While it lives, threads that this one makes begin with the signal mask of a helper: the program's signals are for
 /// the program's threads, but faults must get through whatever the program blocks, as vanished memory is one.
-struct OwnSignals {
+pub struct OwnSignals {
     before: libc::sigset_t,
 }
 
 impl OwnSignals {
-    fn new() -> Self {
+    /// Takes the mask; dropping it puts the former one back.
+    pub fn take() -> Self {
         // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not fail for them.
         unsafe {
             let mut mask: libc::sigset_t = core::mem::zeroed();
@@ -90,7 +107,7 @@ impl SoftDevice {
         let device: *const SoftDevice = self;
         // SAFETY: the device stays where it is until `close`, which joins the thread first.
         let device: &'static SoftDevice = unsafe { &*device };
-        let masked = OwnSignals::new();
+        let masked = OwnSignals::take();
         let thread = std::thread::Builder::new()
             .name("gdrc-helper".into())
             .stack_size(256 << 10)
@@ -112,6 +129,42 @@ impl SoftDevice {
         let _ = thread.join();
         self.helper_on.store(false, Ordering::SeqCst);
         let _ = self.waiter.attach_io(true);
+    }
+
+    /// The last looks of the helper before it sleeps on everything; returns when it must wake.
+    fn fall_asleep(&self) -> Result<Option<u64>, Awake> {
+        let mut held = self.lock_held();
+        let blocked = held.port().is_blocked();
+        if held.guard.has_work() && !blocked {
+            return Err(Awake::Work);
+        }
+        if self.announce(&mut held) {
+            return Err(Awake::Input);
+        }
+        let next = held.next_timeout(now_ns());
+        // From here on a round of the program wakes it, if it must know.
+        self.helper.asleep_until.store(next.unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        drop(held);
+        // Who found the lock taken and left a mark is served first.
+        if self.engine.shared().active.any() {
+            self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
+            return Err(Awake::Input);
+        }
+        Ok(next)
+    }
+
+    /// At the end of a round, under the lock: a helper that sleeps must know when there is something to do earlier than it
+    /// will wake, and that the program drives the engine, since a bell or a packet that the program took woke nobody else.
+    #[inline]
+    pub(super) fn tell_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
+        let until = self.helper.asleep_until.load(Ordering::Relaxed);
+        if until == AWAKE {
+            return;
+        }
+        if round == Round::Full || g.next_timeout(now).is_some_and(|at| at < until) {
+            self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
+            self.helper.wake();
+        }
     }
 
     fn helper_main(&self) {
@@ -144,24 +197,17 @@ impl SoftDevice {
                 continue;
             }
             found = 0;
-            let next = {
-                let mut held = self.lock_held();
-                let blocked = held.port().is_blocked();
-                if held.guard.has_work() && !blocked {
-                    None
-                } else {
-                    Some(held.next_timeout(now_ns()))
+            let next = match self.fall_asleep() {
+                Ok(next) => next,
+                Err(Awake::Work) => {
+                    std::thread::yield_now();
+                    continue;
                 }
+                Err(Awake::Input) => continue,
             };
-            let Some(next) = next else {
-                std::thread::yield_now();
-                continue;
-            };
-            if self.announce_sleep() {
-                continue;
-            }
             w.set_timer(next);
             w.sleep(-1);
+            self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
             w.drain();
         }
         if watching {

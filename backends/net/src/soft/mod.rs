@@ -2,7 +2,7 @@
 //!
 //! * `progress`: one bounded round of the engine, and who runs it when.
 //! * `helper`: the thread that runs it while the program does not.
-//! * `cm`: the connection manager.
+//! * `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed.
 //! * `device`: the [`gdrcore_core::device::Device`] trait.
 //!
@@ -12,12 +12,16 @@
 mod cm;
 mod device;
 mod helper;
+mod multicast;
 mod progress;
 mod sharing;
+
+pub use helper::OwnSignals;
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::OnceLock;
 
 use crate::addr::{DeviceName, Endpoint};
 use crate::clock;
@@ -28,12 +32,13 @@ use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
 use gdrcore_core::config::{config_flags, Config};
-use gdrcore_core::device::Leaks;
+use gdrcore_core::device::{AsyncEvent, Leaks};
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep::Asleep;
+use gdrcore_core::verbs::types::Handle;
 
 /// How a soft device is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +63,18 @@ pub enum PathChoice {
     Shm,
     /// Through shared memory where the peer is a process of this host that offers it, else through the network.
     Auto,
+}
+
+/// Takes events as they happen, instead of a program that asks for them ([`SoftDevice::deliver_to`]).
+///
+/// Called by whoever runs the engine, with its lock held: it must not call the device, and should be short.
+pub trait EventSink: Sync {
+    /// The arming of a CQ was met.
+    fn cq_event(&self, cq: Handle);
+    /// Something happened to a QP, an SRQ, a CQ or the device.
+    fn async_event(&self, event: AsyncEvent);
+    /// The connection manager has events, to be taken as ever.
+    fn cm_event(&self) {}
 }
 
 /// Flags of [`SoftConfig::flags`].
@@ -115,6 +132,8 @@ pub struct SoftDevice {
     /// The helper thread runs.
     helper_on: AtomicBool,
     helper: helper::Slot,
+    /// Where events go; without one, programs ask for them.
+    sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
 }
@@ -279,6 +298,7 @@ impl SoftDevice {
             sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),
             helper: helper::Slot::new()?,
+            sink: OnceLock::new(),
             mtu: core.max_mtu,
             path: config.path,
         };
@@ -305,6 +325,12 @@ impl SoftDevice {
     pub fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
         self.fork.check()?;
         self.lock().register_memory(provider, memory)
+    }
+
+    /// From here on events go to `sink`, and only there: `cq_event` and `async_event` find none. The first sink stays.
+    /// It must live until `close` has returned.
+    pub fn deliver_to(&self, sink: &'static dyn EventSink) {
+        let _ = self.sink.set(sink);
     }
 
     /// Ends the device: stops the helper, writes out the capture, closes the descriptors. Says what was left.

@@ -9,7 +9,7 @@ use super::{endpoint, peer_addr, PathChoice, Port, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::shm::ShmPort;
-use crate::udp::{Burst, ErrorKind, TxOutcome};
+use crate::udp::{Burst, ErrorKind, TxOutcome, GROUPS};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
@@ -50,7 +50,7 @@ pub(super) struct Held<'d> {
 impl Held<'_> {
     /// The engine and the port at once.
     #[inline]
-    fn parts(&mut self) -> (&mut Guard<'_>, &mut Port) {
+    pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut Port) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only way to it.
         // The guard's own lifetime is only shortened.
         let (guard, port) = unsafe {
@@ -119,6 +119,8 @@ impl<'d> DerefMut for Control<'d> {
 
 impl Drop for Control<'_> {
     fn drop(&mut self) {
+        // What the call itself raised (flushed completions, a QP in error) waits for no round.
+        self.device.deliver(&mut self.guard);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
         if self.device.engine.shared().active.any() {
@@ -220,10 +222,12 @@ impl SoftDevice {
         let Some(shm) = &mut port.shm else { return false };
         let Some(link) = g.link_of(qi) else { return false };
         let Some(room) = shm.room(link) else { return false };
-        let len = g.transmit_to_link(now_ns(), qi, link, room);
+        let now = now_ns();
+        let len = g.transmit_to_link(now, qi, link, room);
         if len > 0 {
             shm.commit(link, len);
         }
+        self.tell_helper(g, now, Round::Send);
         !g.has_work()
     }
 
@@ -264,6 +268,7 @@ impl SoftDevice {
             listened = port.listens(now);
             if listened {
                 handled += receive(g, port, now);
+                handled += receive_groups(g, port, now);
                 if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
                     handled += port.tend_share(g, now);
                 }
@@ -272,6 +277,7 @@ impl SoftDevice {
         if handled > 0 && port.shm.is_some() && !port.is_blocked() && !g.waits() {
             // What came over links, an ACK or a message that asks for nothing now, is most of what they carry.
             port.empty = 0;
+            self.tell_helper(g, now, round);
             self.tell(g);
             return handled;
         }
@@ -295,19 +301,45 @@ impl SoftDevice {
         if port.udp.is_some() {
             self.send(g, port, now);
         }
+        self.tell_helper(g, now, round);
         self.tell(g);
         handled
     }
 
-    /// Makes the descriptor readable where an event has been raised.
+    /// Hands events that have been raised to the sink; where there is none, makes the descriptor readable.
     #[inline]
-    fn tell(&self, g: &Guard<'_>) {
-        if g.shared().notify.load(Ordering::Relaxed) {
+    fn tell(&self, g: &mut Guard<'_>) {
+        if self.sink.get().is_some() {
+            self.deliver(g);
+        } else if g.shared().notify.load(Ordering::Relaxed) {
             // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
             let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
             if wake && g.shared().notify.swap(false, Ordering::AcqRel) {
                 self.waiter.notify();
             }
+        }
+    }
+
+    /// Hands events to the sink, if there is one.
+    #[inline]
+    fn deliver(&self, g: &mut Guard<'_>) {
+        if g.shared().notify.load(Ordering::Relaxed) {
+            self.deliver_all(g);
+        }
+    }
+
+    #[cold]
+    fn deliver_all(&self, g: &mut Guard<'_>) {
+        let Some(sink) = self.sink.get() else { return };
+        g.shared().notify.store(false, Ordering::Relaxed);
+        while let Some(cq) = g.take_cq_event() {
+            sink.cq_event(cq);
+        }
+        while let Some(event) = g.take_async_event() {
+            sink.async_event(event);
+        }
+        if g.has_cm_events() {
+            sink.cm_event();
         }
     }
 
@@ -379,8 +411,7 @@ impl SoftDevice {
     }
 
     /// Before a thread sleeps: new links are let in, and the rings are told. True: something has come meanwhile.
-    pub(super) fn announce_sleep(&self) -> bool {
-        let mut held = self.lock_held();
+    pub(super) fn announce(&self, held: &mut Held<'_>) -> bool {
         let (g, port) = held.parts();
         if let Some(share) = &mut port.share {
             share.look_soon();
@@ -392,6 +423,14 @@ impl SoftDevice {
         // Whoever wakes looks at the socket first.
         port.empty = 0;
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
+    }
+
+    /// The same for a thread of the program. True also: somebody posted while the lock was held here.
+    pub(super) fn announce_sleep(&self) -> bool {
+        let mut held = self.lock_held();
+        let input = self.announce(&mut held);
+        drop(held);
+        input || self.engine.shared().active.any()
     }
 
     /// Decides how the peer of an address vector is reached, and tells the engine, under the lock that the control call which
@@ -508,6 +547,36 @@ fn receive(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
     }
     if udp.has_error() {
         report_errors(g, port, now);
+    }
+    handled
+}
+
+/// Datagrams that one round takes of each group.
+const GROUP_BATCH: usize = 8;
+
+/// Receives what came to groups. Returns the packets.
+#[inline]
+fn receive_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    match &port.udp {
+        Some(udp) if udp.has_groups() => receive_all_groups(g, port, now),
+        _ => 0,
+    }
+}
+
+#[cold]
+fn receive_all_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    let Port { udp: Some(udp), pcap, .. } = port else { return 0 };
+    let mut handled = 0;
+    for k in 0..GROUPS {
+        for _ in 0..GROUP_BATCH {
+            let Some(group) = udp.group_poll(k) else { break };
+            let to = Endpoint { ip: group, port: udp.local().port, ..Endpoint::default() };
+            let r = udp.rx_get(0);
+            if let Some(tee) = pcap {
+                tee.burst(now, &r.src, &to, 0, r.seg, r.data);
+            }
+            handled += g.handle_multicast(now, &peer_addr(&r.src), &group, usize::from(r.seg), r.data);
+        }
     }
     handled
 }

@@ -53,6 +53,28 @@ impl MrReg {
 }
 
 #[test]
+fn a_region_registered_anew_keeps_its_keys() {
+    let mut r = regions(64);
+    let (h, key) = mr(&mut r, 0x1000, 100, RW | access::MW_BIND);
+    let a = r.rereg(h, &request(0x5000, 50, access::LOCAL_WRITE), PD + 1).unwrap();
+    assert_eq!(
+        (a.addr, a.iova, a.length, a.lkey, a.rkey, a.access),
+        (0x5000, 0x5000, 50, key, key, access::LOCAL_WRITE)
+    );
+    assert_eq!((r.mr_live(), r.pd_users(PD), r.pd_users(PD + 1)), (1, 0, 1));
+    // What is refused changes nothing.
+    assert_eq!(r.rereg(h, &request(u64::MAX, 2, RW), PD).unwrap_err(), Error::Invalid);
+    assert_eq!(r.query(h).unwrap(), a);
+    r.rereg(h, &request(0x1000, 100, ALL), PD).unwrap();
+    let (w, k) = r.mw_alloc(PD, 1).unwrap();
+    r.bind(w, Some(k), h, 0x1000, 10, access::REMOTE_READ, None).unwrap();
+    assert_eq!(r.rereg(h, &request(0x1000, 100, ALL), PD).unwrap_err(), Error::Busy);
+    r.mw_dealloc(w).unwrap();
+    r.dereg(h).unwrap();
+    assert_eq!(r.rereg(h, &request(0x1000, 100, ALL), PD).unwrap_err(), Error::StaleHandle);
+}
+
+#[test]
 fn query_says_what_was_registered() {
     let mut r = regions(64);
     let req = request(0x1000, 64, RW).clone_with(|m| (m.iova, m.provider, m.cookie) = (0x7000, 2, 9));

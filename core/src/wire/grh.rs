@@ -1,19 +1,19 @@
 //! The 40 bytes in front of a UD message: an IPv6 header, or 20 unused bytes and an IPv4 header.
 
 /// Length of the GRH.
-pub(crate) const BYTES: usize = 40;
+pub const BYTES: usize = 40;
 
 /// What an answer needs of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub struct Source {
     /// GID of the sender.
-    pub(crate) source: [u8; 16],
+    pub source: [u8; 16],
     /// DSCP of its packet; ECN bits are the network's and cleared.
-    pub(crate) traffic_class: u8,
+    pub traffic_class: u8,
 }
 
 /// The sender, or None where the bytes are neither header.
-pub(crate) fn parse(b: &[u8; BYTES]) -> Option<Source> {
+pub fn parse(b: &[u8; BYTES]) -> Option<Source> {
     let v4 = b.last_chunk::<20>()?;
     // Either half could look like the other by chance; the IPv4 checksum decides.
     if v4[0] == 0x45 && v4_checksum_holds(v4) {
@@ -32,7 +32,7 @@ pub(crate) fn parse(b: &[u8; BYTES]) -> Option<Source> {
 }
 
 /// fe80::/10.
-pub(crate) fn is_link_local(gid: &[u8; 16]) -> bool {
+pub fn is_link_local(gid: &[u8; 16]) -> bool {
     gid[0] == 0xfe && gid[1] & 0xc0 == 0x80
 }
 

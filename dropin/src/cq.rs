@@ -1,0 +1,244 @@
+//! Completion queues.
+
+use crate::abi::*;
+use crate::channel::Channel;
+use crate::context::{Acks, Context};
+use crate::hca::{Hca, Object};
+use crate::lock::{in_turn, Turn};
+use crate::pd::small;
+use crate::result::{code, object, pointer};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::{Error, Result};
+use gdrcore_net::soft::SoftDevice;
+
+/// A completion queue.
+#[repr(C)]
+pub struct Cq {
+    /// What programs see; of a CQ that is not extended only its beginning counts.
+    pub ex: ibv_cq_ex,
+    pub device: &'static SoftDevice,
+    pub hca: &'static Hca,
+    pub handle: Handle,
+    /// Completion events that the program took.
+    events_taken: AtomicU32,
+    /// Asynchronous events that the program took.
+    async_taken: AtomicU32,
+    /// QPs that use it.
+    pub users: AtomicU32,
+    /// Extended: whose thread reads it.
+    pub turn: Turn,
+    /// Extended: the program has only one.
+    pub single_threaded: bool,
+    /// Extended: completions get a timestamp.
+    pub stamps: bool,
+    /// Extended: the completion taken last, and when.
+    pub current: ibv_wc,
+    pub stamp_ns: u64,
+}
+
+/// What a CQ is made of.
+pub struct CqInit {
+    pub cqe: u32,
+    pub cq_context: *mut c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+}
+
+/// Bytes of a CQ entry in the device, for the growth of its memory.
+const ENTRY: usize = 64;
+
+impl Cq {
+    /// The CQ that a program's pointer belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: null.
+    ///
+    /// # Safety
+    /// `p` is null or a live CQ of ours.
+    #[inline]
+    pub unsafe fn of<'a>(p: *const ibv_cq) -> Result<&'a Cq> {
+        // SAFETY: the caller's promise; the program's struct is the first field.
+        unsafe { object(p.cast::<Cq>()) }
+    }
+
+    /// A CQ of the device, not yet known to anybody.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::NoMemory`].
+    ///
+    /// # Safety
+    /// The program's pointers.
+    pub unsafe fn make(context: *mut ibv_context, init: &CqInit) -> Result<Cq> {
+        // SAFETY: the caller's promise.
+        let c = unsafe { Context::of(context)? };
+        if init.cqe == 0 || init.cqe > c.hca.attr.max_cqe || init.comp_vector != 0 {
+            return Err(Error::Invalid);
+        }
+        let (handle, given) = c.hca.make(init.cqe as usize * ENTRY, |d| d.cq_create(init.cqe))?;
+        // SAFETY: the caller's promise.
+        if let Ok(channel) = unsafe { Channel::of(init.channel) } {
+            channel.users.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Cq {
+            ex: ibv_cq_ex::plain(ibv_cq {
+                context,
+                channel: init.channel,
+                cq_context: init.cq_context,
+                handle: small(handle),
+                cqe: given as c_int,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                comp_events_completed: 0,
+                async_events_completed: 0,
+            }),
+            device: c.hca.device,
+            hca: c.hca,
+            handle,
+            events_taken: AtomicU32::new(0),
+            async_taken: AtomicU32::new(0),
+            users: AtomicU32::new(0),
+            turn: Turn::default(),
+            single_threaded: false,
+            stamps: false,
+            current: ibv_wc::default(),
+            stamp_ns: 0,
+        })
+    }
+
+    /// Its events find it from here on.
+    pub fn publish(this: *mut Cq) {
+        // SAFETY: just made.
+        let cq = unsafe { &*this };
+        cq.hca.objects().by_handle.insert(cq.handle, Object::Cq(this));
+    }
+
+    /// Its arming was met: an event for its channel. Called by whoever runs the engine.
+    pub fn raise(&self) {
+        // SAFETY: a channel outlives its CQs.
+        if let Ok(channel) = unsafe { Channel::of(self.ex.base.channel) } {
+            channel.events.push((&raw const *self).cast_mut());
+        }
+    }
+
+    /// Something happened to it. Called by whoever runs the engine.
+    pub fn raise_async(&self, event_type: u32) {
+        let element = ibv_async_element { cq: (&raw const self.ex.base).cast_mut() };
+        // SAFETY: a context outlives its objects.
+        if let Ok(c) = unsafe { Context::of(self.ex.base.context) } {
+            c.events.push(ibv_async_event { element, event_type });
+        }
+    }
+
+    /// The program took one of its completion events.
+    pub fn event_taken(&self) {
+        self.events_taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program took one of its asynchronous events.
+    pub fn async_taken(&self) {
+        self.async_taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the program gave it to remember.
+    pub fn program_context(&self) -> *mut c_void {
+        self.ex.base.cq_context
+    }
+
+    /// Ends it in the device, takes back the events that the program has not taken, and waits until the others are
+    /// acknowledged.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: QPs use it.
+    pub fn end(&self) -> Result<()> {
+        if self.users.load(Ordering::Relaxed) != 0 {
+            return Err(Error::Busy);
+        }
+        in_turn(|| self.device.cq_destroy(self.handle))?;
+        self.hca.objects().by_handle.remove(&self.handle);
+        let this: *const Cq = self;
+        // SAFETY: channel and context outlive their CQs.
+        unsafe {
+            if let Ok(channel) = Channel::of(self.ex.base.channel) {
+                channel.events.remove(|&c| c.cast_const() == this);
+                channel.users.fetch_sub(1, Ordering::Relaxed);
+            }
+            if let Ok(c) = Context::of(self.ex.base.context) {
+                c.events.remove(|e| {
+                    matches!(crate::context::kind(e.event_type), crate::context::Kind::Cq)
+                        && e.element.cq.cast_const() == this.cast()
+                });
+            }
+            let (taken, async_taken) =
+                (self.events_taken.load(Ordering::Relaxed), self.async_taken.load(Ordering::Relaxed));
+            Acks::new((&raw const self.ex.base).cast_mut()).wait(taken, async_taken);
+        }
+        Ok(())
+    }
+}
+
+/// `ibv_create_cq`.
+pub unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    let numbers = u32::try_from(cqe).and_then(|cqe| Ok((cqe, u32::try_from(comp_vector)?)));
+    pointer(numbers.map_err(|_| Error::Invalid).and_then(|(cqe, comp_vector)| {
+        // SAFETY: the program's pointers.
+        let cq = unsafe { Cq::make(context, &CqInit { cqe, cq_context, channel, comp_vector })? };
+        let cq = Box::into_raw(Box::new(cq));
+        Cq::publish(cq);
+        Ok(cq.cast())
+    }))
+}
+
+/// `ibv_resize_cq`.
+pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointer.
+        let c = unsafe { Cq::of(cq)? };
+        let wanted = u32::try_from(cqe).map_err(|_| Error::Invalid)?;
+        let given = c.hca.make(wanted as usize * ENTRY, |d| in_turn(|| d.cq_resize(c.handle, wanted)))?;
+        // SAFETY: the program may read it only after the call.
+        unsafe { (*cq).cqe = given as c_int };
+        Ok(())
+    })())
+}
+
+/// `ibv_destroy_cq`.
+pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointer.
+        unsafe { Cq::of(cq)? }.end()?;
+        // SAFETY: made by Box::into_raw, the program may not use it any more.
+        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+        Ok(())
+    })())
+}
+
+/// The operation behind `ibv_poll_cq`.
+pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: the program's CQ. Not checked for null: the inline verb has read it already.
+    let c = unsafe { &*cq.cast::<Cq>() };
+    if n <= 0 {
+        return if n == 0 { 0 } else { -libc::EINVAL };
+    }
+    // SAFETY: room for `n` completions, as the program promises; any bits are a valid completion.
+    let room = unsafe { core::slice::from_raw_parts_mut(wc, n as usize) };
+    match in_turn(|| c.device.poll_cq(c.handle, room)) {
+        Ok(n) => n as c_int,
+        Err(e) => -e.errno(),
+    }
+}
+
+/// The operation behind `ibv_req_notify_cq`.
+pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the program's CQ.
+    let c = unsafe { &*cq.cast::<Cq>() };
+    code(c.device.cq_arm(c.handle, solicited_only != 0))
+}

@@ -1,0 +1,126 @@
+//! Device memory: this device's memory is the host's, so it is a mapping of the library's own.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::mr::{self, Wanted};
+use crate::pd::Pd;
+use crate::result::{code, object, pointer};
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::mem::host;
+use gdrcore_core::verbs::types::access;
+use gdrcore_core::{Error, Result};
+use gdrcore_net::map::Map;
+
+/// Most of one allocation: no NIC has as much.
+pub const MAX: u64 = 64 << 20;
+
+/// Device memory.
+#[repr(C)]
+pub struct Dm {
+    ibv: ibv_dm,
+    map: Map,
+    length: usize,
+}
+
+impl Dm {
+    /// The same for copies of the program, which go by whole words, as with NICs.
+    fn words_at(&self, offset: u64, length: usize) -> Result<u64> {
+        if offset % 4 != 0 || length % 4 != 0 {
+            return Err(Error::Invalid);
+        }
+        self.at(offset, length)
+    }
+
+    /// Where `length` bytes at an offset lie.
+    fn at(&self, offset: u64, length: usize) -> Result<u64> {
+        let end = offset.checked_add(length as u64).ok_or(Error::Invalid)?;
+        if end > self.length as u64 {
+            return Err(Error::Invalid);
+        }
+        Ok(self.map.as_ptr() as u64 + offset)
+    }
+}
+
+/// The operation behind `ibv_alloc_dm`.
+pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    pointer((|| {
+        // SAFETY: the program's pointers.
+        let (_, a) = unsafe { (Context::of(context)?, object(attr)?) };
+        // Pages are aligned to 2^12.
+        if a.comp_mask != 0 || a.length == 0 || a.log_align_req > 12 {
+            return Err(Error::Invalid);
+        }
+        if a.length as u64 > MAX {
+            return Err(Error::NoMemory);
+        }
+        let map = Map::new(a.length)?;
+        let ibv = ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: 0,
+            handle: NEXT.fetch_add(1, Ordering::Relaxed),
+        };
+        Ok(Box::into_raw(Box::new(Dm { ibv, map, length: a.length })).cast())
+    })())
+}
+
+/// The operation behind `ibv_free_dm`. Regions over it should be gone: what still uses them gets access errors.
+pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: the program's pointer, one of ours.
+    code(unsafe { object(dm.cast::<Dm>()) }.map(|_| {
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
+    }))
+}
+
+/// `IBV_ACCESS_*` that a region over device memory may have: those of any region; its addresses are offsets.
+const DM_ACCESS: u32 = 0x3f | access::RELAXED_ORDERING;
+
+/// The operation behind `ibv_reg_dm_mr`.
+pub unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    flags: c_uint,
+) -> *mut ibv_mr {
+    pointer((|| {
+        // SAFETY: the program's pointers.
+        let (_, d) = unsafe { (Pd::of(pd)?, object(dm.cast::<Dm>())?) };
+        if flags & !DM_ACCESS != 0 || flags & access::ZERO_BASED == 0 {
+            return Err(Error::Invalid);
+        }
+        let addr = d.at(offset, length)?;
+        // SAFETY: as above.
+        let mr = unsafe { mr::new(&Wanted { pd, addr, length, iova: 0, access: flags, provider: 0 })? };
+        // SAFETY: just made. To programs it begins at 0.
+        unsafe { (*mr).addr = core::ptr::null_mut() };
+        Ok(mr)
+    })())
+}
+
+unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+    // SAFETY: the program's pointers.
+    code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
+        let at = d.words_at(offset, length)?;
+        // SAFETY: `length` bytes of the mapping, which nobody holds a reference to.
+        let to = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, length) };
+        host::fetch(from as u64, to).map_err(|_| Error::Fault)
+    }))
+}
+
+unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
+    // SAFETY: the program's pointers.
+    code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
+        if to.is_null() && length > 0 {
+            return Err(Error::Invalid);
+        }
+        let at = d.words_at(offset, length)?;
+        // SAFETY: `length` bytes of the mapping; the program's buffer has as many.
+        unsafe { core::ptr::copy_nonoverlapping(at as *const u8, to.cast::<u8>(), length) };
+        Ok(())
+    }))
+}

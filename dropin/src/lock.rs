@@ -1,0 +1,150 @@
+//! Waiting for one's turn.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering};
+use gdrcore_core::{Error, Result};
+
+/// Gives way to whoever is inside: spins a little, then yields, then sleeps (a holder of lower priority must run too).
+fn give_way(tries: u32) {
+    match tries {
+        0..64 => core::hint::spin_loop(),
+        64..1024 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+    }
+}
+
+/// Does what the device refuses with [`Error::Busy`] while another thread is on the same queue. So the lock that verbs
+/// promises for each queue costs nothing where no second thread comes.
+///
+/// # Errors
+/// Those of `f` but `Busy`.
+#[inline]
+pub fn in_turn<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    match f() {
+        Err(Error::Busy) => wait_turn(f),
+        done => done,
+    }
+}
+
+#[cold]
+fn wait_turn<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut tries = 0;
+    loop {
+        give_way(tries);
+        tries = tries.saturating_add(1);
+        match f() {
+            Err(Error::Busy) => {}
+            done => return done,
+        }
+    }
+}
+
+/// A lock that one thread takes in one call and gives back in another, as `ibv_start_poll` and `ibv_end_poll` do.
+#[derive(Default)]
+pub struct Turn(AtomicBool);
+
+impl Turn {
+    /// Waits for it.
+    #[inline]
+    pub fn take(&self) {
+        let mut tries = 0;
+        while self.0.swap(true, Ordering::Acquire) {
+            give_way(tries);
+            tries = tries.saturating_add(1);
+        }
+    }
+
+    /// Gives it back.
+    #[inline]
+    pub fn give_back(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A lock over the process's list of devices. It is taken around fork (`fork::install`), so that a child finds it free
+/// and what it protects whole.
+pub struct ForkLock<T> {
+    turn: Turn,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only by the holder of the lock.
+unsafe impl<T: Send> Sync for ForkLock<T> {}
+
+impl<T> ForkLock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        ForkLock { turn: Turn(AtomicBool::new(false)), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for it.
+    pub fn lock(&self) -> Locked<'_, T> {
+        self.turn.take();
+        Locked(self)
+    }
+
+    /// Before fork: nobody may be inside.
+    pub fn hold(&self) {
+        self.turn.take();
+    }
+
+    /// After fork, in parent and child.
+    pub fn release(&self) {
+        self.turn.give_back();
+    }
+}
+
+/// The lock, held.
+pub struct Locked<'a, T>(&'a ForkLock<T>);
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, and `&mut self` is the only way to the value.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Locked<'_, T> {
+    fn drop(&mut self) {
+        self.0.turn.give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU32;
+
+    #[test]
+    fn who_finds_it_busy_waits_his_turn() {
+        let calls = AtomicU32::new(0);
+        let done = in_turn(|| if calls.fetch_add(1, Ordering::Relaxed) < 3 { Err(Error::Busy) } else { Ok(7) });
+        assert_eq!(done, Ok(7));
+        assert_eq!(calls.load(Ordering::Relaxed), 4);
+        assert_eq!(in_turn(|| Err::<(), _>(Error::Again)), Err(Error::Again));
+    }
+
+    #[test]
+    fn one_thread_at_a_time_is_inside() {
+        let lock = ForkLock::new(0u32);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..1000 {
+                        *lock.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), 4000);
+    }
+}

@@ -1,0 +1,257 @@
+//! Memory regions and windows.
+
+use crate::abi::*;
+use crate::hca::Hca;
+use crate::pd::{small, Pd};
+use crate::result::{code, number, object, pointer};
+use core::ffi::{c_int, c_uint, c_void};
+use gdrcore_core::device::{Device, MrReg};
+use gdrcore_core::verbs::types::{access, Handle};
+use gdrcore_core::{Error, Result};
+
+/// A memory region.
+#[repr(C)]
+pub struct Mr {
+    ibv: ibv_mr,
+    hca: &'static Hca,
+    pub handle: Handle,
+    /// What it was registered with, for `ibv_rereg_mr`.
+    iova: u64,
+    access: u32,
+}
+
+/// A memory window.
+#[repr(C)]
+pub struct Mw {
+    pub ibv: ibv_mw,
+    hca: &'static Hca,
+    pub handle: Handle,
+}
+
+/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may leave unheeded.
+const OPTIONAL: u32 = 0x3ff0_0000;
+/// Those that the device knows.
+const KNOWN: u32 = access::RELAXED_ORDERING;
+
+/// What registration is asked for.
+pub struct Wanted {
+    pub pd: *mut ibv_pd,
+    pub addr: u64,
+    pub length: usize,
+    pub iova: u64,
+    pub access: u32,
+    /// 0: the program's memory, else [`crate::null::PROVIDER`].
+    pub provider: u32,
+}
+
+impl Wanted {
+    /// What the device is asked for.
+    fn request(&self, pd: &Pd) -> MrReg {
+        MrReg {
+            pd: pd.handle,
+            addr: self.addr,
+            length: self.length as u64,
+            iova: self.iova,
+            access: self.access & (!OPTIONAL | KNOWN),
+            provider: self.provider,
+            cookie: 0,
+        }
+    }
+}
+
+/// A region.
+///
+/// # Errors
+/// Those of the registration.
+///
+/// # Safety
+/// `w.pd` is the program's.
+pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
+    // SAFETY: the caller's promise.
+    let pd = unsafe { Pd::of(w.pd)? };
+    let reg = w.request(pd);
+    let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
+    pd.hold();
+    let ibv = ibv_mr {
+        // SAFETY: checked above.
+        context: unsafe { (*w.pd).context },
+        pd: w.pd,
+        addr: w.addr as *mut c_void,
+        length: w.length,
+        handle: small(handle),
+        lkey: attr.lkey,
+        rkey: attr.rkey,
+    };
+    Ok(Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, iova: w.iova, access: w.access })).cast())
+}
+
+/// `ibv_reg_mr`.
+pub unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+    // SAFETY: the program's arguments.
+    unsafe { reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
+}
+
+/// `ibv_reg_mr_iova`.
+pub unsafe extern "C" fn reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the program's arguments.
+    unsafe { reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
+}
+
+/// `ibv_reg_mr_iova2`.
+pub unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // The whole address space, on demand, is an implicit region.
+    let implicit = access & access::ON_DEMAND != 0 && length == usize::MAX;
+    if implicit && (!addr.is_null() || iova != 0) {
+        return pointer(Err(Error::Invalid));
+    }
+    // SAFETY: the program's arguments.
+    pointer(unsafe { new(&Wanted { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
+}
+
+/// `ibv_reg_dmabuf_mr`: this device reaches no memory of other devices yet.
+pub unsafe extern "C" fn reg_dmabuf_mr(
+    _pd: *mut ibv_pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut ibv_mr {
+    pointer(Err(Error::Unsupported))
+}
+
+/// `ibv_rereg_mr_flags`.
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 2;
+const CHANGE_ACCESS: c_int = 4;
+/// `IBV_REREG_MR_ERR_INPUT`: the old region is as it was.
+const REREG_ERR_INPUT: c_int = -1;
+
+/// `ibv_rereg_mr`: the region keeps its keys.
+pub unsafe extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let done = (|| {
+        if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 || flags == 0 || mr.is_null() {
+            return Err(Error::Invalid);
+        }
+        // SAFETY: the program's region, which it gives us for the call.
+        let m = unsafe { &mut *mr.cast::<Mr>() };
+        let moves = flags & CHANGE_TRANSLATION != 0;
+        if moves && (addr.is_null() || length == 0) {
+            return Err(Error::Invalid);
+        }
+        let w = Wanted {
+            pd: if flags & CHANGE_PD != 0 { pd } else { m.ibv.pd },
+            addr: if moves { addr } else { m.ibv.addr } as u64,
+            length: if moves { length } else { m.ibv.length },
+            iova: if moves { addr as u64 } else { m.iova },
+            access: if flags & CHANGE_ACCESS != 0 { access as u32 } else { m.access },
+            provider: 0,
+        };
+        // SAFETY: the program's domain, or the one of its region.
+        let to = unsafe { Pd::of(w.pd)? };
+        if !core::ptr::eq(to.hca, m.hca) {
+            return Err(Error::Invalid);
+        }
+        let attr = m.hca.device.mr_rereg(m.handle, &w.request(to))?;
+        to.hold();
+        // SAFETY: counted when it was registered.
+        unsafe { Pd::of(m.ibv.pd)? }.release();
+        m.ibv.pd = w.pd;
+        m.ibv.addr = w.addr as *mut c_void;
+        m.ibv.length = w.length;
+        (m.ibv.lkey, m.ibv.rkey) = (attr.lkey, attr.rkey);
+        m.iova = w.iova;
+        m.access = w.access;
+        Ok(0)
+    })();
+    match number(done) {
+        0 => 0,
+        _ => REREG_ERR_INPUT,
+    }
+}
+
+/// `ibv_dereg_mr`.
+pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointer, one of ours.
+        let m = unsafe { object(mr.cast::<Mr>())? };
+        m.hca.device.mr_dereg(m.handle)?;
+        // SAFETY: a domain with regions lives.
+        unsafe { Pd::of(m.ibv.pd)? }.release();
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        Ok(())
+    })())
+}
+
+/// The operation behind `ibv_alloc_mw`.
+pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw {
+    pointer((|| {
+        // SAFETY: the program's pointer.
+        let p = unsafe { Pd::of(pd)? };
+        let (handle, rkey) = p.hca.make(0, |d| d.mw_alloc(p.handle, mw_type))?;
+        p.hold();
+        // SAFETY: checked above.
+        let context = unsafe { (*pd).context };
+        let ibv = ibv_mw { context, pd, rkey, handle: small(handle), r#type: mw_type };
+        Ok(Box::into_raw(Box::new(Mw { ibv, hca: p.hca, handle })).cast())
+    })())
+}
+
+/// The operation behind `ibv_dealloc_mw`.
+pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointer, one of ours.
+        let m = unsafe { object(mw.cast::<Mw>())? };
+        m.hca.device.mw_dealloc(m.handle)?;
+        // SAFETY: a domain with windows lives.
+        unsafe { Pd::of(m.ibv.pd)? }.release();
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
+        Ok(())
+    })())
+}
+
+/// `ibv_advise_mr_advice`: PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT.
+const ADVICE_MAX: u32 = 2;
+
+/// The operation behind `ibv_advise_mr`: advice need not be taken, but what is named must exist.
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sge: u32,
+) -> c_int {
+    /// `IBV_ADVISE_MR_FLAG_FLUSH`.
+    const FLUSH: u32 = 1;
+    // SAFETY: the program's pointer.
+    code(unsafe { Pd::of(pd) }.and_then(|_| {
+        if advice > ADVICE_MAX || flags & !FLUSH != 0 {
+            return Err(Error::Unsupported);
+        }
+        if num_sge == 0 || sg_list.is_null() {
+            return Err(Error::Invalid);
+        }
+        Ok(())
+    }))
+}

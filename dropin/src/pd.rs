@@ -1,0 +1,159 @@
+//! Protection domains, parent domains and thread domains.
+//!
+//! A parent domain is another name for a protection domain; a thread domain is a promise of the program that it needs
+//! no locks, and ours cost nothing where one thread comes.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::hca::Hca;
+use crate::result::{code, object, pointer};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::{Error, Result};
+
+/// A protection domain, or a parent domain over one.
+#[repr(C)]
+pub struct Pd {
+    ibv: ibv_pd,
+    pub hca: &'static Hca,
+    /// The device's protection domain.
+    pub handle: Handle,
+    /// What a parent domain stands on, else null.
+    base: *mut Pd,
+    td: *mut Td,
+    /// Objects made on it, parent domains included.
+    users: AtomicU32,
+}
+
+/// A thread domain.
+#[repr(C)]
+pub struct Td {
+    ibv: ibv_td,
+    users: AtomicU32,
+}
+
+impl Pd {
+    /// The domain that a program's pointer belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: null. [`Error::OwnerDead`]: it is the parent process's.
+    ///
+    /// # Safety
+    /// `p` is null or a live domain of ours.
+    pub unsafe fn of<'a>(p: *mut ibv_pd) -> Result<&'a Pd> {
+        // SAFETY: the caller's promise; the program's struct is the first field.
+        let pd = unsafe { object(p.cast::<Pd>())? };
+        pd.hca.check()?;
+        Ok(pd)
+    }
+
+    /// Counts an object made on it.
+    pub fn hold(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An object made on it is gone.
+    pub fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn boxed(context: *mut ibv_context, hca: &'static Hca, handle: Handle, base: *mut Pd, td: *mut Td) -> *mut ibv_pd {
+        let ibv = ibv_pd { context, handle: small(handle) };
+        Box::into_raw(Box::new(Pd { ibv, hca, handle, base, td, users: AtomicU32::new(0) })).cast()
+    }
+}
+
+/// The number that programs see: the index of an object in its table, small and unique while it lives.
+pub fn small(handle: Handle) -> u32 {
+    handle as u32 & 0x00ff_ffff
+}
+
+/// `ibv_alloc_pd`.
+pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    pointer((|| {
+        // SAFETY: the program's pointer.
+        let c = unsafe { Context::of(context)? };
+        let handle = c.hca.make(0, |d| d.pd_alloc())?;
+        Ok(Pd::boxed(context, c.hca, handle, core::ptr::null_mut(), core::ptr::null_mut()))
+    })())
+}
+
+/// `ibv_dealloc_pd`: also of a parent domain.
+pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointer.
+        let p = unsafe { Pd::of(pd)? };
+        if p.users.load(Ordering::Relaxed) != 0 {
+            return Err(Error::Busy);
+        }
+        // SAFETY: a parent domain counts as a user of its base and its thread domain, which therefore live.
+        match unsafe { p.base.as_ref() } {
+            Some(base) => base.release(),
+            None => p.hca.device.pd_dealloc(p.handle)?,
+        }
+        // SAFETY: as above.
+        if let Some(td) = unsafe { p.td.as_ref() } {
+            td.users.fetch_sub(1, Ordering::Relaxed);
+        }
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        Ok(())
+    })())
+}
+
+/// The operation behind `ibv_alloc_td`.
+pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
+    pointer((|| {
+        // SAFETY: the program's pointers.
+        let (_, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        if attr.comp_mask != 0 {
+            return Err(Error::Unsupported);
+        }
+        Ok(Box::into_raw(Box::new(Td { ibv: ibv_td { context }, users: AtomicU32::new(0) })).cast())
+    })())
+}
+
+/// The operation behind `ibv_dealloc_td`.
+pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointer, one of ours.
+        if unsafe { object(td.cast::<Td>())? }.users.load(Ordering::Relaxed) != 0 {
+            return Err(Error::Busy);
+        }
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(td.cast::<Td>()) });
+        Ok(())
+    })())
+}
+
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`: allocators may be given; the rings are in the device's memory,
+/// so they are not called, as with drivers that have nothing to allocate.
+const PARENT_DOMAIN_ATTRS: u32 = 3;
+
+/// The operation behind `ibv_alloc_parent_domain`.
+pub unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    pointer((|| {
+        // SAFETY: the program's pointers.
+        let (c, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        if attr.comp_mask & !PARENT_DOMAIN_ATTRS != 0 {
+            return Err(Error::Unsupported);
+        }
+        // SAFETY: as above.
+        let base = unsafe { Pd::of(attr.pd)? };
+        if !base.base.is_null() || !core::ptr::eq(base.hca, c.hca) {
+            return Err(Error::Invalid);
+        }
+        base.hold();
+        let td = attr.td.cast::<Td>();
+        // SAFETY: null or one of ours.
+        if let Some(td) = unsafe { td.as_ref() } {
+            td.users.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Pd::boxed(context, c.hca, base.handle, attr.pd.cast(), td))
+    })())
+}

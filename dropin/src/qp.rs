@@ -1,0 +1,378 @@
+//! Queue pairs: create, modify, query, destroy.
+
+use crate::abi::*;
+use crate::ah;
+use crate::context::{kind, Acks, Context, Kind};
+use crate::cq::Cq;
+use crate::hca::{Hca, Object};
+use crate::lock::{in_turn, Turn};
+use crate::pd::{small, Pd};
+use crate::qp_ex::{self, Batch};
+use crate::result::{code, object, out, pointer};
+use crate::srq::Srq;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit};
+use gdrcore_core::{Error, Result};
+use gdrcore_net::soft::SoftDevice;
+
+/// A queue pair.
+#[repr(C)]
+pub struct Qp {
+    /// What programs see; of a QP that is not extended only its beginning counts.
+    pub ex: ibv_qp_ex,
+    pub device: &'static SoftDevice,
+    pub hca: &'static Hca,
+    pub handle: Handle,
+    pub cap: ibv_qp_cap,
+    sq_sig_all: bool,
+    async_taken: AtomicU32,
+    /// Extended: whose thread builds requests.
+    pub turn: Turn,
+    /// Extended: what gathers between `ibv_wr_start` and `ibv_wr_complete`.
+    pub batch: Option<Box<Batch>>,
+}
+
+/// kb/s to bytes per second.
+const KBPS: u64 = 125;
+/// `ibv_qp_init_attr_mask`.
+const INIT_PD: u32 = 1;
+const INIT_CREATE_FLAGS: u32 = 4;
+const INIT_SEND_OPS: u32 = 64;
+
+impl Qp {
+    /// The QP that a program's pointer belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: null.
+    ///
+    /// # Safety
+    /// `p` is null or a live QP of ours.
+    #[inline]
+    pub unsafe fn of<'a>(p: *const ibv_qp) -> Result<&'a Qp> {
+        // SAFETY: the caller's promise; the program's struct is the first field.
+        unsafe { object(p.cast::<Qp>()) }
+    }
+
+    /// Something happened to it. Called by whoever runs the engine.
+    pub fn raise_async(&self, event_type: u32) {
+        let element = ibv_async_element { qp: (&raw const self.ex.qp_base).cast_mut() };
+        // SAFETY: a context outlives its objects.
+        if let Ok(c) = unsafe { Context::of(self.ex.qp_base.context) } {
+            c.events.push(ibv_async_event { element, event_type });
+        }
+    }
+
+    /// The completions of a QP that is reset or gone are of no use to the program, which may not know its number any more.
+    fn forget_completions(&self) {
+        let base = &self.ex.qp_base;
+        for cq in [base.send_cq, base.recv_cq] {
+            // SAFETY: CQs outlive their QPs.
+            if let Ok(cq) = unsafe { Cq::of(cq) } {
+                // It fails only in a child of fork, which has nothing to forget.
+                let _ = in_turn(|| self.device.cq_purge(cq.handle, base.qp_num));
+            }
+        }
+    }
+
+    /// The program took one of its asynchronous events.
+    pub fn async_taken(&self) {
+        self.async_taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of the rings of a QP, about, for the growth of the device's memory.
+fn ring_bytes(cap: &ibv_qp_cap) -> usize {
+    let n = |x: u32| x as usize;
+    let send = 128 + (n(cap.max_send_sge.min(64)) * 16).max(n(cap.max_inline_data.min(4096))) + 64;
+    let recv = 64 + n(cap.max_recv_sge.min(64)) * 16;
+    (n(cap.max_send_wr) + 1) * send + (n(cap.max_recv_wr) + 1) * recv + (64 << 10)
+}
+
+/// A QP that nobody knows yet. Writes the sizes given to `cap`.
+///
+/// # Safety
+/// The program's pointers.
+unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -> Result<*mut Qp> {
+    // SAFETY: the caller's promise.
+    let (p, send_cq, recv_cq) = unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
+    if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
+        return Err(Error::Unsupported);
+    }
+    let srq = match init.srq.is_null() {
+        true => 0,
+        // SAFETY: the caller's promise.
+        false => unsafe { Srq::of(init.srq)? }.handle,
+    };
+    let wanted = QpInit {
+        pd: p.handle,
+        send_cq: send_cq.handle,
+        recv_cq: recv_cq.handle,
+        srq,
+        qp_type: init.qp_type,
+        sq_sig_all: u32::from(init.sq_sig_all != 0),
+        cap: init.cap,
+    };
+    let (handle, qp_num, given) = p.hca.make(ring_bytes(&init.cap), |d| d.qp_create(&wanted))?;
+    p.hold();
+    send_cq.users.fetch_add(1, Ordering::Relaxed);
+    recv_cq.users.fetch_add(1, Ordering::Relaxed);
+    *cap = given;
+    Ok(Box::into_raw(Box::new(Qp {
+        ex: ibv_qp_ex::plain(ibv_qp {
+            // SAFETY: checked above.
+            context: unsafe { (*pd).context },
+            qp_context: init.qp_context,
+            pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            handle: small(handle),
+            qp_num,
+            state: 0,
+            qp_type: init.qp_type,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        }),
+        device: p.hca.device,
+        hca: p.hca,
+        handle,
+        cap: given,
+        sq_sig_all: init.sq_sig_all != 0,
+        async_taken: AtomicU32::new(0),
+        turn: Turn::default(),
+        batch: None,
+    })))
+}
+
+fn publish(qp: *mut Qp) -> *mut ibv_qp {
+    // SAFETY: just made.
+    let q = unsafe { &*qp };
+    q.hca.objects().by_handle.insert(q.handle, Object::Qp(qp));
+    qp.cast()
+}
+
+/// `ibv_create_qp`.
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer((|| {
+        // SAFETY: the program's pointers.
+        let init = unsafe { out(init)? };
+        let copy = *init;
+        // SAFETY: as above.
+        unsafe { make(pd, &copy, &mut init.cap) }.map(publish)
+    })())
+}
+
+/// The operation behind `ibv_create_qp_ex`.
+pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    pointer((|| {
+        // SAFETY: the program's pointers.
+        let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
+        if i.comp_mask & !(INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS) != 0 {
+            return Err(Error::Unsupported);
+        }
+        if i.comp_mask & INIT_PD == 0 {
+            return Err(Error::Invalid);
+        }
+        if i.comp_mask & INIT_CREATE_FLAGS != 0 && i.create_flags != 0 {
+            return Err(Error::Unsupported);
+        }
+        let plain = ibv_qp_init_attr {
+            qp_context: i.qp_context,
+            send_cq: i.send_cq,
+            recv_cq: i.recv_cq,
+            srq: i.srq,
+            cap: i.cap,
+            qp_type: i.qp_type,
+            sq_sig_all: i.sq_sig_all,
+        };
+        // SAFETY: as above.
+        let qp = unsafe { make(i.pd, &plain, &mut i.cap)? };
+        if i.comp_mask & INIT_SEND_OPS != 0 {
+            // SAFETY: just made, and known to nobody.
+            if let Err(e) = qp_ex::extend(unsafe { &mut *qp }, i.send_ops_flags) {
+                // SAFETY: as above.
+                unsafe { destroy_qp(qp.cast()) };
+                return Err(e);
+            }
+        }
+        Ok(publish(qp))
+    })())
+}
+
+/// The device's form of the attributes that `m` names.
+fn attributes(a: &ibv_qp_attr, m: u32) -> Result<QpAttr> {
+    Ok(QpAttr {
+        qp_state: a.qp_state,
+        cur_qp_state: a.cur_qp_state,
+        path_mtu: a.path_mtu,
+        qkey: a.qkey,
+        rq_psn: a.rq_psn & 0x00ff_ffff,
+        sq_psn: a.sq_psn & 0x00ff_ffff,
+        dest_qp_num: a.dest_qp_num,
+        qp_access_flags: a.qp_access_flags,
+        ah: if m & mask::AV != 0 { ah::vector(&a.ah_attr)? } else { Default::default() },
+        cap: a.cap,
+        pkey_index: a.pkey_index,
+        port_num: a.port_num,
+        en_sqd_async_notify: a.en_sqd_async_notify,
+        sq_draining: 0,
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        reserved: 0,
+        rate_limit_bps: u64::from(a.rate_limit) * KBPS,
+    })
+}
+
+/// `ibv_modify_qp`.
+pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointers.
+        let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
+        let m = attr_mask as u32;
+        q.device.qp_modify(q.handle, &attributes(attr, m)?, m)?;
+        if m & mask::STATE != 0 {
+            if attr.qp_state == qp_state::RESET {
+                q.forget_completions();
+            }
+            // SAFETY: libibverbs' own copy of the state; programs read it only between their calls.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(())
+    })())
+}
+
+/// The operation behind `ibv_modify_qp_rate_limit`. Bursts are the device's own choice.
+pub unsafe extern "C" fn modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointers.
+        let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
+        let wanted = QpAttr { rate_limit_bps: u64::from(attr.rate_limit) * KBPS, ..QpAttr::default() };
+        q.device.qp_modify(q.handle, &wanted, mask::RATE_LIMIT)
+    })())
+}
+
+/// `ibv_query_qp`: everything, whatever the mask names.
+pub unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointers.
+        let (q, attr, init) = unsafe { (Qp::of(qp)?, out(attr)?, out(init)?) };
+        let (a, _) = q.device.qp_query(q.handle)?;
+        *attr = ibv_qp_attr {
+            qp_state: a.qp_state,
+            cur_qp_state: a.cur_qp_state,
+            path_mtu: a.path_mtu,
+            qkey: a.qkey,
+            rq_psn: a.rq_psn,
+            sq_psn: a.sq_psn,
+            dest_qp_num: a.dest_qp_num,
+            qp_access_flags: a.qp_access_flags,
+            cap: q.cap,
+            ah_attr: ah::attr(&a.ah),
+            pkey_index: a.pkey_index,
+            en_sqd_async_notify: a.en_sqd_async_notify,
+            sq_draining: a.sq_draining,
+            max_rd_atomic: a.max_rd_atomic,
+            max_dest_rd_atomic: a.max_dest_rd_atomic,
+            min_rnr_timer: a.min_rnr_timer,
+            port_num: a.port_num,
+            timeout: a.timeout,
+            retry_cnt: a.retry_cnt,
+            rnr_retry: a.rnr_retry,
+            rate_limit: u32::try_from(a.rate_limit_bps / KBPS).unwrap_or(u32::MAX),
+            ..ibv_qp_attr::default()
+        };
+        let base = &q.ex.qp_base;
+        *init = ibv_qp_init_attr {
+            qp_context: base.qp_context,
+            send_cq: base.send_cq,
+            recv_cq: base.recv_cq,
+            srq: base.srq,
+            cap: q.cap,
+            qp_type: base.qp_type,
+            sq_sig_all: q.sq_sig_all.into(),
+        };
+        // SAFETY: as in `modify_qp`.
+        unsafe { (*qp).state = a.qp_state };
+        Ok(())
+    })())
+}
+
+/// `ibv_destroy_qp`.
+pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointer.
+        let q = unsafe { Qp::of(qp)? };
+        in_turn(|| q.device.qp_destroy(q.handle))?;
+        q.forget_completions();
+        q.hca.objects().by_handle.remove(&q.handle);
+        let base = &q.ex.qp_base;
+        // SAFETY: domain, CQs and context outlive their QPs; events of it are of its type.
+        unsafe {
+            Pd::of(base.pd)?.release();
+            Cq::of(base.send_cq)?.users.fetch_sub(1, Ordering::Relaxed);
+            Cq::of(base.recv_cq)?.users.fetch_sub(1, Ordering::Relaxed);
+            if let Ok(c) = Context::of(base.context) {
+                c.events.remove(|e| matches!(kind(e.event_type), Kind::Qp) && e.element.qp == qp);
+            }
+            Acks::new(qp).wait(0, q.async_taken.load(Ordering::Relaxed));
+            // Made by Box::into_raw; the program may not use it any more.
+            drop(Box::from_raw(qp.cast::<Qp>()));
+        }
+        Ok(())
+    })())
+}
+
+/// `ibv_qp_to_qp_ex`.
+pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the program's pointer.
+    match unsafe { Qp::of(qp) } {
+        Ok(q) if q.ex.wr_start.is_some() => qp.cast(),
+        _ => core::ptr::null_mut(),
+    }
+}
+
+/// `ibv_query_ece`: the device has no options to agree on.
+pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointers.
+        unsafe {
+            Qp::of(qp)?;
+            *out(ece)? = ibv_ece::default();
+        }
+        Ok(())
+    })())
+}
+
+/// `ibv_set_ece`: nothing may be asked for.
+pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    code((|| {
+        // SAFETY: the program's pointers.
+        let (_, ece) = unsafe { (Qp::of(qp)?, object(ece)?) };
+        if ece.vendor_id == 0 {
+            Ok(())
+        } else {
+            Err(Error::Unsupported)
+        }
+    })())
+}
+
+/// `ibv_query_qp_data_in_order`: whether a poller of memory may rely on the last byte being written last. The device
+/// places packets in order and the last aligned word of each last, but copies a packet's middle as the CPU likes.
+pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut ibv_qp, _op: u32, _flags: u32) -> c_int {
+    0
+}
+
+/// An old name of no use to programs.
+pub unsafe extern "C" fn register_driver(_name: *const c_void, _init: *const c_void) {}

@@ -1,0 +1,353 @@
+//! Extended queue pairs: requests that are built call by call (`ibv_wr_*`) and posted together by `ibv_wr_complete`.
+//!
+//! The requests of one `ibv_wr_start` gather in memory of the QP's own, made for as many as its send queue holds. A mistake
+//! is remembered, and `ibv_wr_complete` returns it, having posted nothing.
+
+use crate::abi::*;
+use crate::post;
+use crate::qp::Qp;
+use core::ffi::{c_int, c_void};
+use gdrcore_core::mem::host;
+use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
+use gdrcore_core::{Error, Result};
+
+/// `ibv_qp_create_send_ops_flags` of each transport: bit n is operation n of `ibv_wr_opcode`.
+const UD_OPS: u64 = 1 << 2 | 1 << 3;
+const UC_OPS: u64 = UD_OPS | 1 | 1 << 1 | 1 << 7 | 1 << 8;
+const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9;
+
+/// What gathers between start and complete.
+pub struct Batch {
+    wrs: Vec<ibv_send_wr>,
+    /// `max_sge` for each request.
+    sges: Vec<ibv_sge>,
+    /// `max_inline` bytes for each request.
+    inline: Vec<u8>,
+    max_sge: usize,
+    max_inline: usize,
+    limit: usize,
+    error: Option<Error>,
+}
+
+// SAFETY: its pointers lead into its own vectors; whoever has the turn uses it.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    /// Room for what a QP's send queue holds. The pages are taken when they are used.
+    fn new(cap: &ibv_qp_cap) -> Self {
+        let (limit, max_sge, max_inline) =
+            (cap.max_send_wr as usize, cap.max_send_sge.max(1) as usize, cap.max_inline_data as usize);
+        Batch {
+            wrs: Vec::with_capacity(limit),
+            sges: Vec::with_capacity(limit * max_sge),
+            inline: Vec::with_capacity(limit * max_inline),
+            max_sge,
+            max_inline,
+            limit,
+            error: None,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.wrs.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.error = None;
+    }
+
+    fn fail(&mut self, e: Error) {
+        self.error.get_or_insert(e);
+    }
+
+    /// The request that was begun last.
+    fn last(&mut self) -> Option<&mut ibv_send_wr> {
+        if self.error.is_some() {
+            return None;
+        }
+        if self.wrs.is_empty() {
+            self.fail(Error::Invalid);
+        }
+        self.wrs.last_mut()
+    }
+
+    fn set_sges(&mut self, list: &[ibv_sge]) {
+        if list.len() > self.max_sge {
+            return self.fail(Error::Invalid);
+        }
+        if self.last().is_none() {
+            return;
+        }
+        // Never grows: each request takes at most its share once, and a second list in its place is refused.
+        if self.sges.len() + list.len() > self.limit * self.max_sge {
+            return self.fail(Error::NoMemory);
+        }
+        let at = self.sges.len();
+        self.sges.extend_from_slice(list);
+        let pieces = self.sges[at..].as_ptr();
+        if let Some(wr) = self.last() {
+            wr.sg_list = pieces;
+            wr.num_sge = list.len() as c_int;
+        }
+    }
+
+    /// # Safety
+    /// The program's pieces; memory that cannot be read is an error.
+    unsafe fn set_inline(&mut self, pieces: &[ibv_data_buf]) {
+        if self.last().is_none() {
+            return;
+        }
+        let at = self.inline.len();
+        let total = pieces.iter().try_fold(0usize, |sum, p| sum.checked_add(p.length));
+        match total {
+            Some(n) if n <= self.max_inline && at + n <= self.limit * self.max_inline => {}
+            _ => return self.fail(Error::Invalid),
+        }
+        for p in pieces {
+            let from = self.inline.len();
+            self.inline.resize(from + p.length, 0);
+            if host::fetch(p.addr as u64, &mut self.inline[from..]).is_err() {
+                return self.fail(Error::Fault);
+            }
+        }
+        let length = (self.inline.len() - at) as u32;
+        let addr = self.inline[at..].as_ptr() as u64;
+        self.set_sges(&[ibv_sge { addr, length, lkey: 0 }]);
+        if let Some(wr) = self.last() {
+            wr.send_flags |= send_flags::INLINE;
+        }
+    }
+}
+
+/// Makes a QP extended, for the operations that the program names.
+///
+/// # Errors
+/// [`Error::Unsupported`]: the device or the transport lacks one.
+pub fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
+    let supported = match qp.ex.qp_base.qp_type {
+        qp_type::RC => RC_OPS,
+        qp_type::UC => UC_OPS,
+        _ => UD_OPS,
+    };
+    if ops & !supported != 0 {
+        return Err(Error::Unsupported);
+    }
+    qp.batch = Some(Box::new(Batch::new(&qp.cap)));
+    let has = |op: u32| ops & (1 << op) != 0;
+    let ex = &mut qp.ex;
+    macro_rules! op {
+        ($($op:ident => $field:ident),*) => { $(if has(wr_opcode::$op) { ex.$field = Some($field); })* };
+    }
+    op!(RDMA_WRITE => wr_rdma_write, RDMA_WRITE_WITH_IMM => wr_rdma_write_imm, SEND => wr_send,
+        SEND_WITH_IMM => wr_send_imm, RDMA_READ => wr_rdma_read, ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp,
+        ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add, LOCAL_INV => wr_local_inv, BIND_MW => wr_bind_mw,
+        SEND_WITH_INV => wr_send_inv);
+    if ex.qp_base.qp_type == qp_type::UD {
+        ex.wr_set_ud_addr = Some(wr_set_ud_addr);
+    }
+    ex.wr_set_inline_data = Some(wr_set_inline_data);
+    ex.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    ex.wr_set_sge = Some(wr_set_sge);
+    ex.wr_set_sge_list = Some(wr_set_sge_list);
+    ex.wr_start = Some(wr_start);
+    ex.wr_complete = Some(wr_complete);
+    ex.wr_abort = Some(wr_abort);
+    Ok(())
+}
+
+/// What gathers on a QP.
+///
+/// # Safety
+/// The program's QP, and this thread is between its start and its complete or abort.
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch> {
+    // SAFETY: the caller's promise.
+    unsafe { (*qp.cast::<Qp>()).batch.as_deref_mut() }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the program's QP.
+    unsafe { &(*qp.cast::<Qp>()).turn }.take();
+    // SAFETY: this thread has the turn.
+    if let Some(b) = unsafe { batch(qp) } {
+        b.clear();
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: this thread has the turn.
+    let Some(b) = (unsafe { batch(qp) }) else { return libc::EINVAL };
+    let rc = match b.error {
+        Some(e) => crate::result::code(Err(e)),
+        None if b.wrs.is_empty() => 0,
+        None => {
+            for i in 1..b.wrs.len() {
+                let next: *const ibv_send_wr = &b.wrs[i];
+                b.wrs[i - 1].next = next;
+            }
+            let mut bad = core::ptr::null_mut();
+            // SAFETY: a list of our own; objects in it are the program's.
+            unsafe { post::post_send(qp.cast(), b.wrs.as_mut_ptr(), &mut bad) }
+        }
+    };
+    b.clear();
+    // SAFETY: the program's QP.
+    unsafe { &(*qp.cast::<Qp>()).turn }.give_back();
+    rc
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: this thread has the turn.
+    if let Some(b) = unsafe { batch(qp) } {
+        b.clear();
+    }
+    // SAFETY: the program's QP.
+    unsafe { &(*qp.cast::<Qp>()).turn }.give_back();
+}
+
+/// Begins a request with what the program has put into the QP's fields.
+///
+/// # Safety
+/// As for [`batch`].
+unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
+    // SAFETY: the caller's promise.
+    let Some(b) = (unsafe { batch(qp) }) else { return };
+    if b.wrs.len() == b.limit {
+        b.fail(Error::NoMemory);
+    }
+    if b.error.is_some() {
+        return;
+    }
+    // SAFETY: zeroes are a valid request.
+    let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
+    // SAFETY: the program's QP.
+    unsafe {
+        wr.wr_id = (*qp).wr_id;
+        wr.send_flags = (*qp).wr_flags & !send_flags::INLINE;
+    }
+    wr.opcode = opcode;
+    fill(&mut wr);
+    b.wrs.push(wr);
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::RDMA_WRITE, |w| (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)) };
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
+    // SAFETY: between start and complete.
+    unsafe {
+        begin(qp, wr_opcode::RDMA_WRITE_WITH_IMM, |w| {
+            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey);
+            w.imm_data = imm;
+        });
+    }
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::RDMA_READ, |w| (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)) };
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::SEND, |_| ()) };
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: u32) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::SEND_WITH_IMM, |w| w.imm_data = imm) };
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::SEND_WITH_INV, |w| w.imm_data = rkey) };
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::LOCAL_INV, |w| w.imm_data = rkey) };
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+    // SAFETY: between start and complete.
+    unsafe {
+        begin(qp, wr_opcode::ATOMIC_CMP_AND_SWP, |w| {
+            (w.wr.atomic.remote_addr, w.wr.atomic.rkey) = (remote_addr, rkey);
+            (w.wr.atomic.compare_add, w.wr.atomic.swap) = (compare, swap);
+        });
+    }
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
+    // SAFETY: between start and complete.
+    unsafe {
+        begin(qp, wr_opcode::ATOMIC_FETCH_AND_ADD, |w| {
+            (w.wr.atomic.remote_addr, w.wr.atomic.rkey) = (remote_addr, rkey);
+            w.wr.atomic.compare_add = add;
+        });
+    }
+}
+
+unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: the program's pointers, between start and complete. As in a posted request, window and region are
+    // pointers here; `post` puts their handles there.
+    unsafe {
+        let info = *info;
+        begin(qp, wr_opcode::BIND_MW, |w| {
+            w.bind_mw.mw = mw as u64;
+            w.bind_mw.rkey = rkey;
+            w.bind_mw.bind_info.mr = info.mr as u64;
+            w.bind_mw.bind_info.addr = info.addr;
+            w.bind_mw.bind_info.length = info.length;
+            w.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: between start and complete.
+    if let Some(wr) = unsafe { batch(qp) }.and_then(Batch::last) {
+        wr.wr.ud.ah = ah as u64;
+        wr.wr.ud.remote_qpn = remote_qpn;
+        wr.wr.ud.remote_qkey = remote_qkey;
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: between start and complete.
+    if let Some(b) = unsafe { batch(qp) } {
+        b.set_sges(&[ibv_sge { addr, length, lkey }]);
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, n: usize, list: *const ibv_sge) {
+    // SAFETY: between start and complete.
+    let Some(b) = (unsafe { batch(qp) }) else { return };
+    if n > b.max_sge || (n > 0 && list.is_null()) {
+        return b.fail(Error::Invalid);
+    }
+    if n > 0 {
+        // SAFETY: `n` pieces of the program.
+        b.set_sges(unsafe { core::slice::from_raw_parts(list, n) });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: between start and complete.
+    if let Some(b) = unsafe { batch(qp) } {
+        // SAFETY: the program's piece.
+        unsafe { b.set_inline(&[ibv_data_buf { addr, length }]) };
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, n: usize, list: *const ibv_data_buf) {
+    // SAFETY: between start and complete.
+    let Some(b) = (unsafe { batch(qp) }) else { return };
+    if n > 0 && list.is_null() {
+        return b.fail(Error::Invalid);
+    }
+    if n > 0 {
+        // SAFETY: `n` pieces of the program.
+        unsafe { b.set_inline(core::slice::from_raw_parts(list, n)) };
+    }
+}

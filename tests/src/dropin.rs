@@ -1,0 +1,97 @@
+//! Unmodified verbs programs on the drop-in: where the library is, and two sides of a tool.
+
+use crate::library;
+use crate::tools::{find, loopback, Done, Running};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// No tool runs longer here.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program with the drop-in in place of the system's libibverbs, on an address of its own.
+pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
+    let mut c = Command::new(program);
+    c.env("LD_LIBRARY_PATH", library::dropin()).env("GDRC_ADDRESS", address);
+    for name in ["GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_STATS", "LD_PRELOAD"] {
+        c.env_remove(name);
+    }
+    c
+}
+
+/// A TCP port that nobody listens on, for the tools' own exchange.
+fn free_port() -> u16 {
+    let l = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    l.local_addr().expect("its number").port()
+}
+
+/// Whether somebody listens at a TCP port of this host. Connecting would take the tool's only accept.
+fn is_listened_at(port: u16) -> bool {
+    let wanted = format!(":{port:04X} ");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|f| {
+        let text = std::fs::read_to_string(f).unwrap_or_default();
+        // Local address, remote address, state 0A (LISTEN).
+        text.lines().any(|l| {
+            let mut words = l.split_whitespace().skip(1);
+            let local = words.next().unwrap_or_default().to_string() + " ";
+            local.ends_with(&wanted) && words.nth(1) == Some("0A")
+        })
+    })
+}
+
+/// Server and client of a tool that exchange over TCP at a port given by `-p`, each on its own address. `n` is the
+/// test's own number.
+pub struct Pair {
+    tool: PathBuf,
+    arguments: Vec<String>,
+    addresses: [String; 2],
+    port: u16,
+    path: &'static str,
+}
+
+impl Pair {
+    /// `None`: the tool is not installed.
+    pub fn new(tool: &str, arguments: &str, n: u32) -> Option<Pair> {
+        Some(Pair {
+            tool: find(tool)?,
+            arguments: arguments.split_whitespace().map(str::to_string).collect(),
+            addresses: [1, 2].map(|last| loopback(n, last)),
+            port: free_port(),
+            path: "auto",
+        })
+    }
+
+    /// Over this path only.
+    pub fn over(mut self, path: &'static str) -> Pair {
+        self.path = path;
+        self
+    }
+
+    fn side(&self, i: usize) -> Command {
+        let mut c = command(&self.tool, &self.addresses[i]);
+        c.env("GDRC_PATH", self.path).args(&self.arguments).args(["-p", &self.port.to_string()]);
+        c
+    }
+
+    /// Starts the server and waits until it listens.
+    pub fn server(&self) -> Running {
+        let mut server = Running::start(&mut self.side(0));
+        let end = Instant::now() + LIMIT;
+        while !is_listened_at(self.port) && server.is_running() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    /// Starts the client.
+    pub fn client(&self) -> Running {
+        Running::start(self.side(1).arg("127.0.0.1"))
+    }
+
+    /// Runs both to their ends.
+    pub fn run(&self) -> [Done; 2] {
+        let server = self.server();
+        let client = self.client().finish(LIMIT);
+        [server.finish(LIMIT), client]
+    }
+}
