@@ -152,6 +152,7 @@ fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
         &["read", "bw", "-s", "300000", "-n", "50", "-C"],
         &["send", "bw", "-s", "10000", "-n", "200", "-C"],
         &["send", "lat", "-n", "50"],
+        &["send", "lat", "-n", "50", "-e"],
         &["atomic", "bw", "-n", "50", "-C"],
     ];
     for (i, (ours, theirs)) in
