@@ -185,6 +185,27 @@ fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
 }
 
 #[test]
+fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
+    let bin = library::examples();
+    let dir = scratch("cuda-compare");
+    let out = dir.join("RESULTS-GPU.md");
+    let mut compare = with_driver(&root().join("bench/compare_gpu.sh"));
+    compare.env("BIN", bin).env("OUT", &out).env("ROUNDS", "1").env("SCALE", "200");
+    let done = run(&mut compare, 120);
+    assert!(done.ok(), "{}", done.output);
+    let page = fs::read_to_string(&out).expect("the page");
+    assert!(cuda::driver() == Driver::Real || page.contains("Fake GPU 0, CUDA"), "{page}");
+    // Four tests of four sizes, each with all its figures.
+    let rows: Vec<&str> = page.lines().filter(|l| l.starts_with("| ") && l.contains(", ")).collect();
+    assert_eq!(rows.len(), 16, "{page}");
+    for row in rows {
+        let figures =
+            row.split('|').skip(2).take(6).filter(|f| f.trim().parse::<f64>().is_ok_and(|f| f >= 0.0)).count();
+        assert_eq!(figures, 6, "{row}");
+    }
+}
+
+#[test]
 fn without_a_driver_programs_say_what_is_missing_and_nothing_else_changes() {
     let bin = library::examples();
     let own = format!("soft:{}", loopback(65, 1));

@@ -2,8 +2,8 @@
 //!
 //! Two pools of pinned chunks and, for each GPU, two streams of its own:
 //!
-//! * **out** (`fetch`): the first packet of a message starts the copy of a chunk and of the next one; while one is sent, the
-//!   next is copied. A chunk belongs to one message ([`Message::id`]) and is read ahead only as far as that message goes, so
+//! * **out** (`fetch`): the first packet of a message starts the copy of its chunk and of some behind it; while one is sent, the
+//!   next are copied. A chunk belongs to one message ([`Message::id`]) and is read ahead only as far as that message goes, so
 //!   bytes that the program changes before its next request are read anew.
 //! * **in** (`place`): packets that lie in a row gather in a chunk; the copy starts when the chunk is full, when something
 //!   else comes, or when the engine asks whether the bytes have landed, which it does before it acknowledges them.
