@@ -262,6 +262,39 @@ fn unreliable_messages_and_the_header_before_a_datagram_land_too() {
     });
 }
 
+/// What goes in and what comes out are copied by two streams; an atomic is both, and is not gated by the ACK of the WRITE.
+#[test]
+fn an_atomic_sees_the_write_before_it() {
+    let (_alone, driver) = alone();
+    if driver == Driver::Real {
+        skip!("a real GPU's copies take the time that they take");
+    }
+    over_each(|x, y, port| {
+        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let there = y.alloc(&b, 4096);
+        aim(&mut a, &there);
+        there.write(0, &[0; 16]);
+        a.buffer.write(0, &5u64.to_ne_bytes());
+        // The WRITE's copy takes long, those of the atomic do not.
+        cuda::option("FAKECUDA_DELAY_US", 60_000);
+        a.post(1, Op::Write(0, None), 0, 8).unwrap();
+        for _ in 0..2000 {
+            a.poll();
+            b.poll();
+        }
+        cuda::option("FAKECUDA_DELAY_US", 20);
+        a.post(2, Op::FetchAdd(0, 3), 8, 8).unwrap();
+        succeed(&mut a, &mut b, 2);
+        assert_eq!(a.buffer.read(8, 8), 5u64.to_ne_bytes(), "{port}");
+        assert_eq!(there.read(0, 8), 8u64.to_ne_bytes(), "{port}");
+        y.forget(&b, &there);
+        memory::free(there.at).unwrap();
+        for e in [a, b] {
+            e.destroy().expect("destroy");
+        }
+    });
+}
+
 /// One message, gathered from two GPUs and the host and scattered over the same; the ACK waits for all of it.
 #[test]
 fn a_message_crosses_gpus() {
