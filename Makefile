@@ -24,7 +24,7 @@ FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUD
 	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|g' -e 's|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|g' \
 	-e 's|@INCLUDE_FROM_CMAKE@|$(INCLUDE_FROM_CMAKE)|g'
 
-.PHONY: all lib dropin verbs header examples demo test compare compare-vm install uninstall clean help
+.PHONY: all lib dropin verbs header examples demo test compare compare-vm compare-gpu install uninstall clean help
 
 all: lib dropin examples ## Build the library, the libibverbs drop-in and the C examples.
 
@@ -62,6 +62,9 @@ compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RE
 	@scripts/deps.sh test
 	@$(MAKE) --no-print-directory all
 	BIN="$(BIN)" bench/compare_vm.sh
+
+compare-gpu: all ## Measure GPU memory on this machine's GPU; write bench/RESULTS-GPU.md.
+	BIN="$(BIN)" bench/compare_gpu.sh
 
 install: lib dropin ## Install library, header, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"

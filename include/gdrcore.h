@@ -780,7 +780,7 @@ typedef struct gdrc_cuda_handle {
     uint64_t offset;
     // PCI address of the GPU: ordinals differ between processes.
     char bdf[16];
-    // CUipcMemHandle.
+    // CUipcMemHandle; with a descriptor the bytes of its allocation, 8 of them.
     uint8_t ipc[64];
 } gdrc_cuda_handle;
 

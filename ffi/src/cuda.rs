@@ -419,8 +419,9 @@ fn cuda_export(addr: u64, length: usize, handle: *mut gdrc_cuda_handle, fd: *mut
             (h.ipc, h.offset) = (ipc.0, offset);
             -1
         }
-        Shared::Descriptor(fd, offset) => {
+        Shared::Descriptor { fd, offset, size } => {
             (h.kind, h.offset) = (2, offset);
+            h.ipc[..8].copy_from_slice(&size.to_ne_bytes());
             fd
         }
     };
@@ -449,7 +450,11 @@ fn cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> Re
     let bdf = CStr::from_bytes_until_nul(&bytes).ok().and_then(|t| t.to_str().ok()).filter(|t| t.contains(':'));
     let shared = match h.kind {
         1 => Shared::Ipc(IpcHandle(h.ipc), h.offset),
-        2 if fd >= 0 => Shared::Descriptor(fd, h.offset),
+        2 if fd >= 0 => {
+            let mut size = [0; 8];
+            size.copy_from_slice(&h.ipc[..8]);
+            Shared::Descriptor { fd, offset: h.offset, size: u64::from_ne_bytes(size) }
+        }
         _ => return Err(Error::Invalid),
     };
     let gpu = Device::find(bdf.ok_or(Error::Invalid)?).map_err(explain)?;

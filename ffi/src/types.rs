@@ -413,7 +413,7 @@ pub struct gdrc_cuda_handle {
     pub offset: u64,
     /// PCI address of the GPU: ordinals differ between processes.
     pub bdf: [c_char; 16],
-    /// CUipcMemHandle.
+    /// CUipcMemHandle; with a descriptor the bytes of its allocation, 8 of them.
     pub ipc: [u8; 64],
 }
 

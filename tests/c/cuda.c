@@ -121,7 +121,7 @@ static void memory(int gpu)
             case 3: bad.offset = (uint64_t)1 << 40; break;
             case 4: memset(bad.bdf, 'x', sizeof bad.bdf); break;
             case 5: memcpy(bad.bdf, "ff:1f.7", 8); break;
-            case 6: memset(bad.ipc, 0xff, sizeof bad.ipc), bad.kind = 1; break;
+            case 6: memset(bad.ipc, 0xff, sizeof bad.ipc); break;
             default: bad.length = 0; break;
             }
             CHECK(gdrc_cuda_import(&bad, fd, &other) < 0);

@@ -286,7 +286,7 @@ CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, uint64_t handle, u
     struct physical *p = (struct physical *)(uintptr_t)handle;
     fake_lock();
     struct block *b = fake_find(at);
-    rc = b && b->at == at && b->kind == BLOCK_VMM && !b->memory && !offset && !flags && size == b->size && size <= p->size ? OK : INVALID_VALUE;
+    rc = b && b->at == at && b->kind == BLOCK_VMM && !b->memory && !offset && !flags && size == b->size && size == p->size ? OK : INVALID_VALUE;
     if (!rc) {
         b->memory = p;
         b->accessible = false;

@@ -266,9 +266,12 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
 
 CUresult cuEventQuery(CUevent e)
 {
-    CUresult rc = fake_enter("cuEventQuery");
+    CUcontext current;
+    CUresult rc = fake_enter_context("cuEventQuery", &current);
     if (rc)
         return rc;
+    if (current != e->context)
+        return INVALID_CONTEXT;
     pthread_mutex_lock(&e->lock);
     bool done = e->done >= e->recorded;
     pthread_mutex_unlock(&e->lock);

@@ -2,6 +2,7 @@
 //! GPU where there is one, else on the fake driver.
 
 use gdrcore_tests::cuda::{self, Driver};
+use gdrcore_tests::lab::Lab;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{loopback, run, scratch, target_dir, Running};
@@ -80,6 +81,46 @@ fn the_buffer_passes_by_cuda_ipc_where_there_are_no_descriptors() {
     round("cuda-ipc", 62, 3_000_001, "4M", "0");
 }
 
+/// The client's container has a pid namespace of its own: descriptors pass into it, CUDA IPC handles do not.
+#[test]
+fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
+    if cuda::driver() == Driver::Real {
+        skip!("a GPU's device files are not in the namespaces of this test");
+    }
+    let lab = match Lab::new(3) {
+        Ok(lab) => lab,
+        Err(why) => skip!("no namespaces: {why}"),
+    };
+    lab.link((0, "r0", &["10.9.0.1/24"]), (2, "p0", &["10.9.0.2/24"])).expect("a link");
+    let bin = library::examples();
+    let dir = scratch("cuda-container");
+    trio::run_with(
+        &trio::Round {
+            command: &|host, program| {
+                let mut command = lab.command(host, &bin.join(program));
+                command.env("LD_LIBRARY_PATH", cuda::fake());
+                command
+            },
+            router: "soft:10.9.0.1",
+            peer: "soft:10.9.0.2",
+            address: "10.9.0.1",
+            bytes: 300_001,
+            dir: &dir,
+        },
+        &["-m", "cuda", "-b", "1M"],
+        &[],
+    );
+    let socket = dir.join("s2").to_str().expect("a plain path").to_string();
+    let mut router = lab.command(0, &bin.join("freeflow_gdr/router"));
+    router.env("LD_LIBRARY_PATH", cuda::fake()).env("FAKECUDA_VMM", "0");
+    let router = Running::start(router.args(["-d", "soft:10.9.0.1", "-m", "cuda", "-t", "5", "-s", &socket]));
+    let mut client = lab.command(1, &bin.join("freeflow_gdr/client"));
+    let done = run(client.env("LD_LIBRARY_PATH", cuda::fake()).args(["-s", &socket, "x"]), 20);
+    assert!(done.code() == Some(1) && done.output.contains("cuIpcOpenMemHandle"), "{}", done.output);
+    let done = router.finish(LIMIT);
+    assert!(done.output.contains("no client came"), "{}", done.output);
+}
+
 #[test]
 fn server_and_client_move_a_gibibyte_into_and_out_of_gpu_memory() {
     let bin = library::examples();
@@ -111,6 +152,7 @@ fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
         &["read", "bw", "-s", "300000", "-n", "50", "-C"],
         &["send", "bw", "-s", "10000", "-n", "200", "-C"],
         &["send", "lat", "-n", "50"],
+        &["send", "lat", "-n", "50", "-e"],
         &["atomic", "bw", "-n", "50", "-C"],
     ];
     for (i, (ours, theirs)) in
@@ -140,6 +182,27 @@ fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
     }
     let done = run(with_driver(&perf).args(["-d", "loopback", "write", "lat", "--mem", &kind]), 20);
     assert!(!done.ok() && done.output.contains("polls the last byte"), "{}", done.output);
+}
+
+#[test]
+fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
+    let bin = library::examples();
+    let dir = scratch("cuda-compare");
+    let out = dir.join("RESULTS-GPU.md");
+    let mut compare = with_driver(&root().join("bench/compare_gpu.sh"));
+    compare.env("BIN", bin).env("OUT", &out).env("ROUNDS", "1").env("SCALE", "200");
+    let done = run(&mut compare, 120);
+    assert!(done.ok(), "{}", done.output);
+    let page = fs::read_to_string(&out).expect("the page");
+    assert!(cuda::driver() == Driver::Real || page.contains("Fake GPU 0, CUDA"), "{page}");
+    // Four tests of four sizes, each with all its figures.
+    let rows: Vec<&str> = page.lines().filter(|l| l.starts_with("| ") && l.contains(", ")).collect();
+    assert_eq!(rows.len(), 16, "{page}");
+    for row in rows {
+        let figures =
+            row.split('|').skip(2).take(6).filter(|f| f.trim().parse::<f64>().is_ok_and(|f| f >= 0.0)).count();
+        assert_eq!(figures, 6, "{row}");
+    }
 }
 
 #[test]

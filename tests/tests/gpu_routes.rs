@@ -158,15 +158,17 @@ fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
 
     let at = memory::alloc(device, 100_000, Kind::Shareable).unwrap();
     assert!(!Span::of(at, 1).unwrap().sync_memops, "as the driver has it for such memory");
-    let Ok(Shared::Descriptor(fd, offset)) = memory::export(at + 4096, 1000) else { panic!("no descriptor") };
-    let view = memory::import(device, Shared::Descriptor(fd, offset), 1000).unwrap();
+    let Ok(Shared::Descriptor { fd, offset, size }) = memory::export(at + 4096, 1000) else { panic!("no descriptor") };
+    let view = memory::import(device, Shared::Descriptor { fd, offset, size }, 1000).unwrap();
     memory::copy_in(at + 4096, b"from here to there").unwrap();
     let mut back = [0; 18];
     memory::copy_out(view, &mut back).unwrap();
     assert_eq!(&back, b"from here to there");
     // What the descriptor's sender says of it is checked.
     let blocks = cuda::stat(Stat::Blocks);
-    assert!(memory::import(device, Shared::Descriptor(fd, 1 << 40), 1000).is_err());
+    for (offset, size) in [(1 << 40, size), (u64::MAX, size), (0, 0), (0, 1), (0, 2 * size), (0, u64::MAX)] {
+        assert!(memory::import(device, Shared::Descriptor { fd, offset, size }, 1000).is_err(), "{offset} {size}");
+    }
     assert_eq!(cuda::stat(Stat::Blocks), blocks, "nothing half open");
     memory::free(view).unwrap();
     memory::free(at).unwrap();

@@ -46,8 +46,15 @@ fn remember(at: DevicePtr, device: &'static Device, made: Made) -> DevicePtr {
 pub enum Shared {
     /// By a handle, with the offset of the range in its allocation.
     Ipc(IpcHandle, u64),
-    /// By a descriptor of the whole allocation, which the receiver of this value owns.
-    Descriptor(i32, u64),
+    /// By a descriptor of the whole allocation, with the offset of the range in it.
+    Descriptor {
+        /// From [`export`]: the receiver's to close.
+        fd: i32,
+        /// Of the range.
+        offset: u64,
+        /// Bytes of the allocation: drivers map it whole.
+        size: u64,
+    },
 }
 
 /// Allocates `length` bytes. Contents are undefined.
@@ -196,12 +203,12 @@ pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
     let mapped = {
         let all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().find(|a| a.at == span.base).and_then(|a| match a.made {
-            Made::Mapped { handle, .. } => Some(handle),
+            Made::Mapped { handle, size } => Some((handle, size)),
             _ => None,
         })
     };
     let _current = span.device.enter()?;
-    if let Some(handle) = mapped {
+    if let Some((handle, size)) = mapped {
         let call = api::vmm_export::NAME;
         let export = need(call, span.device.api.vmm_export)?;
         let mut fd: i32 = -1;
@@ -209,7 +216,7 @@ pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
         check(call, unsafe { export((&raw mut fd).cast(), handle, api::MEM_HANDLE_POSIX_FD, 0) })?;
         // SAFETY: a descriptor that is ours since now.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-        return Ok(Shared::Descriptor(fd, offset));
+        return Ok(Shared::Descriptor { fd, offset, size: size as u64 });
     }
     let call = api::ipc_get::NAME;
     let get = need(call, span.device.api.ipc_get)?;
@@ -235,11 +242,11 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
             check(call, unsafe { open(&mut at, handle, api::IPC_LAZY_PEER_ACCESS) })?;
             (remember(at, device, Made::Opened), offset)
         }
-        Shared::Descriptor(fd, offset) => {
+        Shared::Descriptor { fd, offset, size } => {
             let call = api::vmm_import::NAME;
             let import = need(call, device.api.vmm_import)?;
-            let bytes = offset.checked_add(length).and_then(|n| usize::try_from(n).ok());
-            let size = granular(device, bytes.ok_or(Failure::new(call, api::INVALID_VALUE))?)?;
+            // What is wrong with it the driver says.
+            let size = usize::try_from(size).map_err(|_| Failure::new(call, api::INVALID_VALUE))?;
             let mut handle = 0;
             // SAFETY: this kind of handle is a descriptor in place of a pointer; the driver checks it.
             let rc = unsafe { import(&mut handle, fd as usize as *mut c_void, api::MEM_HANDLE_POSIX_FD) };

@@ -2,8 +2,8 @@
 //!
 //! Two pools of pinned chunks and, for each GPU, two streams of its own:
 //!
-//! * **out** (`fetch`): the first packet of a message starts the copy of a chunk and of the next one; while one is sent, the
-//!   next is copied. A chunk belongs to one message ([`Message::id`]) and is read ahead only as far as that message goes, so
+//! * **out** (`fetch`): the first packet of a message starts the copy of its chunk and of some behind it; while one is sent, the
+//!   next are copied. A chunk belongs to one message ([`Message::id`]) and is read ahead only as far as that message goes, so
 //!   bytes that the program changes before its next request are read anew.
 //! * **in** (`place`): packets that lie in a row gather in a chunk; the copy starts when the chunk is full, when something
 //!   else comes, or when the engine asks whether the bytes have landed, which it does before it acknowledges them.
@@ -18,6 +18,7 @@
 //! given again, is a fault of that operation. A context that is lost (an error that CUDA calls sticky) is one of every operation
 //! on that GPU, for good.
 
+mod atomics;
 mod lane;
 mod outward;
 
@@ -27,6 +28,7 @@ use crate::device::Device;
 use crate::failure::Failure;
 use crate::span::{buffer_id, Span};
 use crate::view::View;
+use atomics::Atomic;
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token};
 use lane::{Asked, Lane};
 use outward::Outward;
@@ -92,26 +94,6 @@ enum Placing {
     Failed,
 }
 
-/// An atomic under way.
-#[derive(Clone, Copy)]
-struct Atomic {
-    serial: u32,
-    of: u64,
-    cookie: u64,
-    addr: u64,
-    op: AtomicOp,
-    phase: Phase,
-    old: u64,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Phase {
-    Free,
-    Loading,
-    Storing(u64),
-    Done,
-}
-
 struct State {
     /// Pinned memory: chunks out, chunks in, atomics.
     pinned: *mut u8,
@@ -152,8 +134,6 @@ impl Staging {
     pub fn new(device: &'static Device) -> Result<Staging, Failure> {
         let pinned = lane::pin(device, PINNED)?;
         let idle = Inward { cookie: 0, lane: 0, addr: 0, len: 0, state: Placing::Failed };
-        let none =
-            Atomic { serial: 0, of: 0, cookie: 0, addr: 0, op: AtomicOp::FetchAdd(0), phase: Phase::Free, old: 0 };
         let state = State {
             pinned,
             owner: device,
@@ -165,7 +145,7 @@ impl Staging {
             next: 1,
             failed: [0; FAILURES],
             failures: 0,
-            atomics: [none; ATOMICS],
+            atomics: [Atomic::NONE; ATOMICS],
         };
         Ok(Staging { state: Mutex::new(state) })
     }
@@ -224,9 +204,7 @@ impl Staging {
         s.lanes[lane as usize].settle();
         s.reap();
         s.out.forget(cookie);
-        for a in s.atomics.iter_mut().filter(|a| a.cookie == cookie) {
-            a.phase = Phase::Free;
-        }
+        s.forget_atomics(cookie);
         s.regions[i].lane = None;
         s.regions[i].view = None;
     }
@@ -454,19 +432,7 @@ impl State {
         let (serial, i) = ((token.0 >> 8) as u32, (token.0 & 0xff) as usize);
         match token.0 & KIND {
             OUT => self.poll_out(serial, i, token),
-            ATOMIC => {
-                let Some(a) = self.atomics.get(i).copied().filter(|a| a.serial == serial) else { return Access::Ready };
-                let Some(Whose { lane, .. }) = self.usable(a.cookie, a.addr, 8) else { return Access::Fault };
-                match a.phase {
-                    Phase::Free | Phase::Done => Access::Ready,
-                    Phase::Storing(seq) => self.poll_in(seq, token),
-                    Phase::Loading => match self.lanes[lane as usize].asked_atomic(i) {
-                        Asked::NotYet => Access::Pending(token),
-                        Asked::Done => Access::Ready,
-                        Asked::Lost => Access::Fault,
-                    },
-                }
-            }
+            ATOMIC => self.poll_atomic(serial, i, token),
             _ => self.poll_in(token.0, token),
         }
     }
@@ -483,97 +449,5 @@ impl State {
         } else {
             Access::Ready
         }
-    }
-
-    /// One step of an atomic: asked for, loaded, stored, told.
-    fn atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Result<u64, Access> {
-        let &Whose { lane, cookie, .. } = whose;
-        let same = |a: &Atomic| a.phase != Phase::Free && (a.of, a.cookie, a.addr, a.op) == (of, cookie, addr, op);
-        let i = match self.atomics.iter().position(same) {
-            Some(i) => i,
-            None => return Err(self.begin_atomic(whose, addr, op, of)),
-        };
-        let token = Token(ATOMIC | u64::from(self.atomics[i].serial) << 8 | i as u64);
-        if self.atomics[i].phase == Phase::Loading {
-            match self.lanes[lane as usize].asked_atomic(i) {
-                Asked::NotYet => return Err(Access::Pending(token)),
-                Asked::Lost => return Err(Access::Fault),
-                Asked::Done => {}
-            }
-            // SAFETY: within the pinned memory, aligned to 64, and the copy into it has ended.
-            let old = unsafe { self.atomic_bytes(i).cast::<u64>().read() };
-            let new = match op {
-                AtomicOp::CmpSwap { compare, swap } => (old == compare).then_some(swap),
-                AtomicOp::FetchAdd(add) => Some(old.wrapping_add(add)),
-            };
-            self.atomics[i].phase = match new {
-                None => Phase::Done,
-                Some(new) => match self.place(whose, addr, &new.to_ne_bytes()) {
-                    Access::Pending(t) => Phase::Storing(t.0),
-                    other => return Err(other),
-                },
-            };
-            self.atomics[i].old = old;
-        }
-        if let Phase::Storing(seq) = self.atomics[i].phase {
-            match self.poll_in(seq, token) {
-                Access::Ready => {}
-                Access::Fault => {
-                    self.atomics[i].phase = Phase::Free;
-                    return Err(Access::Fault);
-                }
-                other => return Err(other),
-            }
-        }
-        self.atomics[i].phase = Phase::Free;
-        Ok(self.atomics[i].old)
-    }
-
-    fn atomic_bytes(&self, i: usize) -> *mut u8 {
-        // SAFETY: within the pinned memory: the atomics follow the chunks.
-        unsafe { self.pinned.add(2 * CHUNKS * CHUNK + i * ATOMIC_STRIDE) }
-    }
-
-    fn begin_atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Access {
-        let &Whose { region, lane, cookie } = whose;
-        // One after the other at each address. Whoever asked and never came back has lost its connection: its result goes
-        // when the place is needed.
-        let busy =
-            |a: &Atomic| matches!(a.phase, Phase::Loading | Phase::Storing(_)) && (a.cookie, a.addr) == (cookie, addr);
-        if let Some(other) = self.atomics.iter().position(busy) {
-            return self.finish_atomic(other);
-        }
-        let free = self.atomics.iter().position(|a| a.phase == Phase::Free);
-        let Some(i) = free.or_else(|| self.atomics.iter().position(|a| a.phase == Phase::Done)) else {
-            for i in 0..ATOMICS {
-                self.finish_atomic(i);
-            }
-            return Access::Busy;
-        };
-        self.flush();
-        if !self.is_alive(region) {
-            return Access::Fault;
-        }
-        let to = self.atomic_bytes(i);
-        if self.lanes[lane as usize].load_atomic(i, to, addr, self.head).is_err() {
-            self.regions[region].dead = true;
-            return Access::Fault;
-        }
-        let serial = self.atomics[i].serial.wrapping_add(1) & 0x3f_ffff;
-        self.atomics[i] = Atomic { serial, of, cookie, addr, op, phase: Phase::Loading, old: 0 };
-        Access::Pending(Token(ATOMIC | u64::from(serial) << 8 | i as u64))
-    }
-
-    /// Brings another's atomic forward, so that one whose asker is gone holds nobody up.
-    fn finish_atomic(&mut self, i: usize) -> Access {
-        let a = self.atomics[i];
-        if let Some(whose) = self.usable(a.cookie, a.addr, 8) {
-            if let Ok(old) = self.atomic(&whose, a.addr, a.op, a.of) {
-                // Its asker may still come.
-                self.atomics[i].phase = Phase::Done;
-                self.atomics[i].old = old;
-            }
-        }
-        Access::Busy
     }
 }

@@ -136,9 +136,14 @@ impl Transport {
                     qp.resp.job_len -= 1;
                 }
                 Some(_) => {
-                    self.note(qi, now, CauseCode::PeerUsedBadKey, 0, u64::from(job.rkey), job.va);
+                    // A key that is good and memory that is not: as for a WRITE, no fault of the peer's.
+                    let (code, cause) = match target {
+                        Some(_) => (NakCode::RemoteOperation, CauseCode::LocalMemoryGone),
+                        None => (NakCode::RemoteAccess, CauseCode::PeerUsedBadKey),
+                    };
+                    self.note(qi, now, cause, 0, u64::from(job.rkey), job.va);
                     let psn = job.psn.add(job.sent + packets);
-                    self.owe_fatal_nak(qi, NakCode::RemoteAccess, psn);
+                    self.owe_fatal_nak(qi, code, psn);
                     self.enter_error(s, qi);
                     return Sent::Idle;
                 }

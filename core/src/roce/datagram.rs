@@ -190,8 +190,10 @@ impl Transport {
         }
         let sges = &qp.resp.recv.sges[..qp.resp.recv.num_sge as usize];
         let mut outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, 0, Move::Scatter(&grh));
-        if outcome.is_ok() && !payload.is_empty() {
-            outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, GRH_LEN as u64, Move::Scatter(payload));
+        if let (Ok(header), false) = (&outcome, payload.is_empty()) {
+            let header = *header;
+            outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, GRH_LEN as u64, Move::Scatter(payload))
+                .map(|pending| pending.or(header));
         }
         match outcome {
             Ok(pending) => {

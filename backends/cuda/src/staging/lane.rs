@@ -124,8 +124,11 @@ impl Lane {
     }
 
     fn asked(&mut self, event: usize) -> Asked {
-        // SAFETY: an event of this lane.
-        match unsafe { (self.device.api.event_query)(self.events[event]) } {
+        let answer = self.device.enter().map_or(api::INVALID_CONTEXT, |_current| {
+            // SAFETY: an event of this lane.
+            unsafe { (self.device.api.event_query)(self.events[event]) }
+        });
+        match answer {
             api::SUCCESS => Asked::Done,
             api::NOT_READY => Asked::NotYet,
             _ => {

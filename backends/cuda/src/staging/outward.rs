@@ -4,6 +4,8 @@ use super::lane::Asked;
 use super::{State, Whose, CHUNK, CHUNKS, OUT};
 use gdrcore_core::mem::{Access, Message, Token};
 
+/// Bytes under way that nobody waits for yet, at most: more would only stand before what somebody waits for.
+const READ_AHEAD: usize = 4 * CHUNK;
 /// A chunk that nobody came for is given away after so long: its queue pair waits for a window, or is gone.
 const IDLE_NS: u64 = 10_000_000;
 /// Nothing older is ever sent: names of messages may come again.
@@ -76,6 +78,11 @@ impl Outward {
             }
             c.of = u64::MAX;
         }
+    }
+
+    /// Bytes under way.
+    fn loading(&self) -> usize {
+        self.chunks.iter().filter(|c| c.holds == Holds::Loading).map(|c| c.len).sum()
     }
 
     fn find(&mut self, of: u64, cookie: u64, at: u64, now: u64) -> Option<usize> {
@@ -164,7 +171,7 @@ impl State {
         let now = now_ns();
         // What was placed before this must be seen by it.
         self.flush();
-        let (mut done, mut wait, mut last) = (0, None, None);
+        let (mut done, mut wait, mut last, mut begins) = (0, None, addr, false);
         while done < dst.len() {
             let at = addr + done as u64;
             let rest = Message { id: of.id, left: of.left.saturating_sub(done as u32) };
@@ -185,6 +192,7 @@ impl State {
             let c = &mut self.out.chunks[i];
             c.used_ns = now;
             let into = (at - c.addr) as usize;
+            begins |= into == 0;
             let n = (c.len - into).min(dst.len() - done);
             if wait.is_none() {
                 if into + n == c.len {
@@ -196,18 +204,16 @@ impl State {
                 unsafe { core::ptr::copy_nonoverlapping(from, dst[done..].as_mut_ptr(), n) };
             }
             done += n;
-            last = Some(self.out.chunks[i].end());
+            last = self.out.chunks[i].end();
         }
-        // One chunk ahead of the wire.
-        if let Some(next) = last {
-            let sent = (next - addr) as u32;
-            if sent < of.left && self.out.find(of.id, cookie, next, now).is_none() {
-                let rest = Message { id: of.id, left: of.left - sent };
-                let inside = self.usable(cookie, next, 1).is_some();
-                if inside && self.load(whose, next, rest, now, false) == Err(Access::Fault) {
-                    return Access::Fault;
-                }
-            }
+        // With each chunk that begins, those behind it.
+        if begins {
+            self.read_ahead(
+                whose,
+                last,
+                Message { id: of.id, left: of.left.saturating_sub((last - addr) as u32) },
+                now,
+            );
         }
         match wait {
             Some(i) => Access::Pending(Token(OUT | u64::from(self.out.chunks[i].serial) << 8 | i as u64)),
@@ -215,14 +221,34 @@ impl State {
         }
     }
 
-    /// Starts what will be asked for soon, where there is room that nobody else needs.
-    pub(super) fn ahead(&mut self, whose: &Whose, addr: u64, of: Message) {
-        let now = now_ns();
-        self.flush();
-        if self.out.find(of.id, whose.cookie, addr, now).is_none() {
-            // What goes wrong here goes wrong again when somebody waits for it.
-            let _ = self.load(whose, addr, of, now, false);
+    /// Starts the next chunks of a message, as many as may be under way.
+    fn read_ahead(&mut self, whose: &Whose, mut at: u64, mut of: Message, now: u64) {
+        for i in 0..CHUNKS {
+            self.settle_out(i);
         }
+        let mut room = READ_AHEAD.saturating_sub(self.out.loading());
+        while of.left > 0 && room > 0 {
+            let end = match self.out.find(of.id, whose.cookie, at, now) {
+                Some(i) => self.out.chunks[i].end(),
+                // What goes wrong here goes wrong again when somebody waits for it.
+                None if self.usable(whose.cookie, at, 1).is_none() => return,
+                None => match self.load(whose, at, of, now, false) {
+                    Ok(i) => {
+                        room = room.saturating_sub(self.out.chunks[i].len);
+                        self.out.chunks[i].end()
+                    }
+                    Err(_) => return,
+                },
+            };
+            of.left = of.left.saturating_sub((end - at) as u32);
+            at = end;
+        }
+    }
+
+    /// Starts what will be asked for soon.
+    pub(super) fn ahead(&mut self, whose: &Whose, addr: u64, of: Message) {
+        self.flush();
+        self.read_ahead(whose, addr, of, now_ns());
     }
 
     pub(super) fn poll_out(&mut self, serial: u32, i: usize, token: Token) -> Access {
