@@ -31,9 +31,11 @@ all: lib dropin examples ## Build the library, the libibverbs drop-in and the C 
 lib: ## Build libgdrcore.so and libgdrcore.a.
 	$(CARGO) build --release -p gdrcore
 
-dropin: ## Build libibverbs.so.1, which runs programs of libibverbs on the soft device; build/dropin is for LD_LIBRARY_PATH.
-	$(CARGO) build --release -p gdrcore-dropin
+dropin: ## Build libibverbs.so.1 and gdrcore-run, which runs programs of libibverbs and librdmacm on the soft device.
+	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-preload -p gdrcore-run
 	install -D -m 755 "$(RELEASE)/libgdrcore_dropin.so" "$(DROPIN)/libibverbs.so.1"
+	install -D -m 755 "$(RELEASE)/libgdrcore_preload.so" "$(DROPIN)/libgdrcore_preload.so"
+	install -D -m 755 "$(RELEASE)/gdrcore-run" "$(BIN)/gdrcore-run"
 
 verbs: lib ## Build libgdrcore_verbs.so, the module of the verbs device; needs libibverbs' headers.
 	@scripts/verbs.sh
