@@ -151,8 +151,8 @@ pub struct Table {
 }
 
 /// The table of version 1.
-#[cfg_attr(not(test), no_mangle)]
-pub static gdrc_ucma_1: Table = Table { open, write, close };
+#[cfg_attr(not(test), export_name = "gdrc_ucma_1")]
+pub static UCMA_1: Table = Table { open, write, close };
 
 unsafe extern "C" fn open(flags: c_int) -> c_int {
     files_or_new().and_then(|f| f.open(flags)).unwrap_or_else(|e| -e.errno())

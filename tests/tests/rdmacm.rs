@@ -29,12 +29,18 @@ fn well(pair: &Pair<'_>, done: &[Done; 2]) {
 /// Runs each line of a tool (server | client) between two processes: as the launcher has it, which is through shared memory, the
 /// first over UDP and on one address as well.
 fn all_pass(test: &str, n: u32, lines: &[(&str, &str)]) {
+    pass(test, n, lines, true);
+}
+
+fn pass(test: &str, n: u32, lines: &[(&str, &str)], on_one_address: bool) {
     let dir = scratch(test);
     for (i, (server, client)) in lines.iter().enumerate() {
         let plain = Pair::new(server, client);
         let mut ways = vec![Pair { ..plain }];
         if i == 0 {
             ways.push(Pair { options: &["--path", "udp"], ..Pair::new(server, client) });
+        }
+        if i == 0 && on_one_address {
             ways.push(Pair { together: true, ..Pair::new(server, client) });
         }
         for pair in &ways {
@@ -146,7 +152,9 @@ fn a_file_copied_over_rsockets() {
 
 #[test]
 fn perftest_connects_by_rdma_cm() {
-    all_pass(
+    // Each on its own address: perftest ends its first listener before it begins the second, and on one address nobody is left
+    // meanwhile who knows that there was one, so a client that is there between the two is refused.
+    pass(
         "perftest",
         68,
         &[
@@ -155,6 +163,7 @@ fn perftest_connects_by_rdma_cm() {
             ("ib_send_bw -R -F -n 500 -c UD", "ib_send_bw -R -F -n 500 -c UD {S}"),
             ("ib_write_bw -R -F -n 200 -q 4", "ib_write_bw -R -F -n 200 -q 4 {S}"),
         ],
+        false,
     );
 }
 
