@@ -31,9 +31,11 @@ all: lib dropin examples ## Build the library, the libibverbs drop-in and the C 
 lib: ## Build libgdrcore.so and libgdrcore.a.
 	$(CARGO) build --release -p gdrcore
 
-dropin: ## Build libibverbs.so.1, which runs programs of libibverbs on the soft device; build/dropin is for LD_LIBRARY_PATH.
-	$(CARGO) build --release -p gdrcore-dropin
+dropin: ## Build libibverbs.so.1 and gdrcore-run, which runs programs of libibverbs and librdmacm on the soft device.
+	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-preload -p gdrcore-run
 	install -D -m 755 "$(RELEASE)/libgdrcore_dropin.so" "$(DROPIN)/libibverbs.so.1"
+	install -D -m 755 "$(RELEASE)/libgdrcore_preload.so" "$(DROPIN)/libgdrcore_preload.so"
+	install -D -m 755 "$(RELEASE)/gdrcore-run" "$(BIN)/gdrcore-run"
 
 verbs: lib ## Build libgdrcore_verbs.so, the module of the verbs device; needs libibverbs' headers.
 	@scripts/verbs.sh
@@ -74,6 +76,8 @@ install: lib dropin ## Install library, header, gdrcore.pc and CMake package bel
 	if [ -e "$(RELEASE)/libgdrcore_verbs.so" ]; then \
 		install -m 755 "$(RELEASE)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so"; fi
 	install -D -m 755 "$(DROPIN)/libibverbs.so.1" "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so.1"
+	install -m 755 "$(DROPIN)/libgdrcore_preload.so" "$(DESTDIR)$(LIBDIR)/gdrcore/libgdrcore_preload.so"
+	install -D -m 755 "$(BIN)/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
 	install -m 644 "$(RELEASE)/libgdrcore.a" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
@@ -84,6 +88,7 @@ install: lib dropin ## Install library, header, gdrcore.pc and CMake package bel
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
+	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
 
 clean: ## Remove all build output.

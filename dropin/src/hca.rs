@@ -14,6 +14,7 @@ use crate::env;
 use crate::null;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::stats;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::{async_event, AsyncEvent, Device, DeviceAttr};
@@ -88,6 +89,7 @@ impl Hca {
             o.contexts += 1;
             return Ok(o.hca);
         }
+        stats::install();
         let hca =
             Hca::open(adapter).inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
         state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });

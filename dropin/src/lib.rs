@@ -4,6 +4,7 @@
 //! logic lives here. Low to high:
 //!
 //! * `abi`: the structs of `<infiniband/verbs.h>`; `result`, `lock`, `env`: errno, locks, the environment.
+//!   `worker`: a thread to wake. `stats`: counters for who asks.
 //! * `adapter`: the list of devices, one per address. `hca`: an open soft device, shared by all contexts of the
 //!   process on its address, and the place where its events are handed out.
 //! * `queue`: events on a descriptor. `context`: what `ibv_open_device` gives.
@@ -44,6 +45,8 @@ mod queue;
 mod rates;
 mod result;
 mod srq;
+mod stats;
 mod strings;
 mod symbols;
 mod ucma;
+mod worker;

@@ -9,10 +9,15 @@ pub fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// The thread's errno.
+pub fn errno() -> i32 {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
 /// The error of the last failed call of libc.
 pub fn last_error() -> Error {
-    // SAFETY: as above.
-    Error::from_errno(unsafe { *libc::__errno_location() })
+    Error::from_errno(errno())
 }
 
 /// 0 or a positive errno, which is also stored: programs look at either.

@@ -7,15 +7,12 @@
 use crate::adapter::{self, Adapter};
 use crate::hca::Hca;
 use crate::lock::ForkLock;
-use crate::result::last_error;
+use crate::worker::Worker;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use core::time::Duration;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::device::CmDevice;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
 use gdrcore_core::Result;
-use gdrcore_net::soft::OwnSignals;
 use gdrcore_net::{clock, fault};
 use gdrcore_ucma::file::Files;
 use gdrcore_ucma::session::{DeviceInfo, Devices, Manage, Manager};
@@ -101,17 +98,12 @@ pub struct Process {
 /// The process's files. Around a fork it is held by [`crate::fork`].
 pub static PROCESS: ForkLock<Option<Process>> = ForkLock::new(None);
 
-/// What the thread that takes events sleeps on, or −1.
-static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// The thread that takes events.
+static EVENTS: Worker = Worker::new();
 
 /// A connection manager has events. Called by whoever runs the engine, with its lock held.
 pub fn wake() {
-    let fd = WAKE.load(Ordering::Acquire);
-    if fd >= 0 {
-        let one = 1u64;
-        // SAFETY: eight bytes of a live integer. It fails only for a counter of 2^64 − 2, which is readable anyway.
-        unsafe { libc::write(fd, (&raw const one).cast(), 8) };
-    }
+    EVENTS.wake();
 }
 
 fn pid() -> libc::pid_t {
@@ -137,68 +129,17 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     // Commands name addresses of the program's: a bad one is to be an error.
     fault::install()?;
     let seed = clock::random_seed()?;
-    // SAFETY: no pointers.
-    let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    if wake < 0 {
-        return Err(last_error());
-    }
     // Kept for the life of the process: threads of the program may be inside at any time.
     let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
-    let masked = OwnSignals::take();
-    let thread = std::thread::Builder::new().name("gdrc-ucma".into()).stack_size(256 << 10);
-    let started = thread.spawn(move || take_events(files, wake));
-    drop(masked);
-    if started.is_err() {
-        // SAFETY: ours, and nobody else knows it.
-        unsafe { libc::close(wake) };
-        return Err(last_error());
-    }
-    WAKE.store(wake, Ordering::Release);
-    OWNER.store(pid(), Ordering::Release);
+    EVENTS.start("gdrc-ucma", move |last| if last { files.close_all() } else { while files.pump() > 0 {} })?;
     // SAFETY: a function of this library, which librdmacm keeps loaded.
     unsafe { libc::atexit(at_exit) };
     *process = Some(Process { pid: pid(), files });
     Ok(files)
 }
 
-fn take_events(files: &Files<Adapters>, wake: c_int) {
-    loop {
-        let mut n = 0u64;
-        // SAFETY: room for eight bytes.
-        if unsafe { libc::read(wake, (&raw mut n).cast(), 8) } < 0
-            && last_error() != gdrcore_core::Error::Os(libc::EINTR)
-        {
-            return;
-        }
-        if EXITING.load(Ordering::Acquire) {
-            files.close_all();
-            return EXITING.store(false, Ordering::Release);
-        }
-        while files.pump() > 0 {}
-    }
-}
-
-/// The process that has such a thread; 0: none has.
-static OWNER: AtomicI32 = AtomicI32::new(0);
-/// The process ends: the thread that takes events is to close the files, and to clear this.
-static EXITING: AtomicBool = AtomicBool::new(false);
-
-/// How long the end of a process waits for that.
-const EXIT_MS: u32 = 200;
-
-/// Not here: a program that exits from a signal handler has interrupted itself anywhere, with any lock held. Then the thread
-/// waits for that lock in vain, and the process ends without it.
 extern "C" fn at_exit() {
-    if OWNER.load(Ordering::Acquire) == pid() {
-        EXITING.store(true, Ordering::Release);
-        wake();
-        for _ in 0..10 * EXIT_MS {
-            if !EXITING.load(Ordering::Acquire) {
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    }
+    EVENTS.finish();
 }
 
 /// What the preloaded library calls; its layout is said there too. Errors are negative errno.
@@ -210,9 +151,8 @@ pub struct Table {
 }
 
 /// The table of version 1.
-#[cfg_attr(not(test), no_mangle)]
-#[allow(non_upper_case_globals)] // the name that the preloaded library asks for
-pub static gdrc_ucma_1: Table = Table { open, write, close };
+#[cfg_attr(not(test), export_name = "gdrc_ucma_1")]
+pub static UCMA_1: Table = Table { open, write, close };
 
 unsafe extern "C" fn open(flags: c_int) -> c_int {
     files_or_new().and_then(|f| f.open(flags)).unwrap_or_else(|e| -e.errno())

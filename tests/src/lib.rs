@@ -9,6 +9,7 @@ pub mod forge;
 pub mod lab;
 pub mod library;
 pub mod map;
+pub mod rdmacm;
 pub mod rxe;
 pub mod soft;
 pub mod source;

@@ -29,14 +29,14 @@ impl Cm {
             return;
         };
         let taken = match mad.message {
-            Message::Req(m) => self.on_req(from, mad.tid, &m),
+            Message::Req(m) => self.on_req(now, from, mad.tid, &m),
             Message::Mra(m) => self.on_mra(now, from, &m),
             Message::Rej(m) => self.on_rej(from, &m),
             Message::Rep(m) => self.on_rep(from, mad.tid, &m),
             Message::Rtu(m) => self.on_rtu(from, m.remote_comm_id, m.local_comm_id),
             Message::Dreq(m) => self.on_dreq(now, from, mad.tid, &m),
             Message::Drep(m) => self.on_drep(now, from, m.remote_comm_id, m.local_comm_id),
-            Message::SidrReq(m) => self.on_sidr_req(from, mad.tid, &m),
+            Message::SidrReq(m) => self.on_sidr_req(now, from, mad.tid, &m),
             Message::SidrRep(m) => self.on_sidr_rep(from, &m),
         };
         if taken.is_none() {
@@ -64,6 +64,11 @@ impl Cm {
         })
     }
 
+    /// Whether a service had a listener a moment ago.
+    fn is_former(&self, now: u64, ps: u16, port: u16) -> bool {
+        self.former.iter().any(|&(s, p, until)| s == ps && p == port && now < until)
+    }
+
     /// A request that the program has not been told of.
     fn is_unheard(&self, i: usize) -> bool {
         let id = &self.ids[i];
@@ -75,7 +80,7 @@ impl Cm {
         self.reply(to, tid, ReplyKind::Rej { remote_id, about, reason, info });
     }
 
-    fn on_req(&mut self, from: &PeerAddr, tid: u64, m: &Req<'_>) -> Option<()> {
+    fn on_req(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &Req<'_>) -> Option<()> {
         if let Some(i) = self.by_remote_id(m.local_comm_id, from, false) {
             // Asked before: the answer was lost, or the program takes its time.
             match self.ids[i].state {
@@ -102,6 +107,9 @@ impl Cm {
         let asked = service(m.service_id).filter(|&(ps, _)| ps != port_space::UDP);
         let listener = asked.and_then(|(ps, port)| self.listener(ps, port));
         let (Some((ps, port)), Some(l), Some(header)) = (asked, listener, header) else {
+            if asked.is_some_and(|(ps, port)| self.is_former(now, ps, port)) {
+                return None;
+            }
             refuse(self, reject::INVALID_SERVICE_ID, None);
             return Some(());
         };
@@ -329,7 +337,7 @@ impl Cm {
         self.wheel.arm(i, now.saturating_add(wait.max(TIME_WAIT_MIN_NS)));
     }
 
-    fn on_sidr_req(&mut self, from: &PeerAddr, tid: u64, m: &SidrReq<'_>) -> Option<()> {
+    fn on_sidr_req(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &SidrReq<'_>) -> Option<()> {
         if let Some(i) = self.by_remote_id(m.request_id, from, true) {
             match self.ids[i].state {
                 // There is no MRA for these; the peer asks on.
@@ -348,6 +356,9 @@ impl Cm {
         let asked = service(m.service_id).filter(|&(ps, _)| ps == port_space::UDP);
         let listener = asked.and_then(|(ps, port)| self.listener(ps, port));
         let (Some((ps, port)), Some(l), Some(header)) = (asked, listener, header) else {
+            if asked.is_some_and(|(ps, port)| self.is_former(now, ps, port)) {
+                return None;
+            }
             refuse(self, sidr_status::UNSUPPORTED);
             return Some(());
         };

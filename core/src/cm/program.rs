@@ -5,7 +5,7 @@ use super::types::{
     port_space, reject, sidr_status, ConnParam, ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX, UD_ACCEPT_DATA_MAX,
     UD_CONNECT_DATA_MAX,
 };
-use super::{timeout_ns, Cm, MAX_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT};
+use super::{timeout_ns, Cm, FORMER, LISTENER_GRACE_NS, MAX_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT};
 use crate::error::{Error, Result};
 use crate::roce::peer::PeerAddr;
 use crate::verbs::objects::NONE;
@@ -335,6 +335,9 @@ impl Cm {
         x.orphan = true;
         match x.state {
             State::Listen => {
+                let gone = (x.ps, x.port, now.saturating_add(LISTENER_GRACE_NS));
+                self.former[self.former_next % FORMER] = gone;
+                self.former_next = self.former_next.wrapping_add(1);
                 self.orphan_requests(now, i);
                 self.free(i);
             }

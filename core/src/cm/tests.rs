@@ -256,6 +256,28 @@ fn nobody_listens_and_nobody_wants() {
 }
 
 #[test]
+fn between_two_listeners_nobody_is_refused() {
+    let mut w = World::new(13);
+    let first = w.listen(1, port_space::TCP);
+    w.cm[1].destroy(w.now, first).unwrap();
+    let active = w.connect(0x11);
+    w.run(100 * MS);
+    assert!(!w.cm[0].has_events(), "not refused yet");
+    w.listen(1, port_space::TCP);
+    assert_eq!(w.event(1).event, cm_event::CONNECT_REQUEST);
+    w.cm[0].destroy(w.now, active).unwrap();
+    // Where no other listener comes, the request is refused when it is repeated.
+    let mut w = World::new(14);
+    let only = w.listen(1, port_space::TCP);
+    w.cm[1].destroy(w.now, only).unwrap();
+    w.connect(0x12);
+    let start = w.now;
+    let e = w.event(0);
+    assert_eq!((e.event, e.status), (cm_event::REJECTED, i32::from(reject::INVALID_SERVICE_ID)));
+    assert!(w.now - start <= LISTENER_GRACE_NS + timeout_ns(RESPONSE_TIMEOUT));
+}
+
+#[test]
 fn a_silent_peer_is_unreachable_after_all_retries() {
     let mut w = World::new(3);
     w.loss = 100;

@@ -8,7 +8,7 @@ pub const VERBS: &str = "libibverbs.so.1";
 pub const PRELOAD: &str = "libgdrcore_preload.so";
 /// Where they are looked for, in words.
 pub const WHERE: &str =
-    "it is looked for in $GDRC_LIBRARIES, and in gdrcore/ and lib/gdrcore/ beside this program and above it";
+    "it is looked for in $GDRC_LIBRARIES, in gdrcore/ beside this program, and in lib/gdrcore/ and dropin/ beside its folder";
 
 /// The folder that holds the drop-in.
 pub fn folder() -> Option<PathBuf> {
@@ -28,6 +28,7 @@ fn holds(folder: &Path) -> bool {
 fn candidates(bin: &Path) -> Vec<PathBuf> {
     let mut all = vec![bin.join("gdrcore")];
     if let Some(prefix) = bin.parent() {
+        all.push(prefix.join("dropin"));
         all.push(prefix.join("lib/gdrcore"));
         all.push(prefix.join(format!("lib/{}-linux-gnu/gdrcore", std::env::consts::ARCH)));
         all.push(prefix.join("lib64/gdrcore"));

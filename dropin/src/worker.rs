@@ -1,0 +1,143 @@
+//! A thread that sleeps until it is woken, by anybody: a signal handler, or who holds the engine's lock.
+//!
+//! At the end of the process it gets a last turn. It has to be this thread: who calls `exit` may be a signal handler that has
+//! interrupted the program anywhere, with any lock held. Then the thread waits for that lock in vain, and the process ends without it.
+
+use crate::result::last_error;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::time::Duration;
+use gdrcore_core::{Error, Result};
+use gdrcore_net::soft::OwnSignals;
+
+/// How long the end of a process waits for the last turn.
+const EXIT_MS: u32 = 200;
+
+/// One of a process; the child of a fork begins without.
+pub struct Worker {
+    /// What the thread sleeps on, or −1.
+    fd: AtomicI32,
+    /// The process that has the thread, or 0.
+    owner: AtomicI32,
+    last: AtomicBool,
+}
+
+impl Worker {
+    /// Without a thread.
+    pub const fn new() -> Self {
+        Worker { fd: AtomicI32::new(-1), owner: AtomicI32::new(0), last: AtomicBool::new(false) }
+    }
+
+    /// Whether this process has started it.
+    pub fn is_started(&self) -> bool {
+        self.owner.load(Ordering::Acquire) == pid()
+    }
+
+    /// Starts the thread; one caller at a time. `work` is told whether it is the last time.
+    ///
+    /// # Errors
+    /// The system's: no descriptor, no thread.
+    pub fn start(&'static self, name: &str, work: impl Fn(bool) + Send + 'static) -> Result<()> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(last_error());
+        }
+        let masked = OwnSignals::take();
+        let thread = std::thread::Builder::new().name(name.into()).stack_size(256 << 10);
+        let started = thread.spawn(move || self.run(fd, work));
+        drop(masked);
+        if let Err(e) = started {
+            // SAFETY: ours, and nobody else knows it.
+            unsafe { libc::close(fd) };
+            return Err(Error::from_errno(e.raw_os_error().unwrap_or(libc::EAGAIN)));
+        }
+        self.fd.store(fd, Ordering::Release);
+        self.owner.store(pid(), Ordering::Release);
+        Ok(())
+    }
+
+    fn run(&self, fd: c_int, work: impl Fn(bool)) {
+        loop {
+            let mut n = 0u64;
+            // SAFETY: room for eight bytes.
+            if unsafe { libc::read(fd, (&raw mut n).cast(), 8) } < 0 && last_error() != Error::Os(libc::EINTR) {
+                return;
+            }
+            let last = self.last.load(Ordering::Acquire);
+            work(last);
+            if last {
+                return self.last.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// Wakes it. Safe in a signal handler. Cost: a system call.
+    pub fn wake(&self) {
+        let fd = self.fd.load(Ordering::Acquire);
+        if fd >= 0 {
+            // SAFETY: no pointers. It fails only for a counter of 2^64 − 2, which is readable anyway.
+            unsafe { libc::eventfd_write(fd, 1) };
+        }
+    }
+
+    /// For `atexit`: gives it its last turn and waits for that, not for ever.
+    pub fn finish(&self) {
+        if !self.is_started() {
+            return;
+        }
+        self.last.store(true, Ordering::Release);
+        self.wake();
+        for _ in 0..10 * EXIT_MS {
+            if !self.last.load(Ordering::Acquire) {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+fn pid() -> libc::pid_t {
+    // SAFETY: takes nothing, never fails.
+    unsafe { libc::getpid() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU32;
+    use std::time::Instant;
+
+    #[test]
+    fn it_works_when_woken_and_once_more_at_the_end() {
+        static WORKER: Worker = Worker::new();
+        static TURNS: AtomicU32 = AtomicU32::new(0);
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        WORKER.wake();
+        WORKER.finish();
+        assert!(!WORKER.is_started());
+        WORKER
+            .start("test", |last| {
+                TURNS.fetch_add(1, Ordering::SeqCst);
+                LAST.fetch_add(last.into(), Ordering::SeqCst);
+            })
+            .unwrap();
+        assert!(WORKER.is_started());
+        WORKER.wake();
+        let until = Instant::now() + Duration::from_secs(10);
+        while TURNS.load(Ordering::SeqCst) == 0 && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        WORKER.finish();
+        assert_eq!((TURNS.load(Ordering::SeqCst), LAST.load(Ordering::SeqCst)), (2, 1));
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_ever() {
+        static WORKER: Worker = Worker::new();
+        WORKER.start("test", |_| std::thread::sleep(Duration::from_secs(3600))).unwrap();
+        let began = Instant::now();
+        WORKER.finish();
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+}

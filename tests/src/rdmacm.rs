@@ -1,0 +1,107 @@
+//! Unmodified librdmacm programs under `gdrcore-run`: two sides of a tool, each on its own address.
+
+use crate::library;
+use crate::source::root;
+use crate::tools::{find, loopback, Done, Running};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// No tool runs longer here.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The launcher.
+pub fn launcher() -> std::path::PathBuf {
+    library::dropin();
+    root().join("build/bin/gdrcore-run")
+}
+
+/// A program under the launcher, on an address (none: on all).
+pub fn command(address: Option<&str>, options: &[&str], program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut c = Command::new(launcher());
+    for name in ["GDRC_ADDRESS", "GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_STATS", "LD_PRELOAD"] {
+        c.env_remove(name);
+    }
+    if let Some(a) = address {
+        c.args(["--address", a]);
+    }
+    c.args(options).arg(program);
+    c
+}
+
+/// Waits until a program listens on an address: each service that it offers is the name of a socket, by which the processes of an
+/// address find it.
+pub fn wait_until_it_listens(server: &mut Running, address: &str) {
+    let is = |l: &str| {
+        l.rsplit(' ').next().is_some_and(|n| n.starts_with(&format!("@gdrc/{address}/")) && n.contains("/service/"))
+    };
+    wait_for("/proc/net/unix", is, server);
+}
+
+/// Waits until a program is a member of a multicast group.
+fn wait_until_it_joins(server: &mut Running, group: Ipv4Addr) {
+    let word = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+    wait_for("/proc/net/igmp", |l| l.split_whitespace().next() == Some(&word), server);
+}
+
+fn wait_for(file: &str, line: impl Fn(&str) -> bool, server: &mut Running) {
+    let end = Instant::now() + LIMIT;
+    let there = || std::fs::read_to_string(file).is_ok_and(|t| t.lines().any(&line));
+    while !there() && server.is_running() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The two sides of a tool. In their arguments `{S}` is the server's address, `{C}` the client's, and `{D}` the folder of the test.
+pub struct Pair<'a> {
+    /// The server's program and arguments.
+    pub server: &'a str,
+    /// The client's.
+    pub client: &'a str,
+    /// Options of the launcher.
+    pub options: &'a [&'a str],
+    /// The server serves for ever; it is killed when the client has ended.
+    pub endless: bool,
+    /// Preloaded into both.
+    pub preload: Option<&'a Path>,
+    /// Both sides on one address.
+    pub together: bool,
+    /// The server is ready when it has joined this group, not when it listens.
+    pub group: Option<Ipv4Addr>,
+}
+
+impl Pair<'_> {
+    /// A tool that runs as it is.
+    pub fn new<'a>(server: &'a str, client: &'a str) -> Pair<'a> {
+        Pair { server, client, options: &[], endless: false, preload: None, together: false, group: None }
+    }
+
+    fn side(&self, line: &str, own: &str, addresses: &[String; 2], dir: &Path) -> Option<Command> {
+        let line = line.replace("{S}", &addresses[0]).replace("{C}", &addresses[1]);
+        let line = line.replace("{D}", &dir.display().to_string());
+        let mut words = line.split_whitespace();
+        let mut c = command(Some(own), self.options, find(words.next()?)?);
+        c.args(words).current_dir(dir);
+        if let Some(p) = self.preload {
+            c.env("LD_PRELOAD", p);
+        }
+        Some(c)
+    }
+
+    /// Runs both to their ends: what they did, or `None` if the tool is not installed. `n` is the test's own number.
+    pub fn run(&self, n: u32, dir: &Path) -> Option<[Done; 2]> {
+        let first = loopback(n, 1);
+        let addresses = [first.clone(), if self.together { first } else { loopback(n, 2) }];
+        let mut server = Running::start(&mut self.side(self.server, &addresses[0], &addresses, dir)?);
+        match self.group {
+            Some(group) => wait_until_it_joins(&mut server, group),
+            None => wait_until_it_listens(&mut server, &addresses[0]),
+        }
+        let client = Running::start(&mut self.side(self.client, &addresses[1], &addresses, dir)?).finish(LIMIT);
+        if self.endless {
+            server.kill();
+        }
+        Some([server.finish(if client.ok() { LIMIT } else { Duration::from_secs(5) }), client])
+    }
+}

@@ -1,0 +1,295 @@
+//! Debian's librdmacm and its tools, unmodified, over the drop-in's end of the kernel interface.
+
+use gdrcore_tests::rdmacm::{command, launcher, wait_until_it_listens, Pair};
+use gdrcore_tests::tools::{find, loopback, run, scratch, Done, Running};
+use gdrcore_tests::{skip, source};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Both sides must end well.
+#[track_caller]
+fn well(pair: &Pair<'_>, done: &[Done; 2]) {
+    let [server, client] = done;
+    assert!(
+        (server.ok() || pair.endless) && client.ok(),
+        "{} | {} {:?} together: {}\nserver {:?}:\n{}\nclient {:?}:\n{}",
+        pair.server,
+        pair.client,
+        pair.options,
+        pair.together,
+        server.status,
+        server.output,
+        client.status,
+        client.output
+    );
+}
+
+/// Runs each line of a tool (server | client) between two processes: as the launcher has it, which is through shared memory, the
+/// first over UDP and on one address as well.
+fn all_pass(test: &str, n: u32, lines: &[(&str, &str)]) {
+    pass(test, n, lines, true);
+}
+
+fn pass(test: &str, n: u32, lines: &[(&str, &str)], on_one_address: bool) {
+    let dir = scratch(test);
+    for (i, (server, client)) in lines.iter().enumerate() {
+        let plain = Pair::new(server, client);
+        let mut ways = vec![Pair { ..plain }];
+        if i == 0 {
+            ways.push(Pair { options: &["--path", "udp"], ..Pair::new(server, client) });
+        }
+        if i == 0 && on_one_address {
+            ways.push(Pair { together: true, ..Pair::new(server, client) });
+        }
+        for pair in &ways {
+            let Some(done) = pair.run(n, &dir) else { skip!("no {server} (rdmacm-utils, perftest)") };
+            well(pair, &done);
+        }
+    }
+}
+
+#[test]
+fn rping_checks_its_data() {
+    all_pass(
+        "rping",
+        60,
+        &[
+            ("rping -s -a {S} -C 200 -V", "rping -c -a {S} -C 200 -V"),
+            ("rping -s -a {S} -C 20 -V -S 65000", "rping -c -a {S} -C 20 -V -S 65000"),
+            ("rping -s -a {S} -C 20 -V -q", "rping -c -a {S} -C 20 -V -q"),
+        ],
+    );
+}
+
+#[test]
+fn connections_in_numbers() {
+    all_pass(
+        "ucmatose",
+        61,
+        &[
+            ("ucmatose -b {S} -c 20 -C 50", "ucmatose -s {S} -c 20 -C 50"),
+            ("ucmatose -b {S} -t 32", "ucmatose -s {S} -t 32"),
+        ],
+    );
+}
+
+#[test]
+fn datagram_services() {
+    all_pass("udaddy", 62, &[("udaddy -b {S} -c 10", "udaddy -s {S} -c 10")]);
+}
+
+#[test]
+fn the_examples_of_rdma_create_ep() {
+    all_pass(
+        "rdma_server",
+        63,
+        &[("rdma_server -s {S}", "rdma_client -s {S}"), ("rdma_xserver -c r", "rdma_xclient -s {S} -c r")],
+    );
+}
+
+#[test]
+fn multicast_between_processes() {
+    let n = std::process::id();
+    let group = Ipv4Addr::new(239, 1 + (n % 200) as u8, (n / 200 % 250) as u8, 9);
+    let (receiver, sender) = (format!("mckey -m {group} -b {{S}}"), format!("mckey -m {group} -b {{C}} -s"));
+    let dir = scratch("mckey");
+    for together in [false, true] {
+        let pair = Pair { group: Some(group), together, ..Pair::new(&receiver, &sender) };
+        let Some(done) = pair.run(64, &dir) else { skip!("no mckey (rdmacm-utils)") };
+        well(&pair, &done);
+    }
+}
+
+#[test]
+fn streams_over_rsockets_check_their_data() {
+    all_pass(
+        "rstream",
+        65,
+        &[
+            ("rstream -b {S} -S 5000 -I 100 -C 10 -T v", "rstream -s {S} -S 5000 -I 100 -C 10 -T v"),
+            ("rstream -b {S} -S 5000 -I 100 -C 10 -T v -T n", "rstream -s {S} -S 5000 -I 100 -C 10 -T v -T n"),
+            ("rstream -b {S} -S 5000 -I 100 -C 10 -T v -T r", "rstream -s {S} -S 5000 -I 100 -C 10 -T v -T r"),
+            ("rstream -b {S} -S 200000 -I 20 -C 10", "rstream -s {S} -S 200000 -I 20 -C 10"),
+        ],
+    );
+    all_pass(
+        "riostream",
+        66,
+        &[
+            ("riostream -b {S} -S 5000 -I 20 -C 10 -T v", "riostream -s {S} -S 5000 -I 20 -C 10 -T v"),
+            ("riostream -b {S} -S 5000 -I 20 -C 10 -T v -T a", "riostream -s {S} -S 5000 -I 20 -C 10 -T v -T a"),
+        ],
+    );
+}
+
+/// Bytes that no copy has by chance.
+fn noise(len: usize) -> Vec<u8> {
+    let mut x = 88172645463325252u64;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[test]
+fn a_file_copied_over_rsockets() {
+    let dir = scratch("rcopy");
+    let bytes = noise(5_000_001);
+    std::fs::write(dir.join("from"), &bytes).expect("a file");
+    for options in [&[][..], &["--path", "udp"]] {
+        let _ = std::fs::remove_file(dir.join("to"));
+        let pair = Pair { options, endless: true, ..Pair::new("rcopy", "rcopy {D}/from {S}:{D}/to") };
+        let Some(done) = pair.run(67, &dir) else { skip!("no rcopy (rdmacm-utils)") };
+        well(&pair, &done);
+        assert!(std::fs::read(dir.join("to")).expect("the copy") == bytes, "the copy differs");
+    }
+}
+
+#[test]
+fn perftest_connects_by_rdma_cm() {
+    // Each on its own address: perftest ends its first listener before it begins the second, and on one address nobody is left
+    // meanwhile who knows that there was one, so a client that is there between the two is refused.
+    pass(
+        "perftest",
+        68,
+        &[
+            ("ib_send_lat -R -F -n 500", "ib_send_lat -R -F -n 500 {S}"),
+            ("ib_write_bw -R -F -n 500", "ib_write_bw -R -F -n 500 {S}"),
+            ("ib_send_bw -R -F -n 500 -c UD", "ib_send_bw -R -F -n 500 -c UD {S}"),
+            ("ib_write_bw -R -F -n 200 -q 4", "ib_write_bw -R -F -n 200 -q 4 {S}"),
+        ],
+        false,
+    );
+}
+
+/// Compiles one of `tests/c`.
+fn compiled(name: &str, dir: &Path, more: &[&str]) -> std::path::PathBuf {
+    let to = dir.join(name);
+    let from = source::root().join("tests/c").join(format!("{name}.c"));
+    let done =
+        run(Command::new("cc").args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&to).arg(from).args(more), 60);
+    assert!(done.ok(), "{}", done.output);
+    to
+}
+
+/// An ordinary TCP program, which knows nothing of RDMA, with librdmacm's own preload library.
+#[test]
+fn a_program_of_sockets_runs_over_rdma() {
+    let preload = Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so");
+    if !preload.exists() {
+        skip!("no librspreload.so (librdmacm1)");
+    }
+    let dir = scratch("sockets");
+    let program = compiled("tcp_echo", &dir, &[]).display().to_string();
+    let (server, client) = (format!("{program} {{S}}"), format!("{program} {{C}} {{S}}"));
+    for options in [&["--stats"][..], &["--stats", "--path", "udp"]] {
+        let pair = Pair { preload: Some(preload), options, ..Pair::new(&server, &client) };
+        let done = pair.run(69, &dir).expect("a program with a path");
+        well(&pair, &done);
+        for d in &done {
+            // It was RDMA that carried the bytes: 2,000,000 each way.
+            let bytes = d.output.lines().find_map(|l| l.strip_prefix("gdrcore: rcvd_bytes "));
+            assert!(bytes.is_some_and(|b| b.parse::<u64>().is_ok_and(|b| b >= 2_000_000)), "{}", d.output);
+        }
+    }
+}
+
+#[test]
+fn the_device_file_takes_what_a_program_writes() {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() || !Path::new("/usr/include/rdma/rdma_user_cm.h").exists()
+    {
+        skip!("no headers (libibverbs-dev)");
+    }
+    let dir = scratch("rdma-cm-file");
+    let program = compiled("rdma_cm_file", &dir, &["-libverbs"]);
+    let address = loopback(70, 1);
+    let done = run(command(Some(&address), &[], program).arg(&address), 60);
+    assert!(done.ok() && done.output.contains("ok"), "{:?}\n{}", done.status, done.output);
+}
+
+#[test]
+fn a_server_whose_client_is_killed_goes_on() {
+    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let (address, other) = (loopback(71, 1), loopback(71, 2));
+    let mut server = Running::start(command(Some(&address), &[], &rping).args(["-P", "-s", "-a", &address, "-V"]));
+    wait_until_it_listens(&mut server, &address);
+    for _ in 0..3 {
+        let mut client = Running::start(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V"]));
+        std::thread::sleep(Duration::from_millis(150));
+        assert!(client.is_running(), "the endless ping has ended: {}", client.finish(Duration::ZERO).output);
+        client.kill();
+    }
+    let last = run(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V", "-C", "20"]), 30);
+    assert!(last.ok(), "{}", last.output);
+    assert!(server.is_running(), "the server has ended");
+}
+
+#[test]
+fn nobody_there_is_an_error_soon() {
+    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let (address, other) = (loopback(72, 1), loopback(72, 2));
+    // A host that is there, where nobody listens.
+    let listener = Running::start(command(Some(&address), &[], &rping).args(["-s", "-a", &address, "-p", "7000"]));
+    let mut listener = listener;
+    wait_until_it_listens(&mut listener, &address);
+    let done = run(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-p", "7001", "-C", "1"]), 30);
+    assert!(
+        done.code().is_some_and(|c| c != 0) && done.output.contains("REJECTED"),
+        "{:?} {}",
+        done.status,
+        done.output
+    );
+    // An address of another family than the device's.
+    let done = run(command(Some(&other), &[], &rping).args(["-c", "-a", "fd00::77", "-C", "1"]), 30);
+    assert!(
+        done.code().is_some_and(|c| c != 0) && done.output.contains("ADDR_ERROR"),
+        "{:?} {}",
+        done.status,
+        done.output
+    );
+}
+
+#[test]
+fn the_launcher_becomes_the_program() {
+    let Some(sh) = find("sh") else { skip!("no sh") };
+    let address = loopback(73, 1);
+    let script = |text: &str| run(command(Some(&address), &[], &sh).args(["-c", text]), 20);
+    assert_eq!(script("exit 7").code(), Some(7));
+    let done = script("kill -TERM $$");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&done.status.expect("it ended")), Some(libc::SIGTERM));
+    assert_eq!(script("echo $GDRC_ADDRESS").output.trim(), address);
+    let bare = |words: &[&str]| run(Command::new(launcher()).args(words), 20);
+    assert_eq!(bare(&["no-such-program-here"]).code(), Some(127));
+    assert_eq!(bare(&["--path", "tcp", "true"]).code(), Some(125));
+    assert_eq!(bare(&["/etc/passwd"]).code(), Some(126));
+    let help = bare(&["--help"]);
+    assert!(help.ok() && help.output.contains("--address") && help.output.contains("--no-agent"), "{}", help.output);
+    // What is not there says so; what the caller preloads stays.
+    let lost = run(Command::new(launcher()).env("GDRC_LIBRARIES", "/nowhere").arg("true"), 20);
+    assert!(lost.code() == Some(125) && lost.output.contains("GDRC_LIBRARIES"), "{}", lost.output);
+    let kept =
+        run(Command::new(launcher()).env("LD_PRELOAD", "/lib/none.so").args(["sh", "-c", "echo $LD_PRELOAD"]), 20);
+    assert!(kept.output.lines().any(|l| l.starts_with("/lib/none.so:/")), "{}", kept.output);
+}
+
+/// Counters at the end, and in between at SIGUSR2.
+#[test]
+fn counters_are_printed_when_asked_for() {
+    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let (address, other) = (loopback(74, 1), loopback(74, 2));
+    let mut server = Running::start(command(Some(&address), &["--stats"], &rping).args(["-P", "-s", "-a", &address]));
+    wait_until_it_listens(&mut server, &address);
+    let client = run(command(Some(&other), &["--stats"], &rping).args(["-c", "-a", &address, "-C", "10"]), 30);
+    assert!(client.ok() && client.output.contains("gdrcore: rcvd_pkts "), "{}", client.output);
+    run(Command::new("kill").args(["-USR2", &server.pid().to_string()]), 10);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(server.is_running(), "SIGUSR2 has ended it");
+    server.kill();
+    let server = server.finish(Duration::from_secs(5));
+    assert!(server.output.contains("gdrcore: rcvd_pkts "), "{}", server.output);
+}
