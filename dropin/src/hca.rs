@@ -10,8 +10,11 @@ use crate::abi::ibv_async_event;
 use crate::adapter::{Adapter, OpenHca, STATE};
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::dm::Dm;
 use crate::env;
+use crate::mr::Mr;
 use crate::null;
+use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -36,6 +39,10 @@ pub enum Object {
 #[derive(Default)]
 pub struct Objects {
     pub by_handle: HashMap<Handle, Object>,
+    /// What another context may import, by the number that programs see.
+    pub domains: HashMap<u32, *mut Pd>,
+    pub regions: HashMap<u32, *mut Mr>,
+    pub dms: HashMap<u32, *mut Dm>,
     pub contexts: Vec<*mut Context>,
 }
 
@@ -92,6 +99,15 @@ impl Hca {
             Hca::open(adapter).inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
         state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
         Ok(hca)
+    }
+
+    /// One more context.
+    pub fn share(&'static self) -> Result<&'static Hca> {
+        self.check()?;
+        let mut state = STATE.lock();
+        let open = state.open.iter_mut().find(|o| core::ptr::eq(o.hca, self)).ok_or(Error::NoDevice)?;
+        open.contexts += 1;
+        Ok(self)
     }
 
     fn open(adapter: &Adapter) -> Result<&'static Hca> {

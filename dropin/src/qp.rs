@@ -26,6 +26,8 @@ pub struct Qp {
     pub hca: &'static Hca,
     pub handle: Handle,
     pub cap: ibv_qp_cap,
+    /// The domain on which it counts.
+    domain: &'static Pd,
     sq_sig_all: bool,
     async_taken: AtomicU32,
     /// Extended: whose thread builds requests.
@@ -115,7 +117,7 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -
         cap: init.cap,
     };
     let (handle, qp_num, given) = p.hca.make(ring_bytes(&init.cap), |d| d.qp_create(&wanted))?;
-    p.hold();
+    let domain = p.hold();
     send_cq.users.fetch_add(1, Ordering::Relaxed);
     recv_cq.users.fetch_add(1, Ordering::Relaxed);
     *cap = given;
@@ -140,6 +142,7 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -
         hca: p.hca,
         handle,
         cap: given,
+        domain,
         sq_sig_all: init.sq_sig_all != 0,
         async_taken: AtomicU32::new(0),
         turn: Turn::default(),
@@ -320,7 +323,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         let base = &q.ex.qp_base;
         // SAFETY: domain, CQs and context outlive their QPs; events of it are of its type.
         unsafe {
-            Pd::of(base.pd)?.release();
+            q.domain.release();
             Cq::of(base.send_cq)?.users.fetch_sub(1, Ordering::Relaxed);
             Cq::of(base.recv_cq)?.users.fetch_sub(1, Ordering::Relaxed);
             if let Ok(c) = Context::of(base.context) {

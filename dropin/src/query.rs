@@ -1,4 +1,4 @@
-//! What programs ask of a device and its port.
+//! What programs ask of a device and its port. All of it is known without the device, so a child of fork may ask too.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -6,6 +6,10 @@ use crate::result::{code, number, out, set_errno};
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{Error, Result};
+
+/// A locally administered OUI (bit 1 of its first byte): nobody's. Tools take 0 for a broken device.
+const VENDOR: u32 = 0x02_47_44;
+const PART: u32 = 1;
 
 /// The only P_Key: the default one, full member.
 const PKEY: u16 = 0xffff;
@@ -56,8 +60,8 @@ fn device_attr(c: &Context) -> ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
-        vendor_id: 0,
-        vendor_part_id: 0,
+        vendor_id: VENDOR,
+        vendor_part_id: PART,
         hw_ver: 0,
         max_qp: int(a.max_qp),
         max_qp_wr: int(a.max_qp_wr),
@@ -97,7 +101,7 @@ fn device_attr(c: &Context) -> ibv_device_attr {
 /// `ibv_query_device`.
 pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { Context::of(context) }.and_then(|c| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         // SAFETY: as above.
         *unsafe { out(attr)? } = device_attr(c);
         Ok(())
@@ -112,7 +116,7 @@ pub unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of(context) }.and_then(|c| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         let rc = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV;
         let full = ibv_device_attr_ex {
             orig_attr: device_attr(c),
@@ -174,7 +178,7 @@ pub unsafe extern "C" fn query_port_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of(context) }.and_then(|c| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
         let full = ibv_port_attr {
             state: PORT_ACTIVE,
@@ -216,7 +220,7 @@ fn gid_entry(c: &Context) -> ibv_gid_entry {
 /// `ibv_query_gid`.
 pub unsafe extern "C" fn query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of(context) }.and_then(|c| {
+    number(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
         if index != 0 {
             return Err(Error::Invalid);
@@ -237,7 +241,7 @@ pub unsafe extern "C" fn query_gid_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of(context) }.and_then(|c| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port)?;
         if flags != 0 {
             return Err(Error::Unsupported);
@@ -259,7 +263,7 @@ pub unsafe extern "C" fn query_gid_table(
     size: usize,
 ) -> isize {
     // SAFETY: the program's pointer.
-    let r = unsafe { Context::of(context) }.and_then(|c| {
+    let r = unsafe { Context::of_anybody(context) }.and_then(|c| {
         if flags != 0 {
             return Err(Error::Unsupported);
         }
@@ -278,7 +282,7 @@ pub unsafe extern "C" fn query_gid_table(
 /// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE v1).
 pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, index: u32, kind: *mut u32) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of(context) }.and_then(|_| {
+    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
         if index != 0 {
             return Err(Error::Invalid);
@@ -292,7 +296,7 @@ pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, ind
 /// `ibv_query_pkey`: in network order.
 pub unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of(context) }.and_then(|_| {
+    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
         if index != 0 {
             return Err(Error::Invalid);
@@ -306,7 +310,7 @@ pub unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: 
 /// `ibv_get_pkey_index`: of a P_Key in network order.
 pub unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     // SAFETY: the program's pointer.
-    number(unsafe { Context::of(context) }.and_then(|_| {
+    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
         if u16::from_be(pkey) == PKEY {
             Ok(0)
@@ -322,7 +326,7 @@ const RAW_CLOCK: u32 = 1;
 /// The operation behind `ibv_query_rt_values_ex`: the clock of completion timestamps, its count in `tv_nsec`.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { Context::of(context) }.and_then(|_| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|_| {
         // SAFETY: as above.
         let v = unsafe { out(values)? };
         if v.comp_mask & !RAW_CLOCK != 0 {
