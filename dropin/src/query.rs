@@ -11,6 +11,9 @@ use gdrcore_core::{Error, Result};
 const VENDOR: u32 = 0x02_47_44;
 const PART: u32 = 1;
 
+/// Entries of the GID table, of which the first is in use: programs expect that there are free ones.
+const GIDS: c_int = 8;
+
 /// The only P_Key: the default one, full member.
 const PKEY: u16 = 0xffff;
 /// `ibv_port_state`, `ibv_port_attr.phys_state`, `.link_layer`, `.flags`.
@@ -184,7 +187,7 @@ pub unsafe extern "C" fn query_port_ex(
             state: PORT_ACTIVE,
             max_mtu: mtu::MTU_4096,
             active_mtu: c.hca.attr.active_mtu,
-            gid_tbl_len: 1,
+            gid_tbl_len: GIDS,
             port_cap_flags: PORT_CAPS,
             max_msg_sz: u32::try_from(c.hca.attr.max_msg_size).unwrap_or(u32::MAX),
             pkey_tbl_len: 1,
@@ -222,11 +225,14 @@ pub unsafe extern "C" fn query_gid(context: *mut ibv_context, port: u8, index: c
     // SAFETY: the program's pointers.
     number(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
-        if index != 0 {
-            return Err(Error::Invalid);
-        }
+        let value = match index {
+            0 => c.hca.attr.gid,
+            // An entry that is not in use.
+            1..GIDS => [0; 16],
+            _ => return Err(Error::Invalid),
+        };
         // SAFETY: as above. The program's union may be less aligned than ours.
-        unsafe { copy_out(&c.hca.attr.gid, gid.cast(), 16)? };
+        unsafe { copy_out(&value, gid.cast(), 16)? };
         Ok(0)
     }))
 }
@@ -246,8 +252,10 @@ pub unsafe extern "C" fn query_gid_ex(
         if flags != 0 {
             return Err(Error::Unsupported);
         }
-        if index != 0 {
-            return Err(Error::Os(libc::ENODATA));
+        match c_int::try_from(index) {
+            Ok(0) => {}
+            Ok(1..GIDS) => return Err(Error::Os(libc::ENODATA)),
+            _ => return Err(Error::Invalid),
         }
         // SAFETY: `size` bytes are the program's.
         unsafe { copy_out(&gid_entry(c), entry.cast(), size) }
@@ -284,11 +292,11 @@ pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, ind
     // SAFETY: the program's pointers.
     number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
-        if index != 0 {
+        if index >= GIDS as u32 {
             return Err(Error::Invalid);
         }
         // SAFETY: as above.
-        *unsafe { out(kind)? } = 1;
+        *unsafe { out(kind)? } = u32::from(index == 0);
         Ok(0)
     }))
 }
