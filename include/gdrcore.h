@@ -146,6 +146,69 @@
 
 #define GDRC_ACCESS_RELAXED_ORDERING 1048576
 
+// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by address.
+#define GDRC_MEMORY_HOST 0
+
+// Memory of a GPU, by its CUDA address.
+#define GDRC_MEMORY_CUDA 1
+
+// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset hold, and no other way is tried on a NIC.
+#define GDRC_MEMORY_DMABUF 1
+
+// iova holds. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
+#define GDRC_MEMORY_IOVA 2
+
+// How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
+#define GDRC_ROUTE_HOST 0
+
+// The NIC holds a dma-buf of them.
+#define GDRC_ROUTE_DMABUF 1
+
+// The NIC has the GPU's addresses, through nvidia_peermem.
+#define GDRC_ROUTE_PEERMEM 2
+
+// Copies through pinned host memory.
+#define GDRC_ROUTE_STAGED 3
+
+// Why a way was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was, or one before it.
+#define GDRC_NO_NONE 0
+
+#define GDRC_NO_SOFT_DEVICE 1
+
+#define GDRC_NO_NOT_EXPORTED 2
+
+#define GDRC_NO_NOT_TAKEN 3
+
+#define GDRC_NO_PEERMEM 4
+
+#define GDRC_NO_REFUSED 5
+
+// Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail.
+#define GDRC_MR_GONE 1
+
+// Flag of gdrc_cuda_alloc: virtual memory management, which other processes get by descriptor; without it, CUDA IPC.
+#define GDRC_CUDA_SHAREABLE 1
+
+// Features of a GPU (gdrc_cuda_attr.flags).
+#define GDRC_CUDA_HAS_DMABUF 1
+
+#define GDRC_CUDA_HAS_VMM 2
+
+#define GDRC_CUDA_HAS_GPUDIRECT 4
+
+// What a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
+#define GDRC_NEAR_SYSTEM 0
+
+#define GDRC_NEAR_NUMA_NODE 1
+
+#define GDRC_NEAR_HOST_BRIDGE 2
+
+#define GDRC_NEAR_ROOT_PORT 3
+
+#define GDRC_NEAR_SWITCH 4
+
+#define GDRC_NEAR_BRIDGE 5
+
 // QP types (ibv_qp_type).
 #define GDRC_QPT_RC 2
 
@@ -554,7 +617,7 @@ typedef struct gdrc_mr {
 typedef struct gdrc_mr_attr {
     // sizeof(struct gdrc_mr_attr), set by the caller.
     uint32_t struct_size;
-    // Memory provider: 0 is host memory.
+    // GDRC_MEMORY_ kind: 0 is host memory.
     uint32_t provider;
     // The program's address of the first byte.
     uint64_t addr;
@@ -570,6 +633,20 @@ typedef struct gdrc_mr_attr {
     uint32_t access;
     // Zero.
     uint32_t reserved;
+    // GDRC_ROUTE_: how the bytes are reached.
+    uint32_t route;
+    // GDRC_NO_: why not by dma-buf.
+    uint32_t no_dmabuf;
+    // GDRC_NO_: why not by nvidia_peermem.
+    uint32_t no_peermem;
+    // The last refusal: positive a CUresult, negative an errno of the NIC's, 0 if there was none.
+    int32_t refusal;
+    // CUDA's id of the allocation, unique in the process; 0 for host memory.
+    uint64_t buffer_id;
+    // GDRC_MR_ flags.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved2;
 } gdrc_mr_attr;
 
 // Memory window.
@@ -651,6 +728,56 @@ typedef struct gdrc_srq {
     // Opaque.
     uint64_t handle;
 } gdrc_srq;
+
+// Memory to be registered: gdrc_mr_reg_memory.
+typedef struct gdrc_memory {
+    // sizeof(struct gdrc_memory), set by the caller.
+    uint32_t struct_size;
+    // GDRC_MEMORY_HOST or GDRC_MEMORY_CUDA.
+    uint32_t kind;
+    // Address of the first byte: the CPU's, or CUDA's.
+    uint64_t addr;
+    // Length in bytes.
+    uint64_t length;
+    // The address that work requests will use for the first byte (GDRC_MEMORY_IOVA).
+    uint64_t iova;
+    // GDRC_MEMORY_ flags.
+    uint32_t flags;
+    // A dma-buf of the memory, which stays the caller's (GDRC_MEMORY_DMABUF).
+    int32_t dmabuf_fd;
+    // Where the first byte lies in the dma-buf.
+    uint64_t dmabuf_offset;
+} gdrc_memory;
+
+// A GPU.
+typedef struct gdrc_cuda_attr {
+    // sizeof(struct gdrc_cuda_attr), set by the caller.
+    uint32_t struct_size;
+    // GDRC_CUDA_HAS_ flags.
+    uint32_t flags;
+    // Bytes of memory.
+    uint64_t memory;
+    // PCI address, as "0000:b7:00.0".
+    char bdf[16];
+    // The driver's name for it.
+    char name[64];
+} gdrc_cuda_attr;
+
+// GPU memory on its way to another process of this host: 104 bytes, to be sent as they are. Frozen.
+typedef struct gdrc_cuda_handle {
+    // 1: by CUDA IPC; 2: by the descriptor that goes with it.
+    uint32_t kind;
+    // Zero.
+    uint32_t reserved;
+    // Bytes of the range.
+    uint64_t length;
+    // Where it begins in its allocation.
+    uint64_t offset;
+    // PCI address of the GPU: ordinals differ between processes.
+    char bdf[16];
+    // CUipcMemHandle.
+    uint8_t ipc[64];
+} gdrc_cuda_handle;
 
 // Sizes of a QP's queues: 20 bytes. Frozen, as it lies inside other structs.
 typedef struct gdrc_qp_cap {
@@ -1044,6 +1171,32 @@ typedef struct gdrc_cause {
     uint64_t time_ns;
 } gdrc_cause;
 
+// A NIC and a GPU: gdrc_topology. Frozen.
+typedef struct gdrc_topology_pair {
+    // The RDMA device, or the network interface where there is none.
+    char nic[64];
+    // Its network interface; empty where it has none.
+    char netdev[16];
+    // The NIC's PCI address, as "0000:b7:00.0".
+    char nic_bdf[16];
+    // The GPU's.
+    char gpu_bdf[16];
+    // GDRC_NEAR_.
+    uint32_t near;
+    // NUMA nodes; -1: none.
+    int32_t nic_numa;
+    // The GPU's.
+    int32_t gpu_numa;
+    // PCI class of the GPU: 0x030200 is a 3D controller.
+    uint32_t gpu_class;
+    // PCI vendor of the GPU.
+    uint16_t gpu_vendor;
+    // PCI device of the GPU.
+    uint16_t gpu_device;
+    // PCI revision of the GPU.
+    uint32_t gpu_revision;
+} gdrc_topology_pair;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1114,13 +1267,14 @@ int gdrc_arena_add(struct gdrc_context *ctx, void *memory, size_t bytes);
 // Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
 int gdrc_query_device(struct gdrc_context *ctx, struct gdrc_device_attr *attr);
 
-// Copies the reason why this thread's last gdrc_context_size, gdrc_context_init or gdrc_open failed, and what to do
-// about it, into `buf` like snprintf: NUL-terminated, cut at `len`. Empty after a success.
+// Copies the reason why this thread's last gdrc_context_size, gdrc_context_init, gdrc_open, gdrc_mr_reg_memory or
+// gdrc_cuda_ call failed, and what to do about it, into `buf` like snprintf: NUL-terminated, cut at `len`. Empty after a success.
 //
 // Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
 // Errors: -EINVAL: buf is NULL and len is not 0.
 // Threads: any. Cost: no system call, no allocation.
-int gdrc_open_error(char *buf, size_t len);
+int gdrc_open_error(char *buf,
+                    size_t len);
 
 // The text of an error number, negative or positive. Static; never NULL.
 // Threads: any. Cost: none.
@@ -1188,14 +1342,17 @@ int gdrc_mr_reg_iova(struct gdrc_context *ctx,
 
 // Fills `attr` (struct_size set) with what the region is.
 //
-// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
-int gdrc_mr_query(struct gdrc_context *ctx, struct gdrc_mr mr, struct gdrc_mr_attr *attr);
+// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU memory: a call of the driver.
+int gdrc_mr_query(struct gdrc_context *ctx,
+                  struct gdrc_mr mr,
+                  struct gdrc_mr_attr *attr);
 
 // Takes a region back: its keys are dead at return, and the device does not touch the memory any more.
 //
 // Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle.
-// Threads: any. Cost: none. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
-int gdrc_mr_dereg(struct gdrc_context *ctx, struct gdrc_mr mr);
+// Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
+int gdrc_mr_dereg(struct gdrc_context *ctx,
+                  struct gdrc_mr mr);
 
 // Allocates a memory window of `type` 1 or 2 and tells its first rkey (`rkey` may be NULL).
 // A GDRC_WR_BIND_MW work request opens it.
@@ -1281,6 +1438,92 @@ int gdrc_srq_query(struct gdrc_context *ctx, struct gdrc_srq srq, struct gdrc_sr
 // Errors: -EBUSY: a QP uses it; -EINVAL: stale handle.
 // Threads: any. Cost: none. Source: IBTA verb Destroy Shared Receive Queue; ibv_destroy_srq(3).
 int gdrc_srq_destroy(struct gdrc_context *ctx, struct gdrc_srq srq);
+
+// Registers memory of any kind. Host memory: as gdrc_mr_reg. GPU memory: by the first way that works, dma-buf (the
+// caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
+// gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
+// gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its
+// address was given again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is read
+// by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
+//
+// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU memory are atomic among the
+// operations of this context only. The first such registration of a context pins 8 MiB of host memory.
+//
+// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation; -EOPNOTSUPP:
+// the NIC has no way; gdrc_open_error has the words.
+// Threads: any. Cost: calls of the driver.
+int gdrc_mr_reg_memory(struct gdrc_context *ctx,
+                       struct gdrc_pd pd,
+                       const struct gdrc_memory *memory,
+                       uint32_t access,
+                       struct gdrc_mr *out,
+                       struct gdrc_mr_attr *attr);
+
+// A GDRC_ROUTE_ in words. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_mr_route_str(uint32_t route);
+
+// A GDRC_NO_ in words. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_mr_reason_str(uint32_t reason);
+
+// Finds a GPU: by ordinal ("0"), by PCI address with or without domain ("b7:00.0"), or the first (NULL or ""). Fills `attr`
+// (struct_size set; may be NULL). The CUDA driver is opened by the first call that needs it.
+//
+// Returns the ordinal.
+// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_open_error has the words.
+// Threads: any. Cost: the first use of a GPU makes its primary context, which the process keeps.
+int gdrc_cuda_device(const char *name,
+                     struct gdrc_cuda_attr *attr);
+
+// Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are undefined. Memory that a
+// program got from CUDA otherwise may be registered as well.
+//
+// Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_open_error has the words.
+// Threads: any. Cost: calls of the driver.
+int gdrc_cuda_alloc(int gpu,
+                    size_t length,
+                    uint32_t flags,
+                    uint64_t *addr);
+
+// Frees what gdrc_cuda_alloc, or closes what gdrc_cuda_import gave. Deregister it first.
+//
+// Errors: -EINVAL: not given by them; others of the driver. Threads: any. Cost: waits for work on the GPU.
+int gdrc_cuda_free(uint64_t addr);
+
+// Makes GPU memory available to another process of this host. Memory of gdrc_cuda_alloc with GDRC_CUDA_SHAREABLE goes by a
+// descriptor, which `*fd` then is and the caller closes; other memory by CUDA IPC, and `*fd` is -1. The memory must stay
+// until the other process has let go of it.
+//
+// Errors: -EINVAL: not GPU memory, or of a kind that cannot be passed on (imported, managed, of a pool); -ENODEV.
+// Threads: any. Cost: calls of the driver.
+int gdrc_cuda_export(uint64_t addr,
+                     size_t length,
+                     struct gdrc_cuda_handle *handle,
+                     int *fd);
+
+// Opens GPU memory that another process exported. `fd`: the descriptor that came with it, which stays the caller's, or -1.
+// What the handle says is checked: a range outside of the memory is refused. `*addr` is its address here.
+//
+// Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA IPC); -EACCES, -EIO: the
+// driver refuses: the exporter is gone, or another user's or container's; gdrc_open_error has the words.
+// Threads: any. Cost: calls of the driver.
+int gdrc_cuda_import(const struct gdrc_cuda_handle *handle,
+                     int fd,
+                     uint64_t *addr);
+
+// Copies `length` bytes into GPU memory; done when it returns.
+//
+// Errors: -EINVAL: not within one allocation, or `from` is NULL; -ENODEV. Threads: any. Cost: a call of the driver.
+int gdrc_cuda_copy_in(uint64_t addr, const void *from, size_t length);
+
+// Copies `length` bytes out of GPU memory.
+//
+// Errors: as gdrc_cuda_copy_in. Threads: any. Cost: a call of the driver.
+int gdrc_cuda_copy_out(void *to, uint64_t addr, size_t length);
+
+// Sets `length` bytes of GPU memory to `byte`.
+//
+// Errors: as gdrc_cuda_copy_in. Threads: any. Cost: a call of the driver.
+int gdrc_cuda_fill(uint64_t addr, uint8_t byte, size_t length);
 
 // Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its `cap` holds what was
 // given. `qpn` receives the QP's number and may be NULL.
@@ -1607,6 +1850,16 @@ int gdrc_qp_cause(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_cause
 // Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
 // Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no allocation.
 int gdrc_cause_str(const struct gdrc_cause *cause, char *buf, size_t len);
+
+// Writes one entry for every NIC with every GPU of this machine, read from sysfs: what PCIe they share, the nearest GPU of
+// each NIC first. `root`: where sysfs is, NULL for /sys. No driver is needed.
+//
+// Returns how many pairs there are; at most `capacity` are written (`pairs` may be NULL when it is 0).
+// Errors: -EINVAL: pairs is NULL or misaligned, root is no path.
+// Threads: any. Cost: reads files, allocates.
+int gdrc_topology(const char *root,
+                  struct gdrc_topology_pair *pairs,
+                  uint32_t capacity);
 
 #ifdef __cplusplus
 }  // extern "C"

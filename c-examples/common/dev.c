@@ -288,6 +288,22 @@ int gx_mr_register(struct gx_dev *dev, void *addr, size_t length, uint32_t acces
     return err;
 }
 
+int gx_mem_register(struct gx_dev *dev, const struct gdrc_memory *memory, uint32_t access, gdrc_mr *out, struct gdrc_mr_attr *attr)
+{
+    struct gdrc_mr_attr scratch;
+    char words[400];
+    if (!attr)
+        attr = &scratch;
+    memset(attr, 0, sizeof *attr);
+    attr->struct_size = sizeof *attr;
+    int err = gdrc_mr_reg_memory(dev->ctx, dev->pd, memory, access, out, attr);
+    if (err && gdrc_open_error(words, sizeof words) > 0)
+        gx_error(words, "registering a buffer: %s", gdrc_strerror(err));
+    else if (err)
+        gx_explain_call(dev, err, "registering a buffer");
+    return err;
+}
+
 int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, struct gdrc_endpoint *local)
 {
     uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];

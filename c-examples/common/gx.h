@@ -6,7 +6,7 @@
  *   say.c     messages, numbers, time, progress bar
  *   conn.c    TCP and Unix side channel: framed messages with deadlines
  *   dev.c     open a device, make a queue pair, wait for completions
- *   mem.c     buffers by kind of memory (host now; the place where GPU memory comes in)
+ *   mem.c     buffers by kind of memory: the host's, a GPU's
  *   crc32c.c  CRC-32C, three streams at a time where the CPU has the instruction
  *
  * Functions return 0 or a count, or a negative errno. Those that take a `what` have already told the
@@ -153,6 +153,8 @@ void gx_dev_close(struct gx_dev *dev);
 /* An RC queue pair with both directions on one CQ. */
 int gx_qp_create(struct gx_dev *dev, gdrc_cq cq, uint32_t send_wr, uint32_t recv_wr, uint32_t sge, gdrc_qp *out, uint32_t *qpn);
 int gx_mr_register(struct gx_dev *dev, void *addr, size_t length, uint32_t access, gdrc_mr *out, struct gdrc_mr_attr *attr);
+/* The same for a buffer of any kind. `attr` (may be NULL) says how the device reaches it. */
+int gx_mem_register(struct gx_dev *dev, const struct gdrc_memory *memory, uint32_t access, gdrc_mr *out, struct gdrc_mr_attr *attr);
 /* Sends our endpoint over `conn`; `local` is kept for gx_endpoint_connect. Waits for nothing. */
 int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, struct gdrc_endpoint *local);
 /* Connects to the endpoint that came in a GX_MSG_ENDPOINT of `length` bytes. `patience_s`: as in gx_qp_handshake. */
@@ -192,19 +194,26 @@ void gx_explain_call(struct gx_dev *dev, int err, const char *what);
  * kind: "host" or "cuda[:BDF]".
  */
 struct gx_mem {
-    void *addr;
+    void *addr;         /* of a GPU's memory: no pointer, gx_mem_read and gx_mem_write reach it */
     size_t length;
     int fd;             /* descriptor to hand over, or -1 */
+    bool gpu;
     char kind[32];
+    /* What goes beside the descriptor, or in its place: bytes for gx_mem_import. */
+    size_t token_bytes;
+    _Alignas(8) uint8_t token[sizeof(struct gdrc_cuda_handle)];
 };
 
 int gx_mem_alloc(struct gx_mem *mem, const char *kind, size_t length, bool shareable);
-/* Maps a buffer that another process made. Refuses one that its owner could still shrink. Takes the descriptor. */
-int gx_mem_import(struct gx_mem *mem, const char *kind, int fd, size_t length);
+/* Maps a buffer that another process made. Refuses one that its owner could still shrink. Takes the descriptor, -1: there is none. */
+int gx_mem_import(struct gx_mem *mem, const char *kind, int fd, const void *token, size_t token_bytes, size_t length);
 void gx_mem_free(struct gx_mem *mem);
 /* Copies out of and into the buffer: the CPU cannot reach every kind of memory by pointer. -ERANGE outside of it. */
 int gx_mem_read(const struct gx_mem *mem, size_t offset, void *to, size_t length);
 int gx_mem_write(struct gx_mem *mem, size_t offset, const void *from, size_t length);
+int gx_mem_fill(struct gx_mem *mem, size_t offset, uint8_t byte, size_t length);
+/* The buffer as gdrc_mr_reg_memory takes it. */
+void gx_mem_describe(const struct gx_mem *mem, struct gdrc_memory *out);
 
 /* ---- crc32c.c ------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Buffers by kind of memory. Programs name the kind ("host", "cuda", "cuda:BDF") and otherwise do not
- * know what they hold: a kind is one row of the table at the bottom of this file.
+ * know what they hold: a kind is one row of the table below.
  */
 #include "gx.h"
 
@@ -18,7 +18,7 @@
 struct kind {
     const char *name;
     int (*alloc)(struct gx_mem *mem, const char *where, size_t length, bool shareable);
-    int (*import)(struct gx_mem *mem, const char *where, int fd, size_t length);
+    int (*import)(struct gx_mem *mem, const char *where, int fd, const void *token, size_t token_bytes, size_t length);
     void (*release)(struct gx_mem *mem);
     int (*copy)(const struct gx_mem *mem, size_t offset, void *bytes, size_t length, bool into);
 };
@@ -60,10 +60,14 @@ static int host_alloc(struct gx_mem *mem, const char *where, size_t length, bool
     return 0;
 }
 
-static int host_import(struct gx_mem *mem, const char *where, int fd, size_t length)
+static int host_import(struct gx_mem *mem, const char *where, int fd, const void *token, size_t token_bytes, size_t length)
 {
-    (void)where;
+    (void)where, (void)token, (void)token_bytes;
     struct stat st;
+    if (fd < 0) {
+        gx_error("Router and client must be of the same version.", "the router handed over no buffer");
+        return -EPROTO;
+    }
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS) {
         gx_error("Its owner could shrink it and kill this process by SIGBUS; a router of this project seals it.",
@@ -99,30 +103,83 @@ static int host_copy(const struct gx_mem *mem, size_t offset, void *bytes, size_
     return 0;
 }
 
-static int cuda_missing(void)
+/* What the library says of its last failure; the hint of our message. */
+static const char *cuda_words(char out[400])
 {
-    gx_error("Use host memory (-m host, or no -u).", "GPU memory is not built into this version of the examples");
-    return -EOPNOTSUPP;
+    gdrc_open_error(out, 400);
+    return *out ? out : NULL;
 }
+
+static int cuda_failed(int err, const char *what)
+{
+    char words[400];
+    const char *hint = cuda_words(words);
+    gx_error(hint ? hint : gdrc_strerror(err), "GPU memory: %s failed (host memory needs no -m, -u or --mem)", what);
+    return err;
+}
+
+static void *as_pointer(uint64_t addr) { return (void *)(uintptr_t)addr; }
+static uint64_t as_address(const struct gx_mem *mem) { return (uint64_t)(uintptr_t)mem->addr; }
 
 static int cuda_alloc(struct gx_mem *mem, const char *where, size_t length, bool shareable)
 {
-    (void)mem, (void)where, (void)length, (void)shareable;
-    return cuda_missing();
+    uint64_t addr = 0;
+    int gpu = gdrc_cuda_device(where, NULL);
+    if (gpu < 0)
+        return cuda_failed(gpu, "finding the GPU");
+    /* A descriptor passes into containers, which CUDA IPC does not; older drivers have only that. */
+    int err = shareable ? gdrc_cuda_alloc(gpu, length, GDRC_CUDA_SHAREABLE, &addr) : -EOPNOTSUPP;
+    if (err == -EOPNOTSUPP || err == -ENODEV)
+        err = gdrc_cuda_alloc(gpu, length, 0, &addr);
+    if (err)
+        return cuda_failed(err, "allocating");
+    mem->addr = as_pointer(addr);
+    mem->gpu = true;
+    /* As fresh pages of the host: what another program left there is nobody's business. */
+    err = gdrc_cuda_fill(addr, 0, length);
+    if (!err && shareable) {
+        err = gdrc_cuda_export(addr, length, (struct gdrc_cuda_handle *)mem->token, &mem->fd);
+        mem->token_bytes = err ? 0 : sizeof(struct gdrc_cuda_handle);
+    }
+    if (err) {
+        cuda_failed(err, "clearing or exporting");
+        gdrc_cuda_free(addr);
+        mem->addr = NULL;
+    }
+    return err;
 }
 
-static int cuda_import(struct gx_mem *mem, const char *where, int fd, size_t length)
+static int cuda_import(struct gx_mem *mem, const char *where, int fd, const void *token, size_t token_bytes, size_t length)
 {
-    (void)mem, (void)where, (void)fd, (void)length;
-    return cuda_missing();
+    struct gdrc_cuda_handle handle;
+    uint64_t addr = 0;
+    (void)where;
+    memcpy(&handle, token, token_bytes < sizeof handle ? token_bytes : sizeof handle);
+    if (token_bytes != sizeof handle || handle.length != length) {
+        gx_error("Router and client must be of the same version.", "the GPU buffer that was handed over is not described whole");
+        return -EPROTO;
+    }
+    int err = gdrc_cuda_import(&handle, fd, &addr);
+    if (err)
+        return cuda_failed(err, "opening the router's buffer");
+    mem->addr = as_pointer(addr);
+    mem->gpu = true;
+    mem->fd = fd;
+    return 0;
 }
 
-static void cuda_release(struct gx_mem *mem) { (void)mem; }
+static void cuda_release(struct gx_mem *mem)
+{
+    gdrc_cuda_free(as_address(mem));
+    if (mem->fd >= 0)
+        close(mem->fd);
+}
 
 static int cuda_copy(const struct gx_mem *mem, size_t offset, void *bytes, size_t length, bool into)
 {
-    (void)mem, (void)offset, (void)bytes, (void)length, (void)into;
-    return cuda_missing();
+    uint64_t at = as_address(mem) + offset;
+    int err = into ? gdrc_cuda_copy_in(at, bytes, length) : gdrc_cuda_copy_out(bytes, at, length);
+    return err ? cuda_failed(err, "copying") : 0;
 }
 
 static const struct kind kinds[] = {
@@ -164,13 +221,13 @@ int gx_mem_alloc(struct gx_mem *mem, const char *name, size_t length, bool share
     return err ? err : kind->alloc(mem, where, length, shareable);
 }
 
-int gx_mem_import(struct gx_mem *mem, const char *name, int fd, size_t length)
+int gx_mem_import(struct gx_mem *mem, const char *name, int fd, const void *token, size_t token_bytes, size_t length)
 {
     const struct kind *kind;
     const char *where;
     int err = prepare(mem, name, length, &kind, &where);
-    err = err ? err : kind->import(mem, where, fd, length);
-    if (err)
+    err = err ? err : kind->import(mem, where, fd, token, token_bytes, length);
+    if (err && fd >= 0)
         close(fd);
     return err;
 }
@@ -204,4 +261,25 @@ int gx_mem_read(const struct gx_mem *mem, size_t offset, void *to, size_t length
 int gx_mem_write(struct gx_mem *mem, size_t offset, const void *from, size_t length)
 {
     return copy(mem, offset, (void *)(uintptr_t)from, length, true);
+}
+
+int gx_mem_fill(struct gx_mem *mem, size_t offset, uint8_t byte, size_t length)
+{
+    if (offset > mem->length || length > mem->length - offset)
+        return -ERANGE;
+    if (!mem->gpu) {
+        memset((uint8_t *)mem->addr + offset, byte, length);
+        return 0;
+    }
+    int err = gdrc_cuda_fill(as_address(mem) + offset, byte, length);
+    return err ? cuda_failed(err, "filling") : 0;
+}
+
+void gx_mem_describe(const struct gx_mem *mem, struct gdrc_memory *out)
+{
+    memset(out, 0, sizeof *out);
+    out->struct_size = sizeof *out;
+    out->kind = mem->gpu ? GDRC_MEMORY_CUDA : GDRC_MEMORY_HOST;
+    out->addr = as_address(mem);
+    out->length = mem->length;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * client: gets the router's buffer over a Unix socket, writes a message or a file into it, and shows
+ * client: gets the router's buffer, in host or GPU memory, over a Unix socket, writes a message or a file into it, and shows
  * what the peer writes in answer. It opens no device and no network socket.
  */
 #include "note.h"
@@ -72,14 +72,14 @@ int main(int argc, char **argv)
     if (err < 0)
         goto out;
     body[err] = 0;
-    if (err < 9 || router.passed_fd < 0) {
+    if (err < (int)FF_TOKEN_AT || !memchr(body + FF_KIND_AT, 0, FF_TOKEN_AT - FF_KIND_AT)) {
         gx_error("Router and client must be of the same version.", "the router handed over no buffer");
         err = -EPROTO;
         goto out;
     }
     int fd = router.passed_fd;
     router.passed_fd = -1;
-    err = gx_mem_import(&mem, (const char *)body + 8, fd, (size_t)gx_get64(body));
+    err = gx_mem_import(&mem, (const char *)body + FF_KIND_AT, fd, body + FF_TOKEN_AT, (size_t)err - FF_TOKEN_AT, (size_t)gx_get64(body));
     if (err)
         goto out;
     gx_step("mapped the router's buffer: %zu bytes of %s memory", mem.length, mem.kind);
@@ -106,7 +106,7 @@ int main(int argc, char **argv)
         err = note_check(&mem, &note);
     if (err)
         goto out;
-    gx_step("the peer has written, by RDMA, into this process' memory:");
+    gx_step("the peer has written, by RDMA, into this %s:", mem.gpu ? "GPU's memory" : "process' memory");
     note_show(&mem, &note);
     if (output)
         err = note_save(&mem, &note, output);

@@ -14,12 +14,14 @@
 #define NOTE_HEADER_BYTES 128u
 #define FF_PORT 19875
 #define FF_SOCKET "/tmp/gdrcore-router.sock"
-#define FF_SIZE_MAX (1u << 30)
+#define FF_SIZE_MAX (2ull << 30)
+#define FF_KIND_AT 8u
+#define FF_TOKEN_AT 40u
 
 /* Messages of the side channels. */
 enum {
     FF_MSG_HELLO = GX_MSG_PROGRAM, /* router to client and peer: your turn */
-    FF_MSG_BUFFER,                 /* router to client: size 8, kind of memory (text), and the descriptor */
+    FF_MSG_BUFFER,                 /* router to client: size 8, kind of memory 32 (text), token, and the descriptor if there is one */
     FF_MSG_WRITTEN,                /* client or peer to router: the buffer holds my note; router to client: the peer's */
     FF_MSG_READ,                   /* peer to router: I have read and checked the note */
 };

@@ -15,6 +15,7 @@ struct peer {
     struct gx_dev dev;
     struct gx_conn router;
     struct gx_mem mem;
+    const char *kind;
     gdrc_cq cq;
     gdrc_qp qp;
     gdrc_mr mr;
@@ -34,6 +35,7 @@ static void usage(FILE *to)
             "  -m, --message TEXT      the answer\n"
             "  -f, --file FILE         answer with this file instead\n"
             "  -o, --output FILE       save what was read\n"
+            "  -M, --memory KIND       our own buffer: host, or cuda[:BDF] (default host)\n"
             "  -t, --timeout SECONDS   wait so long for the router's readiness (default 60)\n"
             "  -h, --help              this text\n",
             FF_PORT);
@@ -99,9 +101,11 @@ static int read_note(struct peer *p, struct note *note)
                  (unsigned long long)p->remote.length);
         return -EPROTO;
     }
-    int err = gx_mem_alloc(&p->mem, "host", (size_t)p->remote.length, false);
+    struct gdrc_memory memory;
+    int err = gx_mem_alloc(&p->mem, p->kind, (size_t)p->remote.length, false);
+    gx_mem_describe(&p->mem, &memory);
     if (!err)
-        err = gx_mr_register(&p->dev, p->mem.addr, p->mem.length, GDRC_ACCESS_LOCAL_WRITE, &p->mr, &p->attr);
+        err = gx_mem_register(&p->dev, &memory, GDRC_ACCESS_LOCAL_WRITE, &p->mr, &p->attr);
     if (!err)
         err = transfer(p, GDRC_WR_RDMA_READ, 0, NOTE_HEADER_BYTES, "RDMA READ of the header");
     if (!err)
@@ -122,14 +126,14 @@ int main(int argc, char **argv)
         { "device", required_argument, NULL, 'd' },  { "gid-index", required_argument, NULL, 'g' },
         { "port", required_argument, NULL, 'p' },    { "message", required_argument, NULL, 'm' },
         { "file", required_argument, NULL, 'f' },    { "output", required_argument, NULL, 'o' },
-        { "timeout", required_argument, NULL, 't' }, { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        { "timeout", required_argument, NULL, 't' }, { "memory", required_argument, NULL, 'M' },
+        { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
     };
-    const char *device = NULL, *file = NULL, *output = NULL, *text = "Hello from the peer, written by RDMA.";
+    const char *device = NULL, *kind = "host", *file = NULL, *output = NULL, *text = "Hello from the peer, written by RDMA.";
     uint64_t gid_index = 0, port = FF_PORT, patience_s = 60;
     int bad = 0;
     gx_program = "peer";
-    for (int c; (c = getopt_long(argc, argv, "d:g:p:m:f:o:t:h", longs, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "d:g:p:m:f:o:t:M:h", longs, NULL)) != -1;) {
         switch (c) {
         case 'd': device = optarg; break;
         case 'g': bad |= gx_parse_number(optarg, "--gid-index", 0, 255, &gid_index); break;
@@ -138,6 +142,7 @@ int main(int argc, char **argv)
         case 'f': file = optarg; break;
         case 'o': output = optarg; break;
         case 't': bad |= gx_parse_number(optarg, "--timeout", 1, 86400, &patience_s); break;
+        case 'M': kind = optarg; break;
         case 'h': usage(stdout); return GX_EXIT_OK;
         default: gx_note("try 'peer --help'"); return GX_EXIT_USAGE;
         }
@@ -155,6 +160,7 @@ int main(int argc, char **argv)
     char writer[41];
     memset(&p, 0, sizeof p);
     p.router.fd = p.router.passed_fd = p.mem.fd = -1;
+    p.kind = kind;
     int err = connect_to_router(&p, argv[optind], (uint16_t)port, device, (unsigned)gid_index, (int)patience_s * 1000);
     if (err)
         goto out;

@@ -40,7 +40,7 @@ static void usage(FILE *to)
             "  -p, --port PORT         TCP port for the peer, on the device's address (default %d)\n"
             "  -s, --socket PATH       Unix socket for the client (default %s)\n"
             "  -m, --memory KIND       host, or cuda[:BDF] (default host)\n"
-            "  -b, --size BYTES        size of the buffer, up to 1G (default 1M)\n"
+            "  -b, --size BYTES        size of the buffer, up to 2G (default 1M)\n"
             "  -t, --timeout SECONDS   give up when no client or peer comes for so long (default 0: wait for ever)\n"
             "  -k, --keep              serve round after round (default: one round, then exit)\n"
             "      --any-user          let clients of other users in, too\n"
@@ -144,17 +144,19 @@ static int check_client(struct router *r, struct gx_conn *client)
 
 static int serve_client(struct router *r, struct gx_conn *client)
 {
-    uint8_t body[8 + sizeof r->mem.kind];
+    uint8_t body[FF_TOKEN_AT + sizeof r->mem.token];
     int err = check_client(r, client);
     if (err)
         return err;
     memset(body, 0, sizeof body);
     gx_put64(body, r->mem.length);
-    memcpy(body + 8, r->mem.kind, strlen(r->mem.kind));
-    err = gx_conn_send(client, FF_MSG_BUFFER, body, sizeof body, r->mem.fd, "the buffer");
+    memcpy(body + FF_KIND_AT, r->mem.kind, strlen(r->mem.kind));
+    memcpy(body + FF_TOKEN_AT, r->mem.token, r->mem.token_bytes);
+    err = gx_conn_send(client, FF_MSG_BUFFER, body, FF_TOKEN_AT + r->mem.token_bytes, r->mem.fd, "the buffer");
     if (err)
         return err;
-    gx_step("handed the buffer over (%zu bytes, sealed), waiting for the client's signal", r->mem.length);
+    gx_step("handed the buffer over (%zu bytes, %s), waiting for the client's signal", r->mem.length,
+            !r->mem.gpu ? "sealed" : r->mem.fd >= 0 ? "by descriptor" : "by CUDA IPC");
     int n = gx_conn_recv(client, FF_MSG_WRITTEN, NULL, 0, 6 * GX_TIMEOUT_MS, "signal");
     if (n < 0)
         return n;
@@ -257,11 +259,13 @@ static int start(struct router *r)
     err = gx_mem_alloc(&r->mem, r->kind, r->size, true);
     if (err)
         return err;
-    err = gx_mr_register(&r->dev, r->mem.addr, r->mem.length,
-                         GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_WRITE, &r->mr, &attr);
+    struct gdrc_memory memory;
+    gx_mem_describe(&r->mem, &memory);
+    err = gx_mem_register(&r->dev, &memory, GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_WRITE, &r->mr, &attr);
     if (err)
         return err;
-    gx_step("buffer of %zu bytes in %s memory is registered, rkey 0x%08x", r->mem.length, r->mem.kind, attr.rkey);
+    gx_step("buffer of %zu bytes in %s memory is registered (%s), rkey 0x%08x", r->mem.length, r->mem.kind,
+            gdrc_mr_route_str(attr.route), attr.rkey);
     err = gdrc_cq_create(r->dev.ctx, CQ_ENTRIES, &r->cq);
     if (err) {
         gx_explain_call(&r->dev, err, "creating a CQ");

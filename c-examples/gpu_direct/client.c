@@ -129,10 +129,14 @@ static int run(struct session *s, const struct options *o)
     if (!s->device)
         return -ENODEV;
     s->conn.ctx = gda_context(s->device);
-    s->buffer = gda_buffer_register(s->device, s->mem.addr, s->mem.length);
+    struct gdrc_memory memory;
+    gx_mem_describe(&s->mem, &memory);
+    s->buffer = gda_buffer_register(s->device, &memory);
     s->peer = s->buffer ? gda_peer_create(s->device) : NULL;
     if (!s->peer)
         return -ENOMEM;
+    if (s->mem.gpu)
+        gx_note("the buffer is in %s memory: %s", s->mem.kind, gda_buffer_route(s->buffer));
     err = introduce(s, o);
     if (err)
         return err;

@@ -103,17 +103,19 @@ int gda_reset(struct gda_device *device)
 const char *gda_address(const struct gda_device *device) { return device->dev.address; }
 gdrc_context *gda_context(struct gda_device *device) { return device->dev.ctx; }
 
-struct gda_buffer *gda_buffer_register(struct gda_device *device, void *addr, size_t length)
+struct gda_buffer *gda_buffer_register(struct gda_device *device, const struct gdrc_memory *memory)
 {
     struct gda_buffer *buffer = calloc(1, sizeof *buffer);
     uint32_t access = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_WRITE;
-    if (!buffer || gx_mr_register(&device->dev, addr, length, access, &buffer->mr, &buffer->attr)) {
+    if (!buffer || gx_mem_register(&device->dev, memory, access, &buffer->mr, &buffer->attr)) {
         free(buffer);
         return NULL;
     }
     buffer->device = device;
     return buffer;
 }
+
+const char *gda_buffer_route(const struct gda_buffer *buffer) { return gdrc_mr_route_str(buffer->attr.route); }
 
 void gda_buffer_release(struct gda_buffer *buffer)
 {

@@ -4,8 +4,8 @@
  * local address, register a buffer, describe it as a line of text, submit tasks against somebody
  * else's description, poll for their ends, reset what failed.
  *
- * Transport is RC: each side makes one gda_peer per other side, describes it, and connects it to the
- * other's description. (With DC the connecting call has nothing to do and everything else stays.)
+ * Transport is RC, as the soft device has no DC: each side makes one gda_peer per other side, describes it, and connects
+ * it to the other's description. (With DC the connecting call has nothing to do and everything else stays.)
  *
  * One thread uses a device. Functions return 0 or a count, or a negative errno after telling the user why.
  */
@@ -62,8 +62,10 @@ int gda_reset(struct gda_device *device);
 const char *gda_address(const struct gda_device *device);
 gdrc_context *gda_context(struct gda_device *device);
 
-/* Registers memory that the caller keeps alive until gda_buffer_release. NULL on failure. */
-struct gda_buffer *gda_buffer_register(struct gda_device *device, void *addr, size_t length);
+/* Registers memory, of the host or of a GPU, that the caller keeps alive until gda_buffer_release. NULL on failure. */
+struct gda_buffer *gda_buffer_register(struct gda_device *device, const struct gdrc_memory *memory);
+/* How the device reaches it. Static text. */
+const char *gda_buffer_route(const struct gda_buffer *buffer);
 void gda_buffer_release(struct gda_buffer *buffer);
 
 struct gda_peer *gda_peer_create(struct gda_device *device);

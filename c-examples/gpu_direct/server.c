@@ -38,6 +38,7 @@ struct client {
 struct server {
     struct options o;
     struct gda_device *device;
+    char kind[32];
     int listener;
     unsigned served, connected;
     struct client clients[CLIENTS_MAX];
@@ -51,6 +52,7 @@ static void usage(FILE *to)
             "  -a, --address ADDRESS   local address (default: the first that is not loopback)\n"
             "  -n, --iterations N      serve each client at most N tasks (default 0: as many as it wants)\n"
             "  -s, --size BYTES        size of the local buffer of each client, up to 1G (default 64k)\n"
+            "  -u, --use-gpu BDF       put the local buffers into the memory of this GPU, for example b7:00.0\n"
             "  -p, --port PORT         TCP port on that address (default %d)\n"
             "  -l, --sg-list-len N     split the local buffer into N pieces, 1 to %d (default 1)\n"
             "  -P, --persistent        go on when all clients have left (default: exit then)\n"
@@ -99,9 +101,12 @@ static void welcome(struct server *s)
     s->connected++;
     /* Two words in one message: what the client is told, and what we print, are the same. */
     const char *failed = NULL;
-    if (gx_mem_alloc(&c->mem, "host", s->o.size, false))
+    struct gdrc_memory memory;
+    int none = gx_mem_alloc(&c->mem, s->kind, s->o.size, false);
+    gx_mem_describe(&c->mem, &memory);
+    if (none)
         failed = "no memory for another client";
-    else if (!(c->buffer = gda_buffer_register(s->device, c->mem.addr, c->mem.length)) || !(c->peer = gda_peer_create(s->device)))
+    else if (!(c->buffer = gda_buffer_register(s->device, &memory)) || !(c->peer = gda_peer_create(s->device)))
         failed = "the device has no room for another client";
     if (failed) {
         gx_conn_send_error(&c->conn, "%s", failed);
@@ -290,15 +295,23 @@ int main(int argc, char **argv)
         { "size", required_argument, NULL, 's' },        { "port", required_argument, NULL, 'p' },
         { "sg-list-len", required_argument, NULL, 'l' }, { "persistent", no_argument, NULL, 'P' },
         { "debug", required_argument, NULL, 'D' },       { "debug-mask", required_argument, NULL, 'D' },
+        { "use-gpu", required_argument, NULL, 'u' },     { "use-cuda", required_argument, NULL, 'u' },
         { "help", no_argument, NULL, 'h' },              { NULL, 0, NULL, 0 },
     };
     static struct server s;
     int bad = 0;
     s.o = (struct options){ .size = 65536, .port = GD_PORT, .pieces = 1 };
     gx_program = "server";
-    for (int c; (c = getopt_long(argc, argv, "a:n:s:p:l:PD:h", longs, NULL)) != -1;) {
+    strcpy(s.kind, "host");
+    for (int c; (c = getopt_long(argc, argv, "a:n:s:p:l:PD:u:h", longs, NULL)) != -1;) {
         switch (c) {
         case 'a': s.o.address = optarg; break;
+        case 'u':
+            if (snprintf(s.kind, sizeof s.kind, "cuda:%s", optarg) >= (int)sizeof s.kind) {
+                gx_error("As lspci prints it: b7:00.0 or 0000:b7:00.0.", "'%s' is no PCI address", optarg);
+                bad = 1;
+            }
+            break;
         case 'n': bad |= gx_parse_number(optarg, "--iterations", 0, UINT32_MAX, &s.o.iterations); break;
         case 's': bad |= gx_parse_size(optarg, "--size", 1, GD_SIZE_MAX, &s.o.size); break;
         case 'p': bad |= gx_parse_number(optarg, "--port", 1, 65535, &s.o.port); break;

@@ -28,7 +28,7 @@ enum { MSG_PLAN = GX_MSG_PROGRAM, MSG_RUN, MSG_RESULT };
 
 struct options {
     struct plan plan;
-    const char *device, *host;
+    const char *device, *host, *memory;
     uint64_t port, gid_index, size, iterations, duration_s;
     bool all, histogram, keep, has_test;
     enum format format;
@@ -57,6 +57,7 @@ static void usage(FILE *to)
             "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to 8)\n"
             "  -l, --post_list N        requests of one post call (1, at most 64)\n"
             "  -o, --outs N             READs or atomics outstanding (what the peer serves)\n"
+            "      --mem KIND           our own buffer: host (default), or cuda[:BDF]; each end chooses\n"
             "  -m, --mtu BYTES          path MTU: 256, 512, 1024, 2048 or 4096 (what the link carries)\n"
             "  -u, --qp-timeout CODE    ACK timeout of 4.096 us * 2^CODE, 0: none, so that 30 s of silence end a request (14: 67 ms)\n"
             "      --retry_count N      retries after such a silence, 0 to 7 (7)\n"
@@ -127,6 +128,7 @@ static int option(struct options *o, int c, const char *text)
     case 'H': o->histogram = true; return 0;
     case 'C': p->check = 1; return 0;
     case 'J': o->format = FORMAT_JSON; return 0;
+    case 'M': o->memory = text; return 0;
     default: gx_note("try 'perf --help'"); return -EINVAL;
     }
     if (!err)
@@ -439,7 +441,7 @@ static int client(const struct options *o)
     if (!err)
         err = gx_conn_send(&conn, MSG_PLAN, body, sizeof body, -1, "the plan");
     if (!err)
-        err = side_open(&side, &dev, &o->plan);
+        err = side_open(&side, &dev, &o->plan, o->memory);
     if (!err)
         err = side_connect(&side, &conn);
     if (!err)
@@ -466,9 +468,9 @@ static int both(const struct options *o)
     int err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
     if (err)
         return err;
-    err = side_open(&a, &dev, &o->plan);
+    err = side_open(&a, &dev, &o->plan, o->memory);
     if (!err)
-        err = side_open(&b, &dev, &o->plan);
+        err = side_open(&b, &dev, &o->plan, o->memory);
     if (!err)
         err = side_connect_pair(&a, &b);
     if (!err)
@@ -503,7 +505,7 @@ static int serve(const struct options *o, struct gx_conn *conn)
     err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
     conn->ctx = dev.ctx;
     if (!err)
-        err = side_open(&side, &dev, &plan);
+        err = side_open(&side, &dev, &plan, o->memory);
     if (!err)
         err = side_connect(&side, conn);
     if (!err)
@@ -563,9 +565,10 @@ int main(int argc, char **argv)
         { "atomic_type", required_argument, NULL, 'A' }, { "qp-timeout", required_argument, NULL, 'u' },
         { "retry_count", required_argument, NULL, 'R' }, { "bidirectional", no_argument, NULL, 'b' }, { "events", no_argument, NULL, 'e' },
         { "report-histogram", no_argument, NULL, 'H' }, { "check", no_argument, NULL, 'C' }, { "json", no_argument, NULL, 'J' },
+        { "mem", required_argument, NULL, 'M' },
         { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
     };
-    struct options o = { .port = PORT, .plan = { .inline_max = UINT32_MAX, .timeout = 14, .retries = 7 } };
+    struct options o = { .port = PORT, .memory = "host", .plan = { .inline_max = UINT32_MAX, .timeout = 14, .retries = 7 } };
     gx_program = "perf";
     for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:I:Q:l:o:m:u:A:beHCh", longs, NULL)) != -1;) {
         if (c == 'h')

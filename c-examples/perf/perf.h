@@ -46,7 +46,7 @@ struct lane {
     gdrc_qp qp;
     struct gdrc_endpoint local, remote;
     gdrc_ah ah;           /* UD */
-    uint8_t *tx, *rx;     /* first slot of each */
+    uint8_t *tx, *rx;     /* first slot of each; addresses only, where the buffer is a GPU's */
     uint64_t tx_addr, rx_addr, peer_rx_addr;
     uint64_t posted, done, received;
     uint64_t pending;     /* completions still to come */
@@ -60,6 +60,7 @@ struct side {
     gdrc_mr mr;
     struct gdrc_mr_attr mr_attr;
     struct gx_mem mem;
+    uint8_t *scratch;     /* a message, where the buffer is a GPU's */
     struct lane *lanes;
     uint32_t ready_lanes; /* lanes whose QP exists */
     uint32_t tx_slots, rx_slots;
@@ -81,7 +82,8 @@ struct outcome {
 };
 
 /* side.c */
-int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan);
+/* `kind`: of the buffer, as gx_mem_alloc has it; each end chooses its own. */
+int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, const char *kind);
 /* Exchanges endpoints over the connection and connects every queue pair. */
 int side_connect(struct side *side, struct gx_conn *conn);
 /* The same for two sides of one process. */

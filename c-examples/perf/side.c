@@ -57,7 +57,7 @@ static int create_lane(struct side *side, struct lane *lane)
     return 0;
 }
 
-int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan)
+int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, const char *kind)
 {
     memset(side, 0, sizeof *side);
     side->dev = dev;
@@ -71,13 +71,24 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan)
         return -ENOMEM;
     }
     side->stride = (size_t)stride;
-    int err = gx_mem_alloc(&side->mem, "host", (size_t)(stride * slots * plan->qps), false);
+    struct gdrc_memory memory;
+    int err = gx_mem_alloc(&side->mem, kind, (size_t)(stride * slots * plan->qps), false);
     if (err)
         return err;
+    gx_mem_describe(&side->mem, &memory);
+    if (side->mem.gpu && plan->verb == VERB_WRITE && plan->mode == MODE_LAT) {
+        gx_error("Take 'send lat' or 'read lat': there the CPU need not look into the GPU's memory.",
+                 "WRITE latency polls the last byte of the buffer, which is a GPU's here");
+        return -EOPNOTSUPP;
+    }
+    if (side->mem.gpu && !(side->scratch = malloc((size_t)stride)))
+        return gx_error("Take smaller messages.", "out of memory"), -ENOMEM;
     uint32_t access = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC;
-    err = gx_mr_register(dev, side->mem.addr, side->mem.length, access, &side->mr, &side->mr_attr);
+    err = gx_mem_register(dev, &memory, access, &side->mr, &side->mr_attr);
     if (err)
         return err;
+    if (side->mem.gpu)
+        gx_note("the buffer is in %s memory: %s", side->mem.kind, gdrc_mr_route_str(side->mr_attr.route));
     uint64_t cqe = (uint64_t)plan->qps * (plan->tx_depth / plan->cq_mod + plan->rx_depth + 1);
     err = gdrc_cq_create(dev->ctx, at_most(cqe, dev->attr.max_cqe), &side->cq);
     if (err) {
@@ -204,5 +215,6 @@ void side_close(struct side *side)
     gx_mem_free(&side->mem);
     free(side->lanes);
     free(side->samples);
+    free(side->scratch);
     memset(side, 0, sizeof *side);
 }

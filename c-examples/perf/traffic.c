@@ -53,6 +53,28 @@ static bool whole(const uint8_t *at, size_t size, uint64_t lane)
     return head == 0 || (head >> 48 == MARK && matches(at, size, head & 0xffffffffffffull, lane));
 }
 
+/* What lies in the buffer, in memory that the CPU can read. NULL: it could not be copied (told). */
+static const uint8_t *look_at(struct side *side, const uint8_t *at, size_t size)
+{
+    if (!side->mem.gpu)
+        return at;
+    return gx_mem_read(&side->mem, (size_t)(at - (const uint8_t *)side->mem.addr), side->scratch, size) ? NULL : side->scratch;
+}
+
+/* Where a message for the buffer is made, and its way there. */
+static uint8_t *compose_at(struct side *side, uint8_t *at) { return side->mem.gpu ? side->scratch : at; }
+static void put_at(struct side *side, uint8_t *at, size_t size)
+{
+    if (side->mem.gpu && gx_mem_write(&side->mem, (size_t)(at - (uint8_t *)side->mem.addr), side->scratch, size))
+        side->bad++;
+}
+
+static void clear_at(struct side *side, uint8_t *at, size_t size)
+{
+    if (gx_mem_fill(&side->mem, (size_t)(at - (uint8_t *)side->mem.addr), 0, size))
+        side->bad++;
+}
+
 static bool checks(const struct side *side) { return side->plan->check && side->size >= 8; }
 
 static void check_received(struct side *side, const gdrc_wc *wc, uint32_t index, uint64_t slot)
@@ -62,15 +84,21 @@ static void check_received(struct side *side, const gdrc_wc *wc, uint32_t index,
     const uint8_t *at = side->lanes[index].rx + slot * side->stride + (ud ? UD_GRH : 0);
     if (wc->byte_len != side->size + (ud ? UD_GRH : 0))
         side->bad++;
-    else if (checks(side) && !(plan->qp_type == GDRC_QPT_RC ? matches(at, side->size, side->lanes[index].received, index)
-                                                           : whole(at, side->size, index)))
-        side->bad++;
+    else if (checks(side)) {
+        at = look_at(side, at, side->size);
+        if (!at || !(plan->qp_type == GDRC_QPT_RC ? matches(at, side->size, side->lanes[index].received, index) : whole(at, side->size, index)))
+            side->bad++;
+    }
 }
 
 static void check_fetched(struct side *side, uint32_t index, uint64_t number)
 {
     const uint8_t *at = side->lanes[index].tx + number % side->tx_slots * side->stride;
     uint64_t old;
+    if (!(at = look_at(side, at, side->size))) {
+        side->bad++;
+        return;
+    }
     memcpy(&old, at, sizeof old);
     if (side->plan->verb == VERB_ATOMIC ? old != number : !matches(at, side->size, number % side->rx_slots, index))
         side->bad++;
@@ -100,7 +128,7 @@ static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_
     bool out = plan->verb == VERB_SEND || plan->verb == VERB_WRITE, last = number + 1 == side->goal;
     sge->addr = lane->tx_addr + from;
     /* Inline data is read by address, whatever the region calls it. */
-    bool put_inline = out && side->size <= plan->inline_max;
+    bool put_inline = out && !side->mem.gpu && side->size <= plan->inline_max;
     if (put_inline)
         sge->addr = (uint64_t)(uintptr_t)(lane->tx + from);
     sge->length = (uint32_t)side->size;
@@ -125,8 +153,10 @@ static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_
     } else {
         wr->wr.rdma = (gdrc_rdma_wr){ .remote_addr = lane->peer_rx_addr + to, .rkey = lane->remote.rkey };
     }
-    if (out && checks(side))
-        fill(lane->tx + from, side->size, number, index);
+    if (out && checks(side)) {
+        fill(compose_at(side, lane->tx + from), side->size, number, index);
+        put_at(side, lane->tx + from, side->size);
+    }
 }
 
 static int explain(struct side *side, int err)
@@ -326,11 +356,14 @@ void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active,
         struct lane *lane = &side->lanes[i];
         lane->posted = lane->done = lane->received = 0;
         /* The byte that a WRITE's target watches, and what an atomic counts on. */
-        memset(lane->rx, 0, plan->verb == VERB_ATOMIC ? 8 : size);
+        clear_at(side, lane->rx, plan->verb == VERB_ATOMIC ? 8 : size);
         for (uint32_t slot = 0; plan->check && plan->verb != VERB_ATOMIC && slot < side->rx_slots; slot++) {
-            memset(lane->rx + slot * side->stride, 0, side->stride);
-            if (plan->verb == VERB_READ)
-                fill(lane->rx + slot * side->stride, size, slot, i);
+            uint8_t *at = lane->rx + slot * side->stride;
+            clear_at(side, at, side->stride);
+            if (plan->verb == VERB_READ) {
+                fill(compose_at(side, at), size, slot, i);
+                put_at(side, at, size);
+            }
         }
     }
 }
@@ -354,6 +387,12 @@ int traffic_rest(struct side *side)
     return n < 0 ? n : n == 0;
 }
 
+static bool slot_is_whole(struct side *side, uint32_t index, uint32_t slot)
+{
+    const uint8_t *at = look_at(side, side->lanes[index].rx + slot * side->stride, side->size);
+    return at && whole(at, side->size, index);
+}
+
 void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct outcome *out)
 {
     const struct plan *plan = side->plan;
@@ -364,7 +403,7 @@ void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct o
         out->messages += lane->done;
         out->received += lane->received;
         for (uint32_t slot = 0; plan->verb == VERB_WRITE && plan->mode == MODE_BW && checks(side) && slot < side->rx_slots; slot++)
-            side->bad += !whole(lane->rx + slot * side->stride, side->size, i);
+            side->bad += !slot_is_whole(side, i, slot);
     }
     out->bytes = out->messages * side->size;
     out->bad = side->bad;

@@ -173,6 +173,15 @@ pub trait Device: Sync {
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle>;
     fn ah_destroy(&self, ah: Handle) -> Result<()>;
 
+    /// Makes a UD QP a member of a multicast group, which is a GID. Twice is no error.
+    fn mcast_attach(&self, _qp: Handle, _gid: &[u8; 16]) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
+    /// Ends a membership; those of a QP end with it.
+    fn mcast_detach(&self, _qp: Handle, _gid: &[u8; 16]) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
+
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)>;
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32>;
     /// Takes the completions of a QP, by its number, out of a CQ: what drivers do when a QP is reset or destroyed.

@@ -3,7 +3,7 @@
 //! The handler here does what the OS layer's does: look up the faulting program counter, go to the landing pad.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-use gdrcore_core::mem::{host, Access, AtomicOp, Providers, Target};
+use gdrcore_core::mem::{host, Access, AtomicOp, Message, Providers, Target};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
 
@@ -98,7 +98,7 @@ fn all_accesses_fault_across(gone: u64, writable_gone: bool) {
     assert!(host::fetch_add(gone - 8, 1).is_ok());
     let t = Target { addr: gone, cookie: 0, provider: 0, len: 8 };
     assert_eq!(Providers::new().place(&t, 0, &[0; 8]), Access::Fault);
-    assert_eq!(Providers::new().atomic(&t, AtomicOp::FetchAdd(1)), Err(Access::Fault));
+    assert_eq!(Providers::new().atomic(&t, AtomicOp::FetchAdd(1), Message::default()), Err(Access::Fault));
 }
 
 #[test]

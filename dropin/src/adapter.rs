@@ -169,7 +169,7 @@ fn of_this_machine() -> Vec<(Endpoint, u32)> {
 }
 
 /// The entries of today's list.
-fn present() -> Vec<&'static Adapter> {
+pub fn present() -> Vec<&'static Adapter> {
     let addresses = addresses();
     let only = env::device();
     let mut state = STATE.lock();

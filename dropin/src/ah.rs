@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::hca::Hca;
 use crate::pd::{small, Pd};
+use crate::qp::Qp;
 use crate::result::{code, number, object, out, pointer};
 use core::ffi::{c_int, c_void};
 use gdrcore_core::device::Device;
@@ -163,7 +164,26 @@ pub unsafe extern "C" fn resolve_eth_l2(
     })())
 }
 
-/// `ibv_attach_mcast`, `ibv_detach_mcast`: the device has no multicast.
-pub unsafe extern "C" fn mcast(_qp: *mut ibv_qp, _gid: *const c_void, _lid: u16) -> c_int {
-    code(Err(Error::Unsupported))
+/// The QP and group of the calls below.
+///
+/// # Safety
+/// The program's pointers; the GID may be less aligned than ours.
+unsafe fn member<'a>(qp: *mut ibv_qp, gid: *const c_void) -> Result<(&'a Qp, [u8; 16])> {
+    if gid.is_null() {
+        return Err(Error::Invalid);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { Ok((Qp::of(qp)?, gid.cast::<[u8; 16]>().read_unaligned())) }
+}
+
+/// `ibv_attach_mcast`. The LID says nothing on Ethernet.
+pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
+    // SAFETY: the program's pointers.
+    code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| qp.device.mcast_attach(qp.handle, &gid)))
+}
+
+/// `ibv_detach_mcast`.
+pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
+    // SAFETY: the program's pointers.
+    code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| qp.device.mcast_detach(qp.handle, &gid)))
 }

@@ -4,6 +4,7 @@
 //! to do and `ibv_is_fork_initialized` says that it is not needed.
 
 use crate::adapter::STATE;
+use crate::ucma;
 use core::ffi::{c_int, c_void};
 
 /// `IBV_FORK_UNNEEDED`.
@@ -19,11 +20,13 @@ pub fn install() {
 }
 
 extern "C" fn before() {
+    ucma::PROCESS.hold();
     STATE.hold();
 }
 
 extern "C" fn after() {
     STATE.release();
+    ucma::PROCESS.release();
 }
 
 /// `ibv_fork_init`.

@@ -216,6 +216,10 @@ impl EventSink for Hca {
         }
     }
 
+    fn cm_event(&self) {
+        crate::ucma::wake();
+    }
+
     fn async_event(&self, e: AsyncEvent) {
         let objects = self.objects();
         let event_type = e.event;

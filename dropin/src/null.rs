@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::mr::{self, Wanted};
 use crate::pd::Pd;
 use crate::result::pointer;
-use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, PROVIDER_MAX};
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token, PROVIDER_MAX};
 use gdrcore_core::verbs::types::access;
 
 /// Its number among the kinds of memory.
@@ -14,7 +14,7 @@ pub const PROVIDER: u32 = PROVIDER_MAX;
 pub struct Null;
 
 impl Memory for Null {
-    fn fetch(&self, _cookie: u64, _addr: u64, dst: &mut [u8]) -> Access {
+    fn fetch(&self, _cookie: u64, _addr: u64, dst: &mut [u8], _of: Message) -> Access {
         dst.fill(0);
         Access::Ready
     }
@@ -27,7 +27,7 @@ impl Memory for Null {
         Access::Ready
     }
 
-    fn atomic(&self, _cookie: u64, _addr: u64, _op: AtomicOp) -> Result<u64, Access> {
+    fn atomic(&self, _cookie: u64, _addr: u64, _op: AtomicOp, _of: Message) -> Result<u64, Access> {
         Ok(0)
     }
 }

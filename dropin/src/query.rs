@@ -4,8 +4,10 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::result::{code, number, out, set_errno};
 use core::ffi::{c_char, c_int, c_void};
+use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{Error, Result};
+use gdrcore_net::udp::GROUPS;
 
 /// A locally administered OUI (bit 1 of its first byte): nobody's. Tools take 0 for a broken device.
 const VENDOR: u32 = 0x02_47_44;
@@ -86,9 +88,9 @@ fn device_attr(c: &Context) -> ibv_device_attr {
         max_mw: int(a.max_mr),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
-        max_mcast_grp: 0,
-        max_mcast_qp_attach: 0,
-        max_total_mcast_qp_attach: 0,
+        max_mcast_grp: int(GROUPS as u32),
+        max_mcast_qp_attach: int(MEMBERS as u32),
+        max_total_mcast_qp_attach: int(MEMBERS as u32),
         max_ah: int(a.max_ah),
         max_fmr: 0,
         max_map_per_fmr: 0,

@@ -77,6 +77,52 @@ pub const GDRC_ACCESS_ON_DEMAND: u32 = 64;
 pub const GDRC_ACCESS_HUGETLB: u32 = 128;
 pub const GDRC_ACCESS_RELAXED_ORDERING: u32 = 0x10_0000;
 
+/// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by address.
+pub const GDRC_MEMORY_HOST: u32 = 0;
+/// Memory of a GPU, by its CUDA address.
+pub const GDRC_MEMORY_CUDA: u32 = 1;
+
+/// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset hold, and no other way is tried on a NIC.
+pub const GDRC_MEMORY_DMABUF: u32 = 1;
+/// iova holds. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
+pub const GDRC_MEMORY_IOVA: u32 = 2;
+
+/// How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
+pub const GDRC_ROUTE_HOST: u32 = 0;
+/// The NIC holds a dma-buf of them.
+pub const GDRC_ROUTE_DMABUF: u32 = 1;
+/// The NIC has the GPU's addresses, through nvidia_peermem.
+pub const GDRC_ROUTE_PEERMEM: u32 = 2;
+/// Copies through pinned host memory.
+pub const GDRC_ROUTE_STAGED: u32 = 3;
+
+/// Why a way was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was, or one before it.
+pub const GDRC_NO_NONE: u32 = 0;
+pub const GDRC_NO_SOFT_DEVICE: u32 = 1;
+pub const GDRC_NO_NOT_EXPORTED: u32 = 2;
+pub const GDRC_NO_NOT_TAKEN: u32 = 3;
+pub const GDRC_NO_PEERMEM: u32 = 4;
+pub const GDRC_NO_REFUSED: u32 = 5;
+
+/// Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail.
+pub const GDRC_MR_GONE: u32 = 1;
+
+/// Flag of gdrc_cuda_alloc: virtual memory management, which other processes get by descriptor; without it, CUDA IPC.
+pub const GDRC_CUDA_SHAREABLE: u32 = 1;
+
+/// Features of a GPU (gdrc_cuda_attr.flags).
+pub const GDRC_CUDA_HAS_DMABUF: u32 = 1;
+pub const GDRC_CUDA_HAS_VMM: u32 = 2;
+pub const GDRC_CUDA_HAS_GPUDIRECT: u32 = 4;
+
+/// What a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
+pub const GDRC_NEAR_SYSTEM: u32 = 0;
+pub const GDRC_NEAR_NUMA_NODE: u32 = 1;
+pub const GDRC_NEAR_HOST_BRIDGE: u32 = 2;
+pub const GDRC_NEAR_ROOT_PORT: u32 = 3;
+pub const GDRC_NEAR_SWITCH: u32 = 4;
+pub const GDRC_NEAR_BRIDGE: u32 = 5;
+
 /// QP types (ibv_qp_type).
 pub const GDRC_QPT_RC: u32 = 2;
 pub const GDRC_QPT_UC: u32 = 3;
@@ -201,10 +247,28 @@ const _: () = {
     use gdrcore_core::device::async_event;
     use gdrcore_core::verbs::cause::CauseCode;
     use gdrcore_core::verbs::types;
+    use gdrcore_cuda::route::{Reason, Route};
+    use gdrcore_cuda::topology::Near;
     macro_rules! same {
         ($($c:ident == $core:expr;)*) => { $(assert!($c == $core);)* };
     }
     same! {
+        GDRC_ROUTE_HOST == Route::Host as u32;
+        GDRC_ROUTE_DMABUF == Route::DmaBuf as u32;
+        GDRC_ROUTE_PEERMEM == Route::Peermem as u32;
+        GDRC_ROUTE_STAGED == Route::Staged as u32;
+        GDRC_NO_NONE == Reason::None as u32;
+        GDRC_NO_SOFT_DEVICE == Reason::SoftDevice as u32;
+        GDRC_NO_NOT_EXPORTED == Reason::NotExported as u32;
+        GDRC_NO_NOT_TAKEN == Reason::NotTaken as u32;
+        GDRC_NO_PEERMEM == Reason::NoPeermem as u32;
+        GDRC_NO_REFUSED == Reason::Refused as u32;
+        GDRC_NEAR_SYSTEM == Near::System as u32;
+        GDRC_NEAR_NUMA_NODE == Near::NumaNode as u32;
+        GDRC_NEAR_HOST_BRIDGE == Near::HostBridge as u32;
+        GDRC_NEAR_ROOT_PORT == Near::RootPort as u32;
+        GDRC_NEAR_SWITCH == Near::Switch as u32;
+        GDRC_NEAR_BRIDGE == Near::Bridge as u32;
         GDRC_WR_RDMA_WRITE == types::wr_opcode::RDMA_WRITE;
         GDRC_WR_RDMA_WRITE_WITH_IMM == types::wr_opcode::RDMA_WRITE_WITH_IMM;
         GDRC_WR_SEND == types::wr_opcode::SEND;

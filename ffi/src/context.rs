@@ -5,6 +5,7 @@
 //! for as long as its slot is not given again (slots are given in turn, the oldest first).
 
 use crate::consts::*;
+use crate::cuda;
 use crate::open_error::{self, Stage};
 use crate::ptr::{self, out, sized_in_optional, sized_out_optional};
 use crate::soft;
@@ -15,6 +16,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::{size_of, MaybeUninit};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gdrcore_core::device::{Device, Leaks};
+use gdrcore_core::mem::Memory;
 use gdrcore_core::{Config, Error, Result};
 use gdrcore_net::fork::ForkGuard;
 use gdrcore_net::map::Map;
@@ -29,6 +31,10 @@ const OPEN: u64 = u64::from_le_bytes(*b"gdrcctx\x01");
 
 /// A device that a context owns.
 pub(crate) trait Owned: Device {
+    /// Makes a kind of memory known under a number from 1 on. It outlives the device.
+    fn memory_add(&self, _provider: u32, _memory: &'static dyn Memory) -> Result<()> {
+        Err(Error::Unsupported)
+    }
     /// Stops everything and gives system resources back; the device's memory is free afterwards.
     /// # Safety
     /// Nobody uses the device any more.
@@ -71,6 +77,11 @@ fn slot(ctx: *const gdrc_context) -> Option<&'static gdrc_context> {
         return None;
     }
     TABLE.get(off / size_of::<gdrc_context>())
+}
+
+/// The number of a context's slot, for what is kept beside it.
+pub(crate) fn number(ctx: *const gdrc_context) -> Option<usize> {
+    slot(ctx).map(|c| ((&raw const *c).addr() - TABLE.as_ptr().addr()) / size_of::<gdrc_context>())
 }
 
 /// What a context is: the way in of every call.
@@ -412,6 +423,8 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
     let body = unsafe { (*c.body.get()).assume_init() };
     // SAFETY: the header's contract: no other call on the context runs, and from CHANGING on none begins.
     let l = unsafe { body.device.close() };
+    // SAFETY: the device is closed, and no other call on the context runs.
+    unsafe { cuda::forget(ctx) };
     let (base, len) = body.mapped;
     if len > 0 {
         // SAFETY: `into_raw` gave it, the device in it is closed.

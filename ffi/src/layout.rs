@@ -44,7 +44,12 @@ same! {
 const _: () = {
     assert!(size_of::<gdrc_config>() == 104);
     assert!(size_of::<gdrc_device_attr>() == 104);
-    assert!(size_of::<gdrc_mr_attr>() == 48);
+    // 48 in the first version.
+    assert!(size_of::<gdrc_mr_attr>() == 80);
+    assert!(size_of::<gdrc_memory>() == 48);
+    assert!(size_of::<gdrc_cuda_attr>() == 96);
+    assert!(size_of::<gdrc_cuda_handle>() == 104);
+    assert!(size_of::<gdrc_topology_pair>() == 136);
     assert!(size_of::<gdrc_srq_attr>() == 16);
     assert!(size_of::<gdrc_qp_init>() == 64);
     assert!(size_of::<gdrc_qp_attr>() == 104);

@@ -12,6 +12,7 @@ pub mod cm;
 pub mod connect;
 pub mod consts;
 pub mod context;
+pub mod cuda;
 pub mod data;
 pub mod endpoint;
 #[cfg(test)]
@@ -26,5 +27,6 @@ pub mod stats;
 pub mod strings;
 #[cfg(test)]
 mod tests;
+pub mod topology;
 pub mod types;
 mod verbs;

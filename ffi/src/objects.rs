@@ -2,6 +2,7 @@
 
 use crate::consts::*;
 use crate::context::device;
+use crate::cuda;
 use crate::ptr::{out, out_optional, plain_in, ret, sized_in, sized_out, sized_out_optional, zeroed};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn gdrc_mr_reg_iova(
 }
 
 #[allow(clippy::too_many_arguments)] // those of the C call
-fn mr_reg(
+pub(crate) fn mr_reg(
     ctx: *mut gdrc_context,
     pd: gdrc_pd,
     addr: *mut c_void,
@@ -120,7 +121,7 @@ pub(crate) fn mr_attr(a: &MrAttr) -> gdrc_mr_attr {
 
 /// Fills `attr` (struct_size set) with what the region is.
 ///
-/// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
+/// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU memory: a call of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> c_int {
     ret(mr_query(ctx, mr, attr))
@@ -128,17 +129,23 @@ pub unsafe extern "C" fn gdrc_mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr
 
 fn mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> Result<c_int> {
     let out = sized_out!(attr);
-    out.write(&mr_attr(&device(ctx)?.mr_query(mr.handle)?));
+    let mut a = mr_attr(&device(ctx)?.mr_query(mr.handle)?);
+    cuda::describe(ctx, mr.handle, &mut a);
+    out.write(&a);
     Ok(0)
 }
 
 /// Takes a region back: its keys are dead at return, and the device does not touch the memory any more.
 ///
 /// Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle.
-/// Threads: any. Cost: none. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
+/// Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c_int {
-    ret(device(ctx).and_then(|d| d.mr_dereg(mr.handle)).map(|()| 0))
+    ret(device(ctx).and_then(|d| {
+        d.mr_dereg(mr.handle)?;
+        cuda::release(ctx, mr.handle);
+        Ok(0)
+    }))
 }
 
 /// Allocates a memory window of `type` 1 or 2 and tells its first rkey (`rkey` may be NULL).

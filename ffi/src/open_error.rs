@@ -87,8 +87,8 @@ pub(crate) enum Stage {
     Device,
 }
 
-/// Copies the reason why this thread's last gdrc_context_size, gdrc_context_init or gdrc_open failed, and what to do
-/// about it, into `buf` like snprintf: NUL-terminated, cut at `len`. Empty after a success.
+/// Copies the reason why this thread's last gdrc_context_size, gdrc_context_init, gdrc_open, gdrc_mr_reg_memory or
+/// gdrc_cuda_ call failed, and what to do about it, into `buf` like snprintf: NUL-terminated, cut at `len`. Empty after a success.
 ///
 /// Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
 /// Errors: -EINVAL: buf is NULL and len is not 0.

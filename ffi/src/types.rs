@@ -328,7 +328,7 @@ pub struct gdrc_device_attr {
 pub struct gdrc_mr_attr {
     /// sizeof(struct gdrc_mr_attr), set by the caller.
     pub struct_size: u32,
-    /// Memory provider: 0 is host memory.
+    /// GDRC_MEMORY_ kind: 0 is host memory.
     pub provider: u32,
     /// The program's address of the first byte.
     pub addr: u64,
@@ -344,6 +344,104 @@ pub struct gdrc_mr_attr {
     pub access: u32,
     /// Zero.
     pub reserved: u32,
+    /// GDRC_ROUTE_: how the bytes are reached.
+    pub route: u32,
+    /// GDRC_NO_: why not by dma-buf.
+    pub no_dmabuf: u32,
+    /// GDRC_NO_: why not by nvidia_peermem.
+    pub no_peermem: u32,
+    /// The last refusal: positive a CUresult, negative an errno of the NIC's, 0 if there was none.
+    pub refusal: i32,
+    /// CUDA's id of the allocation, unique in the process; 0 for host memory.
+    pub buffer_id: u64,
+    /// GDRC_MR_ flags.
+    pub flags: u32,
+    /// Zero.
+    pub reserved2: u32,
+}
+
+/// Memory to be registered: gdrc_mr_reg_memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_memory {
+    /// sizeof(struct gdrc_memory), set by the caller.
+    pub struct_size: u32,
+    /// GDRC_MEMORY_HOST or GDRC_MEMORY_CUDA.
+    pub kind: u32,
+    /// Address of the first byte: the CPU's, or CUDA's.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The address that work requests will use for the first byte (GDRC_MEMORY_IOVA).
+    pub iova: u64,
+    /// GDRC_MEMORY_ flags.
+    pub flags: u32,
+    /// A dma-buf of the memory, which stays the caller's (GDRC_MEMORY_DMABUF).
+    pub dmabuf_fd: i32,
+    /// Where the first byte lies in the dma-buf.
+    pub dmabuf_offset: u64,
+}
+
+/// A GPU.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_cuda_attr {
+    /// sizeof(struct gdrc_cuda_attr), set by the caller.
+    pub struct_size: u32,
+    /// GDRC_CUDA_HAS_ flags.
+    pub flags: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// PCI address, as "0000:b7:00.0".
+    pub bdf: [c_char; 16],
+    /// The driver's name for it.
+    pub name: [c_char; 64],
+}
+
+/// GPU memory on its way to another process of this host: 104 bytes, to be sent as they are. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_cuda_handle {
+    /// 1: by CUDA IPC; 2: by the descriptor that goes with it.
+    pub kind: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Bytes of the range.
+    pub length: u64,
+    /// Where it begins in its allocation.
+    pub offset: u64,
+    /// PCI address of the GPU: ordinals differ between processes.
+    pub bdf: [c_char; 16],
+    /// CUipcMemHandle.
+    pub ipc: [u8; 64],
+}
+
+/// A NIC and a GPU: gdrc_topology. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_topology_pair {
+    /// The RDMA device, or the network interface where there is none.
+    pub nic: [c_char; 64],
+    /// Its network interface; empty where it has none.
+    pub netdev: [c_char; 16],
+    /// The NIC's PCI address, as "0000:b7:00.0".
+    pub nic_bdf: [c_char; 16],
+    /// The GPU's.
+    pub gpu_bdf: [c_char; 16],
+    /// GDRC_NEAR_.
+    pub near: u32,
+    /// NUMA nodes; -1: none.
+    pub nic_numa: i32,
+    /// The GPU's.
+    pub gpu_numa: i32,
+    /// PCI class of the GPU: 0x030200 is a 3D controller.
+    pub gpu_class: u32,
+    /// PCI vendor of the GPU.
+    pub gpu_vendor: u16,
+    /// PCI device of the GPU.
+    pub gpu_device: u16,
+    /// PCI revision of the GPU.
+    pub gpu_revision: u32,
 }
 
 /// Where a QP or an address handle sends to: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
-use gdrcore_core::mem::{Access, AtomicOp, Memory, Token};
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token};
 
 use crate::rng::Rng;
 
@@ -177,7 +177,7 @@ impl State {
 }
 
 impl Memory for Slow {
-    fn fetch(&self, _cookie: u64, addr: u64, dst: &mut [u8]) -> Access {
+    fn fetch(&self, _cookie: u64, addr: u64, dst: &mut [u8], _: Message) -> Access {
         self.with(|s, now| {
             s.run(now);
             let op = Op::Fetch(dst.len());
@@ -217,7 +217,7 @@ impl Memory for Slow {
         })
     }
 
-    fn atomic(&self, _cookie: u64, addr: u64, op: AtomicOp) -> Result<u64, Access> {
+    fn atomic(&self, _cookie: u64, addr: u64, op: AtomicOp, _: Message) -> Result<u64, Access> {
         self.with(|s, now| {
             s.run(now);
             match s.earlier(addr, Op::Atomic(op)) {

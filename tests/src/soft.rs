@@ -31,6 +31,11 @@ impl Soft {
     pub fn dev(&self) -> &dyn Device {
         self.dev
     }
+
+    /// The device as what it is.
+    pub fn soft(&self) -> &SoftDevice {
+        self.dev
+    }
 }
 
 impl Drop for Soft {

@@ -25,6 +25,11 @@ pub struct Round<'a> {
 
 /// Runs the round; panics unless all three end with 0 and both notes arrived byte for byte. Returns the outputs.
 pub fn run(round: &Round) -> [Done; 3] {
+    run_with(round, &["-b", "1M"], &[])
+}
+
+/// As [`run`], with more arguments for the router (the size of the buffer is one of them) and for the peer.
+pub fn run_with(round: &Round, of_router: &[&str], of_peer: &[&str]) -> [Done; 3] {
     let path = |name: &str| round.dir.join(name).to_str().expect("a plain path").to_string();
     let socket = path("s");
     let (note, answer) = (pattern(1, round.bytes), pattern(2, round.bytes));
@@ -33,14 +38,13 @@ pub fn run(round: &Round) -> [Done; 3] {
     let start = |which: usize, program: &str, arguments: &[&str]| {
         Running::start((round.command)(which, program).args(arguments))
     };
-    let router = start(0, "freeflow_gdr/router", &["-d", round.router, "-s", &socket, "-b", "1M", "-t", "60"]);
+    let router = [&["-d", round.router, "-s", &socket, "-t", "60"], of_router].concat();
+    let router = start(0, "freeflow_gdr/router", &router);
     let client =
         start(1, "freeflow_gdr/client", &["-s", &socket, "-f", &path("note"), "-o", &path("note.back"), "-w", "60"]);
-    let peer = start(
-        2,
-        "freeflow_gdr/peer",
-        &["-d", round.peer, "-f", &path("answer"), "-o", &path("answer.back"), "-t", "60", round.address],
-    );
+    let peer =
+        [&["-d", round.peer, "-f", &path("answer"), "-o", &path("answer.back"), "-t", "60"], of_peer, &[round.address]];
+    let peer = start(2, "freeflow_gdr/peer", &peer.concat());
     let limit = Duration::from_secs(90);
     let peer = peer.finish(limit);
     let client = client.finish(limit);

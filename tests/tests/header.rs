@@ -13,12 +13,14 @@ const SOURCES: &[&str] = &[
     "open_error.rs",
     "strings.rs",
     "objects.rs",
+    "cuda.rs",
     "qp.rs",
     "data.rs",
     "endpoint.rs",
     "connect.rs",
     "cm.rs",
     "stats.rs",
+    "topology.rs",
 ];
 
 fn root() -> PathBuf {

@@ -41,11 +41,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-cuda", &["gdrcore-core"]),
     ("gdrcore", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
     ("gdrcore-routerd", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
-    ("gdrcore-dropin", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
+    ("gdrcore-ucma", &["gdrcore-core"]),
+    ("gdrcore-preload", &[]),
+    ("gdrcore-run", &[]),
+    ("gdrcore-dropin", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore-ucma"]),
     ("sim", &["gdrcore-core"]),
     ("gdrcore-fuzz", &["gdrcore-core", "gdrcore"]),
     ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
-    ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore"]),
+    ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore"]),
 ];
 
 /// All that core may take from outside. `loom` only under its own cfg.

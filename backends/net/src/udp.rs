@@ -10,11 +10,13 @@
 //! `take_error` until `None`. One thread at a time.
 
 mod errors;
+mod groups;
 mod rx;
 mod socket;
 mod tx;
 
 pub use errors::{ErrorKind, PortError};
+pub use groups::GROUPS;
 pub use rx::RxPacket;
 pub use tx::{Burst, TxOutcome};
 
@@ -130,6 +132,8 @@ pub struct UdpPort {
     tx: tx::Tx,
     rx: rx::Rx,
     errors: errors::Errors,
+    groups: groups::Groups,
+    n_groups: usize,
     counters: PortCounters,
 }
 
@@ -172,6 +176,8 @@ impl UdpPort {
             tx,
             rx,
             errors: errors::Errors::new(),
+            groups: [const { None }; GROUPS],
+            n_groups: 0,
             counters: PortCounters::default(),
         })
     }

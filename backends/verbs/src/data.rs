@@ -428,8 +428,10 @@ mod tests {
     #[test]
     fn a_list_without_end_ends_where_the_queue_would_be_full() {
         let mut wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: core::ptr::null(), num_sge: 0 };
-        let own: *const RecvWr = &raw const wr;
-        wr.next = own;
+        let own = &raw mut wr;
+        // SAFETY: the list is this function's own.
+        unsafe { (*own).next = own };
+        let own = own.cast_const();
         let mut bad = core::ptr::null();
         // SAFETY: a list of one that leads to itself, and a provider that looks at nothing.
         let done = unsafe { post_receives(takes_all, core::ptr::null_mut(), 4, 16, own, &mut bad) };

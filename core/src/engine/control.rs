@@ -12,7 +12,7 @@ use crate::roce::peer::{Path, Peer, PeerAddr, Window};
 use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq, NONE};
 use crate::verbs::shared::{CqShared, SrqShared};
 use crate::verbs::transition::{self, Limits};
-use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
+use crate::verbs::types::{mtu, qp_type, AhAttr, Handle, Wc};
 use crate::verbs::wqe::{recv_stride, RecvWqe};
 use crate::wire::{mtu_code, Flow};
 
@@ -108,10 +108,22 @@ impl Inner {
         Limits { max_mtu: mtu_code(c.max_mtu).unwrap_or(mtu::MTU_256), max_rd_atomic: c.max_rd_atomic }
     }
 
-    pub(super) fn address(&self, ah: &AhAttr) -> Result<PeerAddr> {
-        // An IPv4 engine reaches IPv4 only, an IPv6 engine IPv6 only.
+    /// Whether packets to a GID can leave: an IPv4 engine reaches IPv4 only, an IPv6 engine IPv6 only.
+    fn is_reachable(&self, gid: &[u8; 16]) -> bool {
         let v4 = |g: &[u8; 16]| crate::wire::ip::v4_of_gid(g).is_some();
-        if !transition::is_unicast(&ah.dgid) || v4(&ah.dgid) != v4(&self.local.gid) {
+        v4(gid) == v4(&self.local.gid)
+    }
+
+    pub(super) fn address(&self, ah: &AhAttr) -> Result<PeerAddr> {
+        if !transition::is_unicast(&ah.dgid) {
+            return Err(Error::Invalid);
+        }
+        self.any_address(ah)
+    }
+
+    /// As [`Inner::address`], for datagrams: a group's too.
+    fn any_address(&self, ah: &AhAttr) -> Result<PeerAddr> {
+        if !transition::is_unicast(&ah.dgid) && !transition::is_multicast(&ah.dgid) || !self.is_reachable(&ah.dgid) {
             return Err(Error::Invalid);
         }
         let mut addr = PeerAddr::from_ah(ah, self.local.port);
@@ -247,10 +259,10 @@ impl Guard<'_> {
     /// An address handle.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a unicast address of this engine's family; [`Error::NoMemory`].
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not an address of this engine's family; [`Error::NoMemory`].
     pub fn ah_create(&mut self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
         let pd = self.pd(pd)?;
-        let addr = self.address(attr)?;
+        let addr = self.any_address(attr)?;
         let (inner, _) = self.split();
         let t = &mut inner.transport;
         let (h, i) = match t.ah_pool.alloc() {
@@ -290,6 +302,35 @@ impl Guard<'_> {
             inner.peer_put(a.others);
         }
         Ok(())
+    }
+
+    /// Makes a UD QP a member of a group: it gets what is sent there. Twice is no error. The port must listen for the group.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a UD QP, or not a multicast GID of this engine's family;
+    /// [`Error::NoMemory`]: [`MEMBERS`](crate::roce::multicast::MEMBERS) are in use.
+    pub fn mcast_attach(&mut self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let (inner, s) = self.split();
+        let qi = s.qp_pool.check(qp)?;
+        if inner.transport.qps[qi].kind != qp_type::UD || !transition::is_multicast(gid) || !inner.is_reachable(gid) {
+            return Err(Error::Invalid);
+        }
+        inner.transport.members.join(qi, gid)
+    }
+
+    /// Ends a membership. The last one of a QP that is destroyed ends with it.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a member.
+    pub fn mcast_detach(&mut self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let (inner, s) = self.split();
+        let qi = s.qp_pool.check(qp)?;
+        inner.transport.members.leave(qi, gid)
+    }
+
+    /// Whether a group has members here.
+    pub fn has_members(&self, gid: &[u8; 16]) -> bool {
+        self.transport.members.has(gid)
     }
 
     /// A CQ of at least `cqe` entries; returns what was given.

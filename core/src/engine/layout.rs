@@ -12,6 +12,7 @@ use crate::counters::Counters;
 use crate::error::Result;
 use crate::mem::{Providers, Regions};
 use crate::pool::Pool;
+use crate::roce::multicast::Members;
 use crate::roce::peer::{Peer, PeerAddr};
 use crate::roce::txbuf::Handed;
 use crate::roce::LocalAck;
@@ -128,6 +129,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         wheel: p.wheel,
         counters: Counters::default(),
         cause: Cause::default(),
+        members: Members::new(),
         event_qps,
     };
     let mut cm = p.cm;

@@ -408,6 +408,7 @@ impl Guard<'_> {
         s.qp_pool.free(qi);
         let t = &mut inner.transport;
         t.set_state(s, qi, qp_state::RESET);
+        t.members.leave_all(qi);
         let mut q = core::mem::take(&mut t.qps[qi]);
         t.by_qpn[(q.qpn - t.qpn_base) as usize] = 0;
         for (cq, n) in [(q.scq, q.init.cap.max_send_wr), (q.rcq, q.init.cap.max_recv_wr)] {

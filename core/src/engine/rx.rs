@@ -64,6 +64,32 @@ impl Guard<'_> {
         n
     }
 
+    /// As [`Guard::handle_packets`], for what came to a group that the port listens for.
+    pub fn handle_multicast(&mut self, now: u64, src: &PeerAddr, group: &[u8; 16], seg: usize, data: &[u8]) -> usize {
+        let (inner, s) = self.split();
+        let flow = Flow::from_gids(&src.gid, group, src.port, inner.local.port);
+        let t = &mut inner.transport;
+        let from = Origin { gid: src.gid, path: Path::Port };
+        let seg = if seg == 0 { data.len().max(1) } else { seg };
+        let mut n = 0;
+        for (i, packet) in data.chunks(seg).enumerate() {
+            n += 1;
+            if packet.len() < 16 {
+                t.counters.rcvd_malformed += 1;
+                continue;
+            }
+            if flow.check(i as u16, packet).is_err() {
+                t.counters.rcvd_icrc_err += 1;
+                continue;
+            }
+            match Run::parse_packet(&packet[..packet.len() - ICRC_LEN]) {
+                Ok((run, payload)) => t.handle_multicast(s, now, &from, group, &run, payload),
+                Err(_) => t.counters.rcvd_malformed += 1,
+            }
+        }
+        n
+    }
+
     /// Takes one run that another process of this host wrote: what a record says, checked by nobody yet.
     #[inline]
     pub fn handle_run(&mut self, now: u64, src: &PeerAddr, run: &Run, payload: &[u8]) {

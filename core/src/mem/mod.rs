@@ -42,6 +42,32 @@ pub enum AtomicOp {
     FetchAdd(u64),
 }
 
+/// Which message an access serves, and how much of it follows.
+///
+/// Memory that is staged may fetch ahead of the wire, but only what this message will send: bytes that a program changes
+/// before it posts the next one must be read anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// Its name among the messages of one engine. The same when it is sent again; never that of another message within a second.
+    pub id: u64,
+    /// Bytes of it, from this access on, that lie in a row.
+    pub left: u32,
+}
+
+impl Message {
+    /// The send request at a ring index of a queue pair. QPNs rest before they are used again, indexes go on at RESET.
+    #[inline]
+    pub const fn request(qpn: u32, index: u32, left: u32) -> Message {
+        Message { id: (qpn as u64) << 32 | index as u64, left }
+    }
+
+    /// What a queue pair answers to the READ or atomic at a PSN. PSNs come again after 16 million packets.
+    #[inline]
+    pub const fn answer(qpn: u32, psn: u32, left: u32) -> Message {
+        Message { id: 1 << 63 | (qpn as u64) << 32 | psn as u64, left }
+    }
+}
+
 /// A kind of memory that is not the host's.
 ///
 /// `cookie` is what the registration named, `addr` the provider's address of the first byte; the
@@ -49,7 +75,9 @@ pub enum AtomicOp {
 pub trait Memory: Sync {
     /// Copies from memory into `dst`. `Ready`: copied now. `Pending(t)`: nothing is copied yet; once
     /// `poll(t)` is `Ready`, the same call again is `Ready`.
-    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8]) -> Access;
+    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: Message) -> Access;
+    /// A fetch from here on will come soon: memory that is staged may begin. Nothing is owed, and nothing answered.
+    fn ahead(&self, _cookie: u64, _addr: u64, _of: Message) {}
     /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused, visible
     /// once `poll(t)` is `Ready`. Placements of one provider become visible in the order of the calls.
     fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access;
@@ -57,8 +85,8 @@ pub trait Memory: Sync {
     fn poll(&self, token: Token) -> Access;
     /// An atomic at an address aligned to 8 bytes, ordered after earlier placements. Returns the value
     /// before. `Err(Fault)`: gone, or the provider has no atomics; `Err(Pending(t))`: nothing done yet,
-    /// ask again with the same operation once `poll(t)` is `Ready`; it is executed exactly once.
-    fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp) -> Result<u64, Access>;
+    /// ask again with the same operation once `poll(t)` is `Ready`; it is executed exactly once for a message.
+    fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp, of: Message) -> Result<u64, Access>;
 }
 
 /// A checked piece of registered memory.
@@ -129,13 +157,13 @@ impl Providers {
     /// # Cost
     /// Host memory: an inlined load for 8 bytes, else one call; no syscall, no allocation.
     #[inline]
-    pub fn fetch(&self, target: &Target, off: u32, dst: &mut [u8]) -> Access {
+    pub fn fetch(&self, target: &Target, off: u32, dst: &mut [u8], of: Message) -> Access {
         let Some(addr) = piece(target, off, dst.len()) else { return Access::Fault };
         if target.provider == 0 {
             return answer(host::fetch(addr, dst));
         }
         match self.other(target.provider) {
-            Some(memory) => memory.fetch(target.cookie, addr, dst),
+            Some(memory) => memory.fetch(target.cookie, addr, dst, of),
             None => Access::Fault,
         }
     }
@@ -158,7 +186,7 @@ impl Providers {
     /// # Errors
     /// [`Access::Fault`]: memory gone, target shorter than 8 bytes or misaligned, provider without atomics.
     #[inline]
-    pub fn atomic(&self, target: &Target, op: AtomicOp) -> Result<u64, Access> {
+    pub fn atomic(&self, target: &Target, op: AtomicOp, of: Message) -> Result<u64, Access> {
         let addr = piece(target, 0, 8).ok_or(Access::Fault)?;
         if target.provider == 0 {
             let old = match op {
@@ -167,7 +195,14 @@ impl Providers {
             };
             return old.map_err(|host::Fault| Access::Fault);
         }
-        self.other(target.provider).ok_or(Access::Fault)?.atomic(target.cookie, addr, op)
+        self.other(target.provider).ok_or(Access::Fault)?.atomic(target.cookie, addr, op, of)
+    }
+
+    /// Tells slow memory what will be fetched soon.
+    pub fn ahead(&self, target: &Target, of: Message) {
+        if let Some(memory) = self.other(target.provider) {
+            memory.ahead(target.cookie, target.addr, of);
+        }
     }
 
     /// Asks a provider after an access under way.

@@ -1,11 +1,13 @@
 use super::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+const ANY: Message = Message { id: 1, left: 8 };
+
 /// Memory that answers only at the second asking, as a GPU's would.
 struct Slow(AtomicU64);
 
 impl Memory for Slow {
-    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8]) -> Access {
+    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], _: Message) -> Access {
         if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
             return Access::Pending(Token(7));
         }
@@ -22,7 +24,7 @@ impl Memory for Slow {
             Access::Fault
         }
     }
-    fn atomic(&self, _: u64, _: u64, _: AtomicOp) -> Result<u64, Access> {
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: Message) -> Result<u64, Access> {
         Err(Access::Fault)
     }
 }
@@ -37,13 +39,13 @@ fn host_target_is_read_and_written_within_its_bounds() {
     assert_eq!(p.place(&t, u32::MAX, &[1; 24]), Access::Fault);
     assert_eq!(p.place(&t, 32, &[]), Access::Ready);
     let mut b = [0; 16];
-    assert_eq!(p.fetch(&t, 0, &mut b), Access::Ready);
+    assert_eq!(p.fetch(&t, 0, &mut b, ANY), Access::Ready);
     assert_eq!(b, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
-    assert_eq!(p.fetch(&t, 17, &mut b), Access::Fault);
-    assert_eq!(p.atomic(&t, AtomicOp::FetchAdd(3)), Ok(0));
-    assert_eq!(p.atomic(&t, AtomicOp::CmpSwap { compare: 3, swap: 4 }), Ok(3));
+    assert_eq!(p.fetch(&t, 17, &mut b, ANY), Access::Fault);
+    assert_eq!(p.atomic(&t, AtomicOp::FetchAdd(3), ANY), Ok(0));
+    assert_eq!(p.atomic(&t, AtomicOp::CmpSwap { compare: 3, swap: 4 }, ANY), Ok(3));
     assert_eq!(words[0].load(Ordering::Relaxed), 4);
-    assert_eq!(p.atomic(&Target { len: 7, ..t }, AtomicOp::FetchAdd(3)), Err(Access::Fault));
+    assert_eq!(p.atomic(&Target { len: 7, ..t }, AtomicOp::FetchAdd(3), ANY), Err(Access::Fault));
     assert_eq!(p.poll(0, Token(0)), Access::Fault);
 }
 
@@ -59,15 +61,15 @@ fn providers_are_registered_once_and_unknown_ones_fault() {
     assert!(p.is_known(0) && p.is_known(4) && !p.is_known(1) && !p.is_known(5) && !p.is_known(u32::MAX));
     let mut b = [0; 4];
     let t = Target { addr: 10, cookie: 20, provider: 4, len: 8 };
-    assert_eq!(p.fetch(&t, 4, &mut b), Access::Pending(Token(7)));
+    assert_eq!(p.fetch(&t, 4, &mut b, ANY), Access::Pending(Token(7)));
     assert_eq!(p.poll(4, Token(7)), Access::Ready);
-    assert_eq!(p.fetch(&t, 4, &mut b), Access::Ready);
+    assert_eq!(p.fetch(&t, 4, &mut b, ANY), Access::Ready);
     assert_eq!(b, [34; 4]);
     assert_eq!(p.place(&t, 0, &b), Access::Busy);
     for provider in [1, 5, u32::MAX] {
         let t = Target { provider, ..t };
-        assert_eq!(p.fetch(&t, 0, &mut b), Access::Fault);
+        assert_eq!(p.fetch(&t, 0, &mut b, ANY), Access::Fault);
         assert_eq!(p.place(&t, 0, &b), Access::Fault);
-        assert_eq!(p.atomic(&t, AtomicOp::FetchAdd(1)), Err(Access::Fault));
+        assert_eq!(p.atomic(&t, AtomicOp::FetchAdd(1), ANY), Err(Access::Fault));
     }
 }

@@ -2,8 +2,8 @@
 
 use super::run::Run;
 use super::txbuf::TxBuf;
-use super::{Sent, Transport};
-use crate::mem::Access;
+use super::{Sent, Transport, AHEAD};
+use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Resp;
 use crate::verbs::shared::Shared;
@@ -83,9 +83,14 @@ impl Transport {
             }
             let mut packets = 0;
             if stop.is_none() {
-                let providers = &self.providers;
+                let (providers, qpn) = (&self.providers, qp.qpn);
                 let done = tx.emit(&run, qp.mtu, bytes, false, |off, dst| match &target {
-                    Some(t) => providers.fetch(t, off, dst),
+                    Some(t) => providers.fetch(
+                        t,
+                        off,
+                        dst,
+                        Message::answer(qpn, job.psn.get(), job.len.saturating_sub(offset.saturating_add(off))),
+                    ),
                     None => Access::Fault,
                 });
                 packets = done.packets;
@@ -120,6 +125,7 @@ impl Transport {
             match stop {
                 None => return Sent::Full,
                 Some(Access::Pending(_) | Access::Busy) => {
+                    self.answers_ahead(qi);
                     self.mem_wait.set(qi);
                     return Sent::Idle;
                 }
@@ -139,6 +145,26 @@ impl Transport {
             }
         }
         Sent::Idle
+    }
+
+    /// The answers behind the first, which waits for slow memory, are next; but for those that must see a WRITE that has not
+    /// landed yet.
+    #[cold]
+    fn answers_ahead(&self, qi: usize) {
+        let qp = &self.qps[qi];
+        let resp = &qp.resp;
+        for k in 1..resp.job_len.min(AHEAD + 1) {
+            let job = &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()];
+            if (resp.fences_passed.wrapping_sub(job.after_fence) as i32) < 0 {
+                return;
+            }
+            if job.atomic || job.len == 0 {
+                continue;
+            }
+            if let Ok(t) = self.regions.remote(job.rkey, qp.pd, qp.qpn, job.va, job.len, access::REMOTE_READ) {
+                self.providers.ahead(&t, Message::answer(qp.qpn, job.psn.get(), job.len));
+            }
+        }
     }
 
     /// Sends the ACK or NAK that is owed, unless answers must go first. False: it did not fit.

@@ -5,7 +5,7 @@ use super::requester::{copy_sges, gather, Move, Stop};
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Origin, Sent, Transport};
-use crate::mem::Access;
+use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Ah, Hold, NONE};
 use crate::verbs::shared::Shared;
@@ -77,7 +77,8 @@ impl Transport {
             run.qkey = if wqe.b as u32 & 1 << 31 != 0 { own_qkey } else { wqe.b as u32 };
             let mut stop = None;
             let (regions, providers) = (&self.regions, &self.providers);
-            let fill = |off, dst: &mut [u8]| match gather(regions, providers, pd, &slot, u64::from(off), dst) {
+            let of = Message::request(qpn, index, 0);
+            let fill = |off, dst: &mut [u8]| match gather(regions, providers, pd, &slot, u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
                     stop = Some(e);
@@ -148,8 +149,18 @@ impl Transport {
         }
     }
 
-    /// Takes a datagram: 40 bytes of GRH first, then the payload.
-    pub(crate) fn handle_ud(&mut self, s: &Shared, qi: usize, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
+    /// Takes a datagram to the GID `to`, this engine's or a group's: 40 bytes of GRH first, then the payload.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn handle_ud(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        now: u64,
+        from: &Origin,
+        to: &[u8; 16],
+        run: &Run,
+        payload: &[u8],
+    ) {
         let qp = &mut self.qps[qi];
         if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
             self.counters.rcvd_refused += 1;
@@ -173,9 +184,9 @@ impl Transport {
         let mut grh = [0u8; GRH_LEN];
         // UDP header 8, BTH 12, DETH 8, ICRC 4, ImmDt; the payload with its padding.
         let udp_len = ((payload.len() + 32 + 4 * usize::from(run.has_imm) + 3) & !3) as u16;
-        match (ip::v4_of_gid(&from.gid), ip::v4_of_gid(&self.gid)) {
+        match (ip::v4_of_gid(&from.gid), ip::v4_of_gid(to)) {
             (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
-            _ => ip::V6::udp(from.gid, self.gid, udp_len).emit(&mut grh),
+            _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
         let sges = &qp.resp.recv.sges[..qp.resp.recv.num_sge as usize];
         let mut outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, 0, Move::Scatter(&grh));

@@ -13,7 +13,7 @@
 use super::requester::gather;
 use super::Transport;
 use crate::counters::Counters;
-use crate::mem::Access;
+use crate::mem::{Access, Message};
 use crate::verbs::objects::{Hold, Incoming, Qp, Req, Resp};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, qp_type, wc_status, wr_opcode};
@@ -96,7 +96,9 @@ impl Transport {
             bytes
         } else {
             let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
-            if gather(&self.regions, &self.providers, a.pd, &slot, 0, bytes).is_err() {
+            // Slow memory that begins to fetch goes on with it for the usual way.
+            let of = Message::request(a.qpn, index, 0);
+            if gather(&self.regions, &self.providers, a.pd, &slot, 0, bytes, of).is_err() {
                 return false;
             }
             bytes

@@ -5,7 +5,7 @@
 //! in [`Transport`] stands for.
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
-//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `congestion` (marks, notifications), `direct` (what needs none of
+//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications), `direct` (what needs none of
 //! their questions), `queues` (completions, flush, states).
 
 mod answers;
@@ -13,6 +13,7 @@ mod completer;
 mod congestion;
 mod datagram;
 mod direct;
+pub mod multicast;
 pub mod peer;
 mod queues;
 mod requester;
@@ -38,6 +39,8 @@ use run::Run;
 pub const ACK_DELAY_NS: u64 = 20_000;
 /// An owed ACK does not wait once this many packets have come.
 pub const ACK_PACKETS: u32 = 8;
+/// While one message waits for slow memory, so many behind it may set out there as well.
+pub(crate) const AHEAD: u32 = 8;
 /// READs are asked for in pieces of this many bytes.
 pub const READ_PIECE: u32 = 64 << 10;
 
@@ -139,6 +142,8 @@ pub struct Transport {
     pub counters: Counters,
     /// The last cause on any QP.
     pub cause: Cause,
+    /// Members of multicast groups.
+    pub members: multicast::Members,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
 }
@@ -208,7 +213,10 @@ impl Transport {
             Class::Rc if is_answer(run) => self.handle_answer(s, qi, now, run, payload),
             Class::Rc => self.handle_request(s, qi, now, run, payload),
             Class::Uc => self.handle_uc(s, qi, now, run, payload),
-            _ => self.handle_ud(s, qi, now, from, run, payload),
+            _ => {
+                let own = self.gid;
+                self.handle_ud(s, qi, now, from, &own, run, payload);
+            }
         }
     }
 

@@ -3,9 +3,9 @@
 use super::peer::{FlowControl, Path, PACKET_COST};
 use super::run::Run;
 use super::txbuf::TxBuf;
-use super::{Sent, Transport, READ_PIECE};
+use super::{Sent, Transport, AHEAD, READ_PIECE};
 use crate::config::config_flags;
-use crate::mem::{Access, KeyError, Providers, Regions};
+use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Hold, Qp, WqeState, NONE};
@@ -49,8 +49,8 @@ pub(crate) fn local_cause(e: KeyError) -> CauseCode {
 
 /// What to do to the pieces of a local buffer.
 pub(crate) enum Move<'a> {
-    /// Copy out of them.
-    Gather(&'a mut [u8]),
+    /// Copy out of them, for the message with this id.
+    Gather(&'a mut [u8], Message),
     /// Copy into them.
     Scatter(&'a [u8]),
 }
@@ -66,9 +66,9 @@ pub(crate) fn copy_sges(
     what: Move<'_>,
 ) -> Result<Option<(u32, crate::mem::Token)>, Stop> {
     let mut pending = None;
-    let (mut gather, scatter): (&mut [u8], &[u8]) = match what {
-        Move::Gather(d) => (d, &[]),
-        Move::Scatter(s) => (&mut [], s),
+    let (mut gather, scatter, of): (&mut [u8], &[u8], Message) = match what {
+        Move::Gather(d, of) => (d, &[], of),
+        Move::Scatter(s) => (&mut [], s, Message::default()),
     };
     let is_gather = !gather.is_empty();
     let total = if is_gather { gather.len() } else { scatter.len() };
@@ -91,7 +91,7 @@ pub(crate) fn copy_sges(
         let answer = if is_gather {
             let (head, rest) = core::mem::take(&mut gather).split_at_mut(n);
             gather = rest;
-            providers.fetch(&target, 0, head)
+            providers.fetch(&target, 0, head, Message { left: (len - offset) as u32, ..of })
         } else {
             providers.place(&target, 0, &scatter[at..at + n])
         };
@@ -121,6 +121,7 @@ pub(crate) fn gather(
     slot: &SlotRef<'_, SendWqe>,
     offset: u64,
     dst: &mut [u8],
+    of: Message,
 ) -> Result<(), Stop> {
     let wqe = slot.header();
     if wqe.inline != 0 {
@@ -131,7 +132,7 @@ pub(crate) fn gather(
         }
         return Ok(());
     }
-    copy_sges(regions, providers, pd, slot.sges(usize::from(wqe.num_sge)), offset, Move::Gather(dst)).map(|_| ())
+    copy_sges(regions, providers, pd, slot.sges(usize::from(wqe.num_sge)), offset, Move::Gather(dst, of)).map(|_| ())
 }
 
 impl Transport {
@@ -332,8 +333,9 @@ impl Transport {
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let mut stop = None;
         let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
+        let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, rc, |off, dst| {
-            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst) {
+            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
                     stop = Some(e);
@@ -403,6 +405,7 @@ impl Transport {
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
             Some(Stop::Pending(provider, token)) => {
+                self.fetch_ahead(sq, qi, index);
                 self.hold_for_memory(qi, provider, token);
                 Step::Idle
             }
@@ -415,6 +418,30 @@ impl Transport {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
                 Step::Idle
+            }
+        }
+    }
+
+    /// The requests behind the one at `index`, which waits for slow memory, are next. Keys are checked again when they
+    /// are sent. Not beyond a fence: what is sent behind it may be what a READ before it brings.
+    #[cold]
+    fn fetch_ahead(&self, sq: &EngineConsumer<'_, SendWqe>, qi: usize, index: u32) {
+        let qp = &self.qps[qi];
+        for i in (1..=AHEAD).map(|k| index.wrapping_add(k)) {
+            if i == sq.end() {
+                return;
+            }
+            let slot = sq.at(i);
+            let wqe = slot.header();
+            if wqe.is_fenced() || wqe.is_local() {
+                return;
+            }
+            if wqe.inline != 0 || wqe.is_read_or_atomic() {
+                continue;
+            }
+            let Some(sge) = slot.sges(usize::from(wqe.num_sge)).first().filter(|s| s.length > 0) else { continue };
+            if let Ok(target) = self.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false) {
+                self.providers.ahead(&target, Message::request(qp.qpn, i, sge.length));
             }
         }
     }
@@ -460,8 +487,9 @@ impl Transport {
         run.ack_req = true;
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let (regions, providers, pd, mtu) = (&self.regions, &self.providers, qp.pd, qp.mtu);
+        let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
-            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst) {
+            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 // Not worth waiting for: the ACK timeout is there as well.
                 Err(_) => Access::Busy,

@@ -7,7 +7,7 @@ use super::requester::{copy_sges, Move, Stop};
 use super::run::Run;
 use super::Transport;
 use crate::device::async_event;
-use crate::mem::{Access, AtomicOp, KeyError, Token};
+use crate::mem::{Access, AtomicOp, KeyError, Message, Token};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Fence, Incoming, Resource, Resp, MAX_FENCES};
 use crate::verbs::shared::Shared;
@@ -519,7 +519,7 @@ impl Transport {
         } else {
             AtomicOp::FetchAdd(run.a)
         };
-        let value = match self.providers.atomic(&target, op) {
+        let value = match self.providers.atomic(&target, op, Message::answer(qp.qpn, run.psn.get(), 8)) {
             Ok(v) => v,
             Err(Access::Fault) => {
                 return Err(Refusal::Nak(NakCode::RemoteOperation, CauseCode::LocalMemoryGone, key, run.va))

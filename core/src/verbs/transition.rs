@@ -258,5 +258,11 @@ pub fn is_unicast(gid: &[u8; 16]) -> bool {
     }
 }
 
+/// Whether a GID names a group.
+pub fn is_multicast(gid: &[u8; 16]) -> bool {
+    let ip = core::net::Ipv6Addr::from(*gid);
+    ip.to_ipv4_mapped().map_or(ip.is_multicast(), |v4| v4.is_multicast())
+}
+
 #[cfg(test)]
 mod tests;

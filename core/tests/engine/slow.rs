@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use gdrcore_core::device::MrReg;
-use gdrcore_core::mem::{Access, AtomicOp, Memory, Token};
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token};
 use gdrcore_core::verbs::types::*;
 
 use crate::util::*;
@@ -40,7 +40,7 @@ impl Manual {
 }
 
 impl Memory for Manual {
-    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8]) -> Access {
+    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8], _: Message) -> Access {
         // SAFETY: as in `land`.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr(), dst.len()) };
         Access::Ready
@@ -59,7 +59,7 @@ impl Memory for Manual {
             Access::Pending(token)
         }
     }
-    fn atomic(&self, _: u64, _: u64, _: AtomicOp) -> Result<u64, Access> {
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: Message) -> Result<u64, Access> {
         Err(Access::Fault)
     }
 }
@@ -164,4 +164,74 @@ fn many_small_messages_wait_in_line_without_rnr() {
     assert!(wc.len() == 40 && wc.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)), "{wc:?}");
     assert!((0..40).all(|i| b.buf.get(i * 64, 64) == pattern(i as u64, 64)));
     assert_eq!(net.lock(&b).counters().send_rnr_err, 0);
+}
+
+/// Memory whose first fetch of a message is not ready, and that notes what it is told of those to come.
+#[derive(Default)]
+struct Foretold {
+    /// Messages that have waited.
+    asked: Mutex<Vec<u64>>,
+    /// Address and bytes of those to come.
+    told: Mutex<Vec<(u64, u32)>>,
+}
+
+impl Memory for Foretold {
+    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8], of: Message) -> Access {
+        let mut asked = self.asked.lock().unwrap();
+        if !asked.contains(&of.id) {
+            asked.push(of.id);
+            return Access::Pending(Token(of.id));
+        }
+        assert!(of.left as usize >= dst.len(), "{of:?} for {} bytes", dst.len());
+        // SAFETY: as in `Manual`.
+        unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr(), dst.len()) };
+        Access::Ready
+    }
+    fn ahead(&self, _: u64, addr: u64, of: Message) {
+        self.told.lock().unwrap().push((addr, of.left));
+    }
+    fn place(&self, _: u64, _: u64, _: &[u8]) -> Access {
+        Access::Fault
+    }
+    fn poll(&self, _: Token) -> Access {
+        Access::Ready
+    }
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: Message) -> Result<u64, Access> {
+        Err(Access::Fault)
+    }
+}
+
+#[test]
+fn what_waits_behind_slow_memory_sets_out_but_nothing_behind_a_fence() {
+    let (mut net, a, b) = Net::pair(Opts { timeout: 14, ..Opts::default() });
+    let memory: &'static Foretold = Box::leak(Box::default());
+    let (addr, length) = (a.buf.addr(), a.buf.len() as u64);
+    let reg = MrReg { pd: a.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
+    let key = {
+        let mut g = net.lock(&a);
+        g.register_memory(1, memory).unwrap();
+        g.mr_reg(&reg).unwrap().1.lkey
+    };
+    for i in 0..5u64 {
+        a.buf.put(i as usize * 4096, &pattern(i, 3000));
+        let sge = Sge { addr: addr + i * 4096, length: 3000, lkey: key };
+        let mut w = Wr::new(wr_opcode::RDMA_WRITE).id(i).sge(sge).remote(&b, i as usize * 4096);
+        if i == 3 {
+            w = w.add_flags(send_flags::FENCE);
+        }
+        net.post(&a, w);
+    }
+    let mut wc = Vec::new();
+    for _ in 0..100 {
+        net.run(50_000);
+        wc.extend(net.poll(0, a.scq));
+    }
+    assert!(wc.len() == 5 && wc.iter().all(|w| w.status == 0), "{wc:?}");
+    assert!((0..5).all(|i: usize| b.buf.get(i * 4096, 3000) == pattern(i as u64, 3000)));
+    // Told while the first waited, the second, and so on: never of the fenced one, nor, before it had left, of what follows it.
+    let told = memory.told.lock().unwrap().clone();
+    let first: Vec<_> = told.iter().take(2).copied().collect();
+    assert_eq!(first, [(addr + 4096, 3000), (addr + 8192, 3000)]);
+    assert!(told.iter().all(|t| t.0 != addr + 3 * 4096), "{told:x?}");
+    assert_eq!(told.iter().filter(|t| t.0 == addr + 4 * 4096).count(), 1, "{told:x?}");
 }

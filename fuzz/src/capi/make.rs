@@ -2,6 +2,7 @@
 
 use gdrcore::connect::gdrc_qp_connect;
 use gdrcore::context::gdrc_query_device;
+use gdrcore::cuda::gdrc_mr_reg_memory;
 use gdrcore::data::gdrc_cq_arm;
 use gdrcore::endpoint::gdrc_endpoint_local;
 use gdrcore::objects::*;
@@ -73,6 +74,10 @@ impl Walk<'_> {
         let rc = if self.input.one_in(6) {
             let iova = self.input.u64();
             call!(self, gdrc_mr_reg_iova(self.ctx(), pd, p, len, iova, access, &mut o, &mut a))
+        } else if self.input.one_in(4) {
+            let mut m = sized::<gdrc_memory>();
+            (m.addr, m.length) = (p.expose_provenance() as u64, len as u64);
+            call!(self, gdrc_mr_reg_memory(self.ctx(), pd, &m, access, &mut o, &mut a))
         } else {
             call!(self, gdrc_mr_reg(self.ctx(), pd, p, len, access, &mut o, &mut a))
         };

@@ -3,7 +3,9 @@
 use core::ffi::CStr;
 
 use gdrcore::connect::gdrc_qp_connect;
+use gdrcore::consts::GDRC_MEMORY_CUDA;
 use gdrcore::context::{gdrc_config_default, gdrc_context_size, gdrc_query_device};
+use gdrcore::cuda::{gdrc_cuda_free, gdrc_cuda_import, gdrc_mr_reg_memory};
 use gdrcore::endpoint::{gdrc_endpoint_local, gdrc_endpoint_pack, gdrc_endpoint_unpack};
 use gdrcore::objects::*;
 use gdrcore::open_error::gdrc_open_error;
@@ -61,12 +63,24 @@ impl Drop for Wild {
 impl Walk<'_> {
     pub(super) fn wild(&mut self) {
         let x = self.ctx();
-        match self.input.below(12) {
+        match self.input.below(13) {
             0 => {
                 let mut a = Wild::of::<gdrc_qp_attr>(&mut self.input);
                 let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };
                 let mask = self.input.u32();
                 call!(self, gdrc_qp_modify(x, qp, a.ptr(&mut self.input), mask));
+            }
+            12 => {
+                // Never of the host: any address would be this process' own.
+                let mut m = Wild::of::<gdrc_memory>(&mut self.input);
+                m.0[0] |= u64::from(GDRC_MEMORY_CUDA) << 32;
+                let (mut o, mut a) = (gdrc_mr::default(), sized::<gdrc_mr_attr>());
+                let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
+                let access = self.input.word();
+                call!(self, gdrc_mr_reg_memory(x, pd, m.ptr(&mut self.input), access, &mut o, &mut a));
+                let mut h = Wild::of::<gdrc_cuda_handle>(&mut self.input);
+                call!(self, gdrc_cuda_import(h.ptr(&mut self.input), -1, &mut 0));
+                let _ = gdrc_cuda_free(self.input.u64());
             }
             1 => {
                 let mut init = Wild::of::<gdrc_qp_init>(&mut self.input);

@@ -169,6 +169,16 @@ impl Device for SoftDevice {
         self.lock().ah_destroy(ah)
     }
 
+    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        self.fork.check()?;
+        self.group_attach(qp, gid)
+    }
+
+    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        self.fork.check()?;
+        self.group_detach(qp, gid)
+    }
+
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
         self.fork.check()?;
         self.lock().cq_create(cqe)
@@ -250,7 +260,9 @@ impl Device for SoftDevice {
         self.fork.check()?;
         // What it owes its peer (a last ACK) leaves first.
         self.flush_owed();
-        self.lock().qp_destroy(now_ns(), qp)
+        self.lock().qp_destroy(now_ns(), qp)?;
+        Self::leave_empty_groups(&mut self.lock_held());
+        Ok(())
     }
 
     #[inline]

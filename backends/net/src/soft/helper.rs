@@ -65,12 +65,13 @@ impl Slot {
 
 /// While it lives, threads that this one makes begin with the signal mask of a helper: the program's signals are for
 /// the program's threads, but faults must get through whatever the program blocks, as vanished memory is one.
-struct OwnSignals {
+pub struct OwnSignals {
     before: libc::sigset_t,
 }
 
 impl OwnSignals {
-    fn new() -> Self {
+    /// Takes the mask; dropping it puts the former one back.
+    pub fn take() -> Self {
         // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not fail for them.
         unsafe {
             let mut mask: libc::sigset_t = core::mem::zeroed();
@@ -106,7 +107,7 @@ impl SoftDevice {
         let device: *const SoftDevice = self;
         // SAFETY: the device stays where it is until `close`, which joins the thread first.
         let device: &'static SoftDevice = unsafe { &*device };
-        let masked = OwnSignals::new();
+        let masked = OwnSignals::take();
         let thread = std::thread::Builder::new()
             .name("gdrc-helper".into())
             .stack_size(256 << 10)

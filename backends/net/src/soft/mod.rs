@@ -2,7 +2,7 @@
 //!
 //! * `progress`: one bounded round of the engine, and who runs it when.
 //! * `helper`: the thread that runs it while the program does not.
-//! * `cm`: the connection manager.
+//! * `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed.
 //! * `device`: the [`gdrcore_core::device::Device`] trait.
 //!
@@ -12,8 +12,11 @@
 mod cm;
 mod device;
 mod helper;
+mod multicast;
 mod progress;
 mod sharing;
+
+pub use helper::OwnSignals;
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;

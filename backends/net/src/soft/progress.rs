@@ -9,7 +9,7 @@ use super::{endpoint, peer_addr, PathChoice, Port, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::shm::ShmPort;
-use crate::udp::{Burst, ErrorKind, TxOutcome};
+use crate::udp::{Burst, ErrorKind, TxOutcome, GROUPS};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
@@ -50,7 +50,7 @@ pub(super) struct Held<'d> {
 impl Held<'_> {
     /// The engine and the port at once.
     #[inline]
-    fn parts(&mut self) -> (&mut Guard<'_>, &mut Port) {
+    pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut Port) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only way to it.
         // The guard's own lifetime is only shortened.
         let (guard, port) = unsafe {
@@ -222,10 +222,12 @@ impl SoftDevice {
         let Some(shm) = &mut port.shm else { return false };
         let Some(link) = g.link_of(qi) else { return false };
         let Some(room) = shm.room(link) else { return false };
-        let len = g.transmit_to_link(now_ns(), qi, link, room);
+        let now = now_ns();
+        let len = g.transmit_to_link(now, qi, link, room);
         if len > 0 {
             shm.commit(link, len);
         }
+        self.tell_helper(g, now, Round::Send);
         !g.has_work()
     }
 
@@ -266,6 +268,7 @@ impl SoftDevice {
             listened = port.listens(now);
             if listened {
                 handled += receive(g, port, now);
+                handled += receive_groups(g, port, now);
                 if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
                     handled += port.tend_share(g, now);
                 }
@@ -290,9 +293,9 @@ impl SoftDevice {
                 port.empty = port.empty.saturating_add(1);
                 handled += g.run_loopback(now, LOOPBACK_ROUNDS);
             } else {
-                g.poll_memory(now);
                 port.empty = 0;
             }
+            g.poll_memory(now);
         }
         self.send_links(g, port, now);
         if port.udp.is_some() {
@@ -303,7 +306,7 @@ impl SoftDevice {
         handled
     }
 
-    /// Hands events to the sink, or makes the descriptor readable where one has been raised.
+    /// Hands events that have been raised to the sink; where there is none, makes the descriptor readable.
     #[inline]
     fn tell(&self, g: &mut Guard<'_>) {
         if self.sink.get().is_some() {
@@ -544,6 +547,36 @@ fn receive(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
     }
     if udp.has_error() {
         report_errors(g, port, now);
+    }
+    handled
+}
+
+/// Datagrams that one round takes of each group.
+const GROUP_BATCH: usize = 8;
+
+/// Receives what came to groups. Returns the packets.
+#[inline]
+fn receive_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    match &port.udp {
+        Some(udp) if udp.has_groups() => receive_all_groups(g, port, now),
+        _ => 0,
+    }
+}
+
+#[cold]
+fn receive_all_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    let Port { udp: Some(udp), pcap, .. } = port else { return 0 };
+    let mut handled = 0;
+    for k in 0..GROUPS {
+        for _ in 0..GROUP_BATCH {
+            let Some(group) = udp.group_poll(k) else { break };
+            let to = Endpoint { ip: group, port: udp.local().port, ..Endpoint::default() };
+            let r = udp.rx_get(0);
+            if let Some(tee) = pcap {
+                tee.burst(now, &r.src, &to, 0, r.seg, r.data);
+            }
+            handled += g.handle_multicast(now, &peer_addr(&r.src), &group, usize::from(r.seg), r.data);
+        }
     }
     handled
 }

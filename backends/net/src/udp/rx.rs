@@ -4,6 +4,7 @@ use super::{lines, Carve, UdpConfig, UdpPort};
 use crate::addr::{Endpoint, SockAddr};
 use crate::sys::errno;
 use gdrcore_core::error::Result;
+use std::os::fd::RawFd;
 
 /// Bytes of one receive buffer: the largest UDP payload fits.
 const BUFFER: usize = 64 << 10;
@@ -155,16 +156,31 @@ impl UdpPort {
             // SAFETY: `want <= batch` initialised headers whose buffers are ours alone.
             return unsafe { libc::recvmmsg(self.fd.raw(), msgs, want, libc::MSG_DONTWAIT, core::ptr::null_mut()) };
         }
+        self.receive_one(self.fd.raw())
+    }
+
+    /// Asks a socket for one datagram; 1, or negative with errno.
+    #[inline]
+    fn receive_one(&mut self, fd: RawFd) -> i32 {
         // SAFETY: the first of `batch` headers, `batch` being at least 1.
         let msg = unsafe { &mut *self.rx.msgs };
         // SAFETY: an initialised header whose buffers are ours alone.
-        match u32::try_from(unsafe { libc::recvmsg(self.fd.raw(), &mut msg.msg_hdr, libc::MSG_DONTWAIT) }) {
+        match u32::try_from(unsafe { libc::recvmsg(fd, &mut msg.msg_hdr, libc::MSG_DONTWAIT) }) {
             Ok(len) => {
                 msg.msg_len = len;
                 1
             }
             Err(_) => -1,
         }
+    }
+
+    /// Receives one datagram of another socket than the port's own.
+    pub(super) fn rx_one(&mut self, fd: RawFd) -> bool {
+        self.rx.reset();
+        self.counters.rx_calls += 1;
+        let came = self.receive_one(fd) == 1;
+        self.rx.filled = usize::from(came);
+        came
     }
 
     /// The `i`-th packet of the last poll. An index beyond them gives an empty packet.

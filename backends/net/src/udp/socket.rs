@@ -80,6 +80,7 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     check(unsafe { libc::getsockname(raw, (&raw mut bound).cast(), &mut bound_len) })?;
     let local = Endpoint::from_sockaddr(&bound).ok_or(Error::Unsupported)?;
     let interface = interface_of(&local).unwrap_or(0);
+    super::groups::leave_by(raw, &local, interface);
     Ok(Socket { fd, local, interface, gso, gro })
 }
 

@@ -1,0 +1,57 @@
+//! Why a call of the driver failed.
+
+use crate::api;
+use core::ffi::CStr;
+use core::fmt;
+use gdrcore_core::Error;
+
+/// What failed, and the driver's number for the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The function, or what stands for one (`libcuda.so.1`).
+    pub call: &'static str,
+    /// A `CUresult`; [`Failure::MISSING`] where there is no such function.
+    pub code: i32,
+}
+
+impl Failure {
+    /// The library or the function is not there.
+    pub const MISSING: i32 = -1;
+    /// The library is there and cannot be used.
+    pub const BROKEN: i32 = -2;
+
+    pub(crate) const fn new(call: &'static str, code: i32) -> Failure {
+        Failure { call, code }
+    }
+
+    /// The error that programs see.
+    pub fn error(&self) -> Error {
+        match self.code {
+            api::INVALID_VALUE | api::INVALID_CONTEXT | api::INVALID_HANDLE => Error::Invalid,
+            api::OUT_OF_MEMORY => Error::NoMemory,
+            api::NO_DEVICE | api::INVALID_DEVICE | Failure::MISSING | Failure::BROKEN => Error::NoDevice,
+            api::NOT_PERMITTED => Error::Access,
+            api::NOT_SUPPORTED => Error::Unsupported,
+            _ => Error::Os(libc::EIO),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.call, self.code) {
+            (api::LIBRARY, Failure::MISSING) => {
+                f.write_str("libcuda.so.1 is not on this machine: it comes with NVIDIA's driver, which needs a GPU")
+            }
+            (api::LIBRARY, _) => f.write_str("libcuda.so.1 cannot be loaded, or is no CUDA driver"),
+            (call, Failure::MISSING) => write!(f, "the driver has no {call}: a newer one is needed"),
+            (call, code) => match api::name(code) {
+                Some(name) => write!(f, "{call}: {} ({code})", name.to_string_lossy()),
+                None => write!(f, "{call}: error {code}"),
+            },
+        }
+    }
+}
+
+/// The driver's own word for a number.
+pub(crate) type Name = &'static CStr;

@@ -1,0 +1,175 @@
+//! How a device reaches GPU memory: the first way that works, and why not those before it.
+//!
+//! The order is that of cost. A **dma-buf** is a reference to the memory itself, so a NIC that has one needs nothing else,
+//! and memory that is freed under it stays until the registration ends; the program may bring one of its own.
+//! **nvidia-peermem** is a kernel module that lets a NIC's driver pin a GPU's addresses as if they were the host's.
+//! **Staging** copies through pinned host memory, which the soft device does and a NIC cannot.
+
+use crate::failure::Failure;
+use crate::span::Span;
+use gdrcore_core::{Error, Result};
+use std::path::Path;
+
+/// How a region's bytes are reached. The numbers are those of the C header (`GDRC_ROUTE_`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Route {
+    /// Host memory, by address.
+    #[default]
+    Host = 0,
+    /// A dma-buf.
+    DmaBuf = 1,
+    /// The GPU's address, through nvidia-peermem.
+    Peermem = 2,
+    /// Copies through pinned host memory.
+    Staged = 3,
+}
+
+/// Why a way was not taken. The numbers are those of the C header (`GDRC_NO_`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// It was taken, or an earlier one was.
+    #[default]
+    None = 0,
+    /// The device is software and has no DMA engine.
+    SoftDevice = 1,
+    /// The driver, or the GPU, exports no dma-buf.
+    NotExported = 2,
+    /// The NIC, its driver or the kernel takes no dma-buf.
+    NotTaken = 3,
+    /// The kernel module nvidia_peermem is not loaded.
+    NoPeermem = 4,
+    /// The NIC's driver refused the GPU's address.
+    Refused = 5,
+}
+
+impl Reason {
+    /// The reason of a number.
+    pub const fn from_u32(n: u32) -> Option<Reason> {
+        match n {
+            0 => Some(Reason::None),
+            1 => Some(Reason::SoftDevice),
+            2 => Some(Reason::NotExported),
+            3 => Some(Reason::NotTaken),
+            4 => Some(Reason::NoPeermem),
+            5 => Some(Reason::Refused),
+            _ => None,
+        }
+    }
+
+    /// In words.
+    pub const fn words(self) -> &'static core::ffi::CStr {
+        match self {
+            Reason::None => c"taken, or not needed",
+            Reason::SoftDevice => c"the device is software and has no DMA engine",
+            Reason::NotExported => c"the CUDA driver exports no dma-buf of this memory",
+            Reason::NotTaken => c"the NIC, its driver or the kernel takes no dma-buf",
+            Reason::NoPeermem => c"the kernel module nvidia_peermem is not loaded",
+            Reason::Refused => c"the NIC's driver refused the GPU's address",
+        }
+    }
+}
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// What was taken.
+    pub route: Route,
+    /// Why not a dma-buf.
+    pub no_dma_buf: Reason,
+    /// Why not nvidia-peermem.
+    pub no_peermem: Reason,
+    /// The driver's number, or a negative errno of the NIC, of the last refusal; 0 if there was none.
+    pub code: i32,
+}
+
+/// A device as this choice sees it. Each way answers what it made, or why not.
+pub trait Ways {
+    /// What a registration gives.
+    type Made;
+    /// A dma-buf: descriptor, which stays the caller's, and offset.
+    fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made>;
+    /// The GPU's address as it is.
+    fn address(&mut self) -> Result<Self::Made>;
+    /// Copies.
+    fn staged(&mut self) -> Result<Self::Made>;
+    /// Software: only copies are possible.
+    fn is_soft(&self) -> bool;
+}
+
+/// A descriptor that is closed when dropped.
+struct Fd(i32);
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: ours alone, and not used after this.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// Whether the kernel lets NICs pin GPU addresses: `nvidia_peermem`, or the older `nv_peer_mem`.
+pub fn has_peermem(sysfs: &Path) -> bool {
+    ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| sysfs.join("module").join(m).is_dir())
+}
+
+/// Registers by the first way that works. `own`: the program's dma-buf and offset, which is then the only one tried.
+/// Descriptors made here are closed before this returns: a registration that took one holds its own reference.
+///
+/// # Errors
+/// What the last way said; errors that no other way could mend (no memory, stale handles) at once.
+pub fn register<W: Ways>(
+    span: &Span,
+    own: Option<(i32, u64)>,
+    sysfs: &Path,
+    ways: &mut W,
+) -> Result<(W::Made, Record)> {
+    let mut record = Record::default();
+    if ways.is_soft() {
+        (record.no_dma_buf, record.no_peermem) = (Reason::SoftDevice, Reason::SoftDevice);
+        record.route = Route::Staged;
+        return Ok((ways.staged()?, record));
+    }
+    let mut last = Error::Unsupported;
+    let exported = match own {
+        Some((fd, offset)) => Ok((None, fd, offset)),
+        None => span.dma_buf().map(|(fd, offset)| (Some(Fd(fd)), fd, offset)),
+    };
+    match exported {
+        Ok((_keep, fd, offset)) => match ways.dma_buf(fd, offset) {
+            Ok(made) => {
+                record.route = Route::DmaBuf;
+                return Ok((made, record));
+            }
+            Err(e @ (Error::NoMemory | Error::StaleHandle)) => return Err(e),
+            Err(e) => {
+                (record.no_dma_buf, record.code, last) = (Reason::NotTaken, -e.errno(), e);
+                if own.is_some() {
+                    return Err(e);
+                }
+            }
+        },
+        Err(Failure { code, .. }) => (record.no_dma_buf, record.code) = (Reason::NotExported, code),
+    }
+    if has_peermem(sysfs) {
+        match ways.address() {
+            Ok(made) => {
+                record.route = Route::Peermem;
+                return Ok((made, record));
+            }
+            Err(e @ (Error::NoMemory | Error::StaleHandle)) => return Err(e),
+            Err(e) => (record.no_peermem, record.code, last) = (Reason::Refused, -e.errno(), e),
+        }
+    } else {
+        record.no_peermem = Reason::NoPeermem;
+    }
+    match ways.staged() {
+        Ok(made) => {
+            record.route = Route::Staged;
+            Ok((made, record))
+        }
+        // A NIC: what it said of the ways that it has tells more.
+        Err(Error::Unsupported) => Err(last),
+        Err(e) => Err(e),
+    }
+}

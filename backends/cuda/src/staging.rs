@@ -1,0 +1,579 @@
+//! GPU memory for the soft device: copies through pinned host memory, in chunks, beside the wire.
+//!
+//! Two pools of pinned chunks and, for each GPU, two streams of its own:
+//!
+//! * **out** (`fetch`): the first packet of a message starts the copy of a chunk and of the next one; while one is sent, the
+//!   next is copied. A chunk belongs to one message ([`Message::id`]) and is read ahead only as far as that message goes, so
+//!   bytes that the program changes before its next request are read anew.
+//! * **in** (`place`): packets that lie in a row gather in a chunk; the copy starts when the chunk is full, when something
+//!   else comes, or when the engine asks whether the bytes have landed, which it does before it acknowledges them.
+//!
+//! A fetch waits, on the GPU, for the placements before it. Placements land in the order of the calls; where a message
+//! crosses GPUs, `poll` keeps to that order. A GPU program that polls the last byte of a WRITE sees it no earlier than
+//! the copy engine brings it: within one chunk the order is the copy engine's, so poll a flag that a later message brings.
+//!
+//! 8-byte atomics are atomic among the operations of this device only: the copy engine has none.
+//!
+//! Before each copy the allocation's id is compared with that of the registration: memory that was freed, or freed and
+//! given again, is a fault of that operation. A context that is lost (an error that CUDA calls sticky) is one of every operation
+//! on that GPU, for good.
+
+mod lane;
+mod outward;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::device::Device;
+use crate::failure::Failure;
+use crate::span::{buffer_id, Span};
+use crate::view::View;
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token};
+use lane::{Asked, Lane};
+use outward::Outward;
+
+/// Bytes of a chunk: some 10 µs of a PCIe link, many packets.
+pub const CHUNK: usize = 128 << 10;
+/// Chunks in each direction.
+pub const CHUNKS: usize = 32;
+/// Atomics under way.
+const ATOMICS: usize = 16;
+/// Bytes apart, so that no two of them share a cache line.
+const ATOMIC_STRIDE: usize = 64;
+/// Where there is a mapped view, accesses up to this size use it.
+const SMALL: usize = 4096;
+/// Placements that failed and may still be asked after.
+const FAILURES: usize = 64;
+
+/// Pinned bytes of one [`Staging`].
+pub const PINNED: usize = 2 * CHUNKS * CHUNK + ATOMICS * ATOMIC_STRIDE;
+
+/// Kinds of tokens, in the top bits.
+const OUT: u64 = 1 << 62;
+const ATOMIC: u64 = 2 << 62;
+const KIND: u64 = 3 << 62;
+
+/// A registration.
+struct Region {
+    generation: u32,
+    /// Whose streams copy; `None`: free.
+    lane: Option<u8>,
+    /// Its memory is gone.
+    dead: bool,
+    at: u64,
+    length: u64,
+    base: u64,
+    buffer_id: u64,
+    view: Option<View>,
+}
+
+/// A region found, for one access.
+#[derive(Clone, Copy)]
+struct Whose {
+    region: usize,
+    lane: u8,
+    cookie: u64,
+}
+
+/// A chunk on its way in.
+#[derive(Clone, Copy)]
+struct Inward {
+    cookie: u64,
+    lane: u8,
+    addr: u64,
+    len: usize,
+    state: Placing,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Placing {
+    /// Takes more bytes that follow in a row; only ever the newest.
+    Open,
+    Issued,
+    Failed,
+}
+
+/// An atomic under way.
+#[derive(Clone, Copy)]
+struct Atomic {
+    serial: u32,
+    of: u64,
+    cookie: u64,
+    addr: u64,
+    op: AtomicOp,
+    phase: Phase,
+    old: u64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Free,
+    Loading,
+    Storing(u64),
+    Done,
+}
+
+struct State {
+    /// Pinned memory: chunks out, chunks in, atomics.
+    pinned: *mut u8,
+    owner: &'static Device,
+    lanes: Vec<Lane>,
+    regions: Vec<Region>,
+    out: Outward,
+    inward: [Inward; CHUNKS],
+    /// Placements by number: before `head` all have ended, before `next` all have begun. The chunk of a number is its
+    /// remainder.
+    head: u64,
+    next: u64,
+    failed: [u64; FAILURES],
+    failures: u64,
+    atomics: [Atomic; ATOMICS],
+}
+
+// SAFETY: the pinned memory and the lanes belong to the state; the driver's objects may be used by any thread.
+unsafe impl Send for State {}
+
+/// The memory of a soft device's GPU regions. One for each device.
+///
+/// # Thread-safety
+/// Any thread. The engine's calls come one at a time; registering waits for them, and they for it.
+///
+/// # Cost
+/// [`PINNED`] bytes of pinned memory; 64 events and two streams for each GPU that is used. A call of the engine's allocates
+/// nothing and never waits for the GPU.
+pub struct Staging {
+    state: Mutex<State>,
+}
+
+impl Staging {
+    /// Pins the chunks.
+    ///
+    /// # Errors
+    /// No memory; the context cannot be used.
+    pub fn new(device: &'static Device) -> Result<Staging, Failure> {
+        let pinned = lane::pin(device, PINNED)?;
+        let idle = Inward { cookie: 0, lane: 0, addr: 0, len: 0, state: Placing::Failed };
+        let none =
+            Atomic { serial: 0, of: 0, cookie: 0, addr: 0, op: AtomicOp::FetchAdd(0), phase: Phase::Free, old: 0 };
+        let state = State {
+            pinned,
+            owner: device,
+            lanes: Vec::new(),
+            regions: Vec::new(),
+            out: Outward::new(),
+            inward: [idle; CHUNKS],
+            head: 1,
+            next: 1,
+            failed: [0; FAILURES],
+            failures: 0,
+            atomics: [none; ATOMICS],
+        };
+        Ok(Staging { state: Mutex::new(state) })
+    }
+
+    /// Makes a range of GPU memory known. Returns the cookie for the engine's registration, whose addresses are the GPU's.
+    ///
+    /// # Errors
+    /// The first region of a GPU: no streams or events.
+    pub fn register(&self, span: &Span) -> Result<u64, Failure> {
+        let view = View::of(span);
+        let mut s = self.lock();
+        let ordinal = span.device.ordinal;
+        let lane = match s.lanes.iter().position(|l| l.device.ordinal == ordinal) {
+            Some(i) => i,
+            None => {
+                let lane = Lane::new(span.device)?;
+                s.lanes.push(lane);
+                s.lanes.len() - 1
+            }
+        };
+        let i = match s.regions.iter().position(|r| r.lane.is_none()) {
+            Some(i) => i,
+            None => {
+                s.regions.push(Region {
+                    generation: 0,
+                    lane: None,
+                    dead: false,
+                    at: 0,
+                    length: 0,
+                    base: 0,
+                    buffer_id: 0,
+                    view: None,
+                });
+                s.regions.len() - 1
+            }
+        };
+        let generation = s.regions[i].generation.wrapping_add(1);
+        s.regions[i] = Region {
+            generation,
+            lane: Some(lane as u8),
+            dead: false,
+            at: span.at,
+            length: span.length,
+            base: span.base,
+            buffer_id: span.buffer_id,
+            view,
+        };
+        Ok(u64::from(generation) << 32 | i as u64)
+    }
+
+    /// Forgets a range, after the engine has: copies under way are waited for. A stale cookie is ignored.
+    pub fn release(&self, cookie: u64) {
+        let mut s = self.lock();
+        let Some((i, lane)) = s.region(cookie).and_then(|i| Some((i, s.regions[i].lane?))) else { return };
+        s.flush();
+        s.lanes[lane as usize].settle();
+        s.reap();
+        s.out.forget(cookie);
+        for a in s.atomics.iter_mut().filter(|a| a.cookie == cookie) {
+            a.phase = Phase::Free;
+        }
+        s.regions[i].lane = None;
+        s.regions[i].view = None;
+    }
+
+    /// Whether small accesses to a range use a mapped view.
+    pub fn has_view(&self, cookie: u64) -> bool {
+        let s = self.lock();
+        s.region(cookie).is_some_and(|i| s.regions[i].view.is_some())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        let s = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for lane in &s.lanes {
+            lane.settle();
+        }
+        s.lanes.clear();
+        lane::unpin(s.owner, s.pinned);
+    }
+}
+
+impl Memory for Staging {
+    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: Message) -> Access {
+        let mut s = self.lock();
+        let Some(whose) = s.usable(cookie, addr, dst.len()) else { return Access::Fault };
+        s.reap();
+        if dst.len() <= SMALL && s.head == s.next {
+            if let Some(done) = s.through_view(&whose, addr, |v, at| v.fetch(at, dst)) {
+                return done;
+            }
+        }
+        s.fetch(&whose, addr, dst, Message { id: of.id, left: of.left.max(dst.len() as u32) })
+    }
+
+    fn ahead(&self, cookie: u64, addr: u64, of: Message) {
+        let mut s = self.lock();
+        if let Some(whose) = s.usable(cookie, addr, 1) {
+            s.ahead(&whose, addr, of);
+        }
+    }
+
+    fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access {
+        let mut s = self.lock();
+        let Some(whose) = s.usable(cookie, addr, src.len()) else { return Access::Fault };
+        s.reap();
+        if src.len() <= SMALL && s.head == s.next {
+            if let Some(done) = s.through_view(&whose, addr, |v, at| v.place(at, src)) {
+                return done;
+            }
+        }
+        s.place(&whose, addr, src)
+    }
+
+    fn poll(&self, token: Token) -> Access {
+        self.lock().poll(token)
+    }
+
+    fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp, of: Message) -> Result<u64, Access> {
+        let mut s = self.lock();
+        let whose = s.usable(cookie, addr, 8).ok_or(Access::Fault)?;
+        s.atomic(&whose, addr, op, of.id)
+    }
+}
+
+impl State {
+    /// The place of a region.
+    fn region(&self, cookie: u64) -> Option<usize> {
+        let i = cookie as u32 as usize;
+        self.regions.get(i).filter(|r| r.lane.is_some() && r.generation == (cookie >> 32) as u32).map(|_| i)
+    }
+
+    /// A region that can be accessed there.
+    fn usable(&self, cookie: u64, addr: u64, len: usize) -> Option<Whose> {
+        let region = self.region(cookie)?;
+        let r = &self.regions[region];
+        let lane = r.lane?;
+        let off = addr.checked_sub(r.at)?;
+        let inside = off <= r.length && len as u64 <= r.length - off;
+        (inside && !r.dead && !self.lanes[lane as usize].lost).then_some(Whose { region, lane, cookie })
+    }
+
+    /// Whether a region's memory is still what was registered; if not, it is dead from here on.
+    fn is_alive(&mut self, i: usize) -> bool {
+        let r = &mut self.regions[i];
+        let Some(lane) = r.lane else { return false };
+        let same = buffer_id(self.lanes[lane as usize].device, r.base) == Some(r.buffer_id);
+        r.dead |= !same;
+        same
+    }
+
+    /// An access by the CPU, where there is a view. The caller has seen that nothing is on its way in.
+    fn through_view(
+        &mut self,
+        whose: &Whose,
+        addr: u64,
+        access: impl FnOnce(&View, u64) -> Result<(), gdrcore_core::mem::host::Fault>,
+    ) -> Option<Access> {
+        self.regions[whose.region].view.as_ref()?;
+        if !self.is_alive(whose.region) {
+            return Some(Access::Fault);
+        }
+        let r = &self.regions[whose.region];
+        let view = r.view.as_ref()?;
+        Some(match access(view, addr - r.at) {
+            Ok(()) => Access::Ready,
+            Err(_) => Access::Fault,
+        })
+    }
+
+    fn inward_at(&self, seq: u64) -> usize {
+        (seq % CHUNKS as u64) as usize
+    }
+
+    /// The pinned bytes of a chunk on its way in.
+    fn inward_bytes(&self, seq: u64) -> *mut u8 {
+        // SAFETY: within the pinned memory: the chunks in follow the chunks out.
+        unsafe { self.pinned.add((CHUNKS + self.inward_at(seq)) * CHUNK) }
+    }
+
+    /// Takes bytes for the GPU.
+    fn place(&mut self, whose: &Whose, addr: u64, src: &[u8]) -> Access {
+        let &Whose { lane, cookie, .. } = whose;
+        let free = CHUNKS - (self.next - self.head) as usize;
+        let open = self.open().map(|seq| self.inward[self.inward_at(seq)]);
+        let appends = open.filter(|c| c.cookie == cookie && c.addr.wrapping_add(c.len as u64) == addr);
+        let room = appends.map_or(0, |c| CHUNK - c.len) + free * CHUNK;
+        if src.len() > room {
+            self.flush();
+            return Access::Busy;
+        }
+        let mut done = 0;
+        while done < src.len() {
+            let at = addr + done as u64;
+            let seq = match self.open() {
+                Some(seq) if self.continues(seq, cookie, at) => seq,
+                _ => {
+                    self.flush();
+                    let seq = self.next;
+                    self.next += 1;
+                    let i = self.inward_at(seq);
+                    self.inward[i] = Inward { cookie, lane, addr: at, len: 0, state: Placing::Open };
+                    seq
+                }
+            };
+            let i = self.inward_at(seq);
+            let n = (CHUNK - self.inward[i].len).min(src.len() - done);
+            // SAFETY: `len + n` stays within the chunk.
+            let to = unsafe { self.inward_bytes(seq).add(self.inward[i].len) };
+            // SAFETY: the chunk is ours (open, not handed to the GPU), and no caller's slice lies in it.
+            unsafe { core::ptr::copy_nonoverlapping(src[done..].as_ptr(), to, n) };
+            self.inward[i].len += n;
+            done += n;
+            if self.inward[i].len == CHUNK {
+                self.flush();
+            }
+        }
+        Access::Pending(Token(self.next - 1))
+    }
+
+    /// The newest placement, if it still takes bytes.
+    fn open(&self) -> Option<u64> {
+        (self.next > self.head)
+            .then(|| self.next - 1)
+            .filter(|&seq| self.inward[self.inward_at(seq)].state == Placing::Open)
+    }
+
+    fn continues(&self, seq: u64, cookie: u64, addr: u64) -> bool {
+        let c = &self.inward[self.inward_at(seq)];
+        c.cookie == cookie && c.addr.wrapping_add(c.len as u64) == addr && c.len < CHUNK
+    }
+
+    /// Hands the open chunk to the GPU.
+    fn flush(&mut self) {
+        let Some(seq) = self.open() else { return };
+        let i = self.inward_at(seq);
+        let c = self.inward[i];
+        let alive = self.region(c.cookie).is_some_and(|r| self.is_alive(r));
+        let from = self.inward_bytes(seq);
+        let lane = &mut self.lanes[c.lane as usize];
+        let issued = alive && lane.copy_in(i, c.addr, from, c.len).is_ok();
+        if issued {
+            lane.last_in = seq;
+        }
+        self.inward[i].state = if issued { Placing::Issued } else { Placing::Failed };
+    }
+
+    /// Ends placements whose copies have, in order.
+    fn reap(&mut self) {
+        while self.head < self.next {
+            let i = self.inward_at(self.head);
+            let c = self.inward[i];
+            let failed = match c.state {
+                Placing::Open => return,
+                Placing::Failed => true,
+                Placing::Issued => match self.lanes[c.lane as usize].asked_in(i) {
+                    Asked::NotYet => return,
+                    Asked::Done => false,
+                    Asked::Lost => true,
+                },
+            };
+            if failed {
+                if let Some(r) = self.region(c.cookie) {
+                    self.regions[r].dead = true;
+                }
+                self.failed[(self.failures % FAILURES as u64) as usize] = self.head;
+                self.failures += 1;
+            }
+            self.head += 1;
+        }
+    }
+
+    fn has_failed(&self, seq: u64) -> bool {
+        let kept = self.failures.min(FAILURES as u64) as usize;
+        // More failures than are kept: what is older than all of them may be one.
+        let forgotten = self.failures > FAILURES as u64 && self.failed.iter().all(|&f| f > seq);
+        forgotten || self.failed[..kept].contains(&seq)
+    }
+
+    fn poll(&mut self, token: Token) -> Access {
+        let (serial, i) = ((token.0 >> 8) as u32, (token.0 & 0xff) as usize);
+        match token.0 & KIND {
+            OUT => self.poll_out(serial, i, token),
+            ATOMIC => {
+                let Some(a) = self.atomics.get(i).copied().filter(|a| a.serial == serial) else { return Access::Ready };
+                let Some(Whose { lane, .. }) = self.usable(a.cookie, a.addr, 8) else { return Access::Fault };
+                match a.phase {
+                    Phase::Free | Phase::Done => Access::Ready,
+                    Phase::Storing(seq) => self.poll_in(seq, token),
+                    Phase::Loading => match self.lanes[lane as usize].asked_atomic(i) {
+                        Asked::NotYet => Access::Pending(token),
+                        Asked::Done => Access::Ready,
+                        Asked::Lost => Access::Fault,
+                    },
+                }
+            }
+            _ => self.poll_in(token.0, token),
+        }
+    }
+
+    fn poll_in(&mut self, seq: u64, token: Token) -> Access {
+        if self.open() == Some(seq) {
+            self.flush();
+        }
+        self.reap();
+        if seq >= self.head {
+            Access::Pending(token)
+        } else if self.has_failed(seq) {
+            Access::Fault
+        } else {
+            Access::Ready
+        }
+    }
+
+    /// One step of an atomic: asked for, loaded, stored, told.
+    fn atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Result<u64, Access> {
+        let &Whose { lane, cookie, .. } = whose;
+        let same = |a: &Atomic| a.phase != Phase::Free && (a.of, a.cookie, a.addr, a.op) == (of, cookie, addr, op);
+        let i = match self.atomics.iter().position(same) {
+            Some(i) => i,
+            None => return Err(self.begin_atomic(whose, addr, op, of)),
+        };
+        let token = Token(ATOMIC | u64::from(self.atomics[i].serial) << 8 | i as u64);
+        if self.atomics[i].phase == Phase::Loading {
+            match self.lanes[lane as usize].asked_atomic(i) {
+                Asked::NotYet => return Err(Access::Pending(token)),
+                Asked::Lost => return Err(Access::Fault),
+                Asked::Done => {}
+            }
+            // SAFETY: within the pinned memory, aligned to 64, and the copy into it has ended.
+            let old = unsafe { self.atomic_bytes(i).cast::<u64>().read() };
+            let new = match op {
+                AtomicOp::CmpSwap { compare, swap } => (old == compare).then_some(swap),
+                AtomicOp::FetchAdd(add) => Some(old.wrapping_add(add)),
+            };
+            self.atomics[i].phase = match new {
+                None => Phase::Done,
+                Some(new) => match self.place(whose, addr, &new.to_ne_bytes()) {
+                    Access::Pending(t) => Phase::Storing(t.0),
+                    other => return Err(other),
+                },
+            };
+            self.atomics[i].old = old;
+        }
+        if let Phase::Storing(seq) = self.atomics[i].phase {
+            match self.poll_in(seq, token) {
+                Access::Ready => {}
+                Access::Fault => {
+                    self.atomics[i].phase = Phase::Free;
+                    return Err(Access::Fault);
+                }
+                other => return Err(other),
+            }
+        }
+        self.atomics[i].phase = Phase::Free;
+        Ok(self.atomics[i].old)
+    }
+
+    fn atomic_bytes(&self, i: usize) -> *mut u8 {
+        // SAFETY: within the pinned memory: the atomics follow the chunks.
+        unsafe { self.pinned.add(2 * CHUNKS * CHUNK + i * ATOMIC_STRIDE) }
+    }
+
+    fn begin_atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Access {
+        let &Whose { region, lane, cookie } = whose;
+        // One after the other at each address. Whoever asked and never came back has lost its connection: its result goes
+        // when the place is needed.
+        let busy =
+            |a: &Atomic| matches!(a.phase, Phase::Loading | Phase::Storing(_)) && (a.cookie, a.addr) == (cookie, addr);
+        if let Some(other) = self.atomics.iter().position(busy) {
+            return self.finish_atomic(other);
+        }
+        let free = self.atomics.iter().position(|a| a.phase == Phase::Free);
+        let Some(i) = free.or_else(|| self.atomics.iter().position(|a| a.phase == Phase::Done)) else {
+            for i in 0..ATOMICS {
+                self.finish_atomic(i);
+            }
+            return Access::Busy;
+        };
+        self.flush();
+        if !self.is_alive(region) {
+            return Access::Fault;
+        }
+        let to = self.atomic_bytes(i);
+        if self.lanes[lane as usize].load_atomic(i, to, addr, self.head).is_err() {
+            self.regions[region].dead = true;
+            return Access::Fault;
+        }
+        let serial = self.atomics[i].serial.wrapping_add(1) & 0x3f_ffff;
+        self.atomics[i] = Atomic { serial, of, cookie, addr, op, phase: Phase::Loading, old: 0 };
+        Access::Pending(Token(ATOMIC | u64::from(serial) << 8 | i as u64))
+    }
+
+    /// Brings another's atomic forward, so that one whose asker is gone holds nobody up.
+    fn finish_atomic(&mut self, i: usize) -> Access {
+        let a = self.atomics[i];
+        if let Some(whose) = self.usable(a.cookie, a.addr, 8) {
+            if let Ok(old) = self.atomic(&whose, a.addr, a.op, a.of) {
+                // Its asker may still come.
+                self.atomics[i].phase = Phase::Done;
+                self.atomics[i].old = old;
+            }
+        }
+        Access::Busy
+    }
+}

@@ -1,0 +1,176 @@
+//! One GPU's streams and events, and pinned memory.
+
+use core::ffi::c_void;
+
+use super::{ATOMICS, CHUNKS};
+use crate::api::{self, check, Object};
+use crate::device::{Current, Device};
+use crate::failure::Failure;
+
+/// What an event said.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Asked {
+    NotYet,
+    Done,
+    /// The context is lost.
+    Lost,
+}
+
+/// The streams of one GPU.
+pub(super) struct Lane {
+    pub(super) device: &'static Device,
+    /// The context is lost: nothing will ever be copied again.
+    pub(super) lost: bool,
+    /// Number of the latest placement.
+    pub(super) last_in: u64,
+    inward: Object,
+    outward: Object,
+    /// Of chunks in, chunks out, atomics.
+    events: Vec<Object>,
+}
+
+const IN: usize = 0;
+const OUT: usize = CHUNKS;
+const ATOMIC: usize = 2 * CHUNKS;
+const EVENTS: usize = 2 * CHUNKS + ATOMICS;
+
+/// Pinned host memory, for every GPU.
+pub(super) fn pin(device: &'static Device, bytes: usize) -> Result<*mut u8, Failure> {
+    let _current = device.enter()?;
+    let mut at: *mut c_void = core::ptr::null_mut();
+    // SAFETY: a writable place.
+    check(api::host_alloc::NAME, unsafe { (device.api.host_alloc)(&mut at, bytes, api::HOSTALLOC_PORTABLE) })?;
+    Ok(at.cast())
+}
+
+pub(super) fn unpin(device: &'static Device, at: *mut u8) {
+    // A context that is lost keeps it.
+    if let Ok(_current) = device.enter() {
+        // SAFETY: pinned by us, and nobody uses it any more.
+        unsafe { (device.api.host_free)(at.cast()) };
+    }
+}
+
+impl Lane {
+    pub(super) fn new(device: &'static Device) -> Result<Lane, Failure> {
+        let _current = device.enter()?;
+        let null = core::ptr::null_mut();
+        let mut lane =
+            Lane { device, lost: false, last_in: 0, inward: null, outward: null, events: Vec::with_capacity(EVENTS) };
+        for stream in [&mut lane.inward, &mut lane.outward] {
+            // SAFETY: a writable place.
+            check(api::stream_create::NAME, unsafe { (device.api.stream_create)(stream, api::STREAM_NON_BLOCKING) })?;
+        }
+        for _ in 0..EVENTS {
+            let mut event = null;
+            // SAFETY: a writable place.
+            check(api::event_create::NAME, unsafe {
+                (device.api.event_create)(&mut event, api::EVENT_DISABLE_TIMING)
+            })?;
+            lane.events.push(event);
+        }
+        Ok(lane)
+    }
+
+    /// Runs calls with the context current. An error that is sticky, or that the context cannot even be entered: it is lost.
+    fn run(&mut self, calls: impl FnOnce(&Lane, &Current<'_>) -> Result<(), Failure>) -> Result<(), Failure> {
+        let device = self.device;
+        let done = device.enter().and_then(|current| calls(self, &current));
+        if let Err(e) = done {
+            // What a freed address or a shortage gives is no reason to give the GPU up.
+            self.lost |= !matches!(e.code, api::INVALID_VALUE | api::OUT_OF_MEMORY | api::NOT_SUPPORTED);
+        }
+        done
+    }
+
+    fn record(&self, event: usize, stream: Object) -> Result<(), Failure> {
+        // SAFETY: an event and a stream of this lane.
+        check(api::event_record::NAME, unsafe { (self.device.api.event_record)(self.events[event], stream) })
+    }
+
+    /// Copies chunk `i` in.
+    pub(super) fn copy_in(&mut self, i: usize, to: u64, from: *const u8, len: usize) -> Result<(), Failure> {
+        self.run(|lane, _| {
+            // SAFETY: `len` bytes of a pinned chunk, which is left alone until its event has come.
+            let rc = unsafe { (lane.device.api.copy_in_async)(to, from.cast(), len, lane.inward) };
+            check(api::copy_in_async::NAME, rc)?;
+            lane.record(IN + i, lane.inward)
+        })
+    }
+
+    /// Copies out, behind the placements that are under way; `head` is the number of the oldest of them.
+    fn copy_out(&mut self, event: usize, to: *mut u8, from: u64, len: usize, head: u64) -> Result<(), Failure> {
+        self.run(|lane, _| {
+            if lane.last_in >= head {
+                let last = lane.events[IN + (lane.last_in % CHUNKS as u64) as usize];
+                // SAFETY: a stream and an event of this lane.
+                check(api::stream_wait::NAME, unsafe { (lane.device.api.stream_wait)(lane.outward, last, 0) })?;
+            }
+            // SAFETY: `len` bytes of a pinned chunk, which is left alone until its event has come.
+            let rc = unsafe { (lane.device.api.copy_out_async)(to.cast(), from, len, lane.outward) };
+            check(api::copy_out_async::NAME, rc)?;
+            lane.record(event, lane.outward)
+        })
+    }
+
+    /// Copies chunk `i` out.
+    pub(super) fn load(&mut self, i: usize, to: *mut u8, from: u64, len: usize, head: u64) -> Result<(), Failure> {
+        self.copy_out(OUT + i, to, from, len, head)
+    }
+
+    /// Copies an atomic's 8 bytes out.
+    pub(super) fn load_atomic(&mut self, i: usize, to: *mut u8, from: u64, head: u64) -> Result<(), Failure> {
+        self.copy_out(ATOMIC + i, to, from, 8, head)
+    }
+
+    fn asked(&mut self, event: usize) -> Asked {
+        // SAFETY: an event of this lane.
+        match unsafe { (self.device.api.event_query)(self.events[event]) } {
+            api::SUCCESS => Asked::Done,
+            api::NOT_READY => Asked::NotYet,
+            _ => {
+                self.lost = true;
+                Asked::Lost
+            }
+        }
+    }
+
+    pub(super) fn asked_in(&mut self, i: usize) -> Asked {
+        self.asked(IN + i)
+    }
+
+    pub(super) fn asked_out(&mut self, i: usize) -> Asked {
+        self.asked(OUT + i)
+    }
+
+    pub(super) fn asked_atomic(&mut self, i: usize) -> Asked {
+        self.asked(ATOMIC + i)
+    }
+
+    /// Waits until nothing is under way.
+    pub(super) fn settle(&self) {
+        let Ok(_current) = self.device.enter() else { return };
+        for stream in [self.inward, self.outward] {
+            if !stream.is_null() {
+                // SAFETY: a stream of this lane. An error means that nothing will be copied any more.
+                unsafe { (self.device.api.stream_sync)(stream) };
+            }
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let _current = self.device.enter();
+        for &event in &self.events {
+            // SAFETY: an event of ours that nobody uses any more.
+            unsafe { (self.device.api.event_destroy)(event) };
+        }
+        for stream in [self.inward, self.outward] {
+            if !stream.is_null() {
+                // SAFETY: a stream of ours that nobody uses any more.
+                unsafe { (self.device.api.stream_destroy)(stream) };
+            }
+        }
+    }
+}

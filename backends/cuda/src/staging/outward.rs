@@ -1,0 +1,239 @@
+//! Chunks on their way out of a GPU: what messages will send next.
+
+use super::lane::Asked;
+use super::{State, Whose, CHUNK, CHUNKS, OUT};
+use gdrcore_core::mem::{Access, Message, Token};
+
+/// A chunk that nobody came for is given away after so long: its queue pair waits for a window, or is gone.
+const IDLE_NS: u64 = 10_000_000;
+/// Nothing older is ever sent: names of messages may come again.
+const STALE_NS: u64 = 500_000_000;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Holds {
+    Nothing,
+    Loading,
+    Loaded,
+    /// All of it was sent. It stays for a retransmission until the place is needed.
+    Sent,
+}
+
+#[derive(Clone, Copy)]
+struct Chunk {
+    holds: Holds,
+    serial: u32,
+    of: u64,
+    cookie: u64,
+    lane: u8,
+    addr: u64,
+    len: usize,
+    /// When its copy was started, and when it was last looked at.
+    since_ns: u64,
+    used_ns: u64,
+}
+
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.addr.wrapping_add(self.len as u64)
+    }
+}
+
+pub(super) struct Outward {
+    chunks: [Chunk; CHUNKS],
+    /// Where the last search ended: the next packet is most often found there.
+    hint: usize,
+}
+
+fn now_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a writable place.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+impl Outward {
+    pub(super) fn new() -> Outward {
+        let nothing = Chunk {
+            holds: Holds::Nothing,
+            serial: 0,
+            of: 0,
+            cookie: 0,
+            lane: 0,
+            addr: 0,
+            len: 0,
+            since_ns: 0,
+            used_ns: 0,
+        };
+        Outward { chunks: [nothing; CHUNKS], hint: 0 }
+    }
+
+    /// Nothing that was read of a region may be sent any more. Copies under way end unused.
+    pub(super) fn forget(&mut self, cookie: u64) {
+        for c in self.chunks.iter_mut().filter(|c| c.cookie == cookie) {
+            // A place whose copy is under way may not be given away before its end.
+            if c.holds != Holds::Loading {
+                c.holds = Holds::Nothing;
+            }
+            c.of = u64::MAX;
+        }
+    }
+
+    fn find(&mut self, of: u64, cookie: u64, at: u64, now: u64) -> Option<usize> {
+        let fits = |c: &Chunk| {
+            c.holds != Holds::Nothing
+                && (c.of, c.cookie) == (of, cookie)
+                && at >= c.addr
+                && at < c.end()
+                && now.saturating_sub(c.since_ns) < STALE_NS
+        };
+        if fits(&self.chunks[self.hint]) {
+            return Some(self.hint);
+        }
+        self.hint = self.chunks.iter().position(fits)?;
+        Some(self.hint)
+    }
+
+    /// A place for another chunk; `urgent`: somebody waits for it, else it is read ahead.
+    fn place_for(&self, now: u64, urgent: bool) -> Option<usize> {
+        let oldest = |holds: Holds| {
+            (0..CHUNKS).filter(|&i| self.chunks[i].holds == holds).min_by_key(|&i| self.chunks[i].used_ns)
+        };
+        let given_up = |i: &usize| urgent && now.saturating_sub(self.chunks[*i].used_ns) > IDLE_NS;
+        oldest(Holds::Nothing).or_else(|| oldest(Holds::Sent)).or_else(|| oldest(Holds::Loaded).filter(given_up))
+    }
+}
+
+impl State {
+    fn outward_bytes(&self, i: usize) -> *mut u8 {
+        // SAFETY: within the pinned memory, which begins with the chunks out.
+        unsafe { self.pinned.add(i * CHUNK) }
+    }
+
+    /// Looks whether a chunk's copy has ended.
+    fn settle_out(&mut self, i: usize) -> Asked {
+        let c = self.out.chunks[i];
+        if c.holds != Holds::Loading {
+            return Asked::Done;
+        }
+        let asked = self.lanes[c.lane as usize].asked_out(i);
+        if asked != Asked::NotYet {
+            let kept = asked == Asked::Done && c.of != u64::MAX;
+            self.out.chunks[i].holds = if kept { Holds::Loaded } else { Holds::Nothing };
+        }
+        asked
+    }
+
+    /// Starts the copy of up to a chunk of what a message sends from `at` on.
+    fn load(&mut self, whose: &Whose, at: u64, of: Message, now: u64, urgent: bool) -> Result<usize, Access> {
+        let &Whose { region, lane, cookie } = whose;
+        let r = &self.regions[region];
+        let left = (r.at + r.length - at).min(u64::from(of.left)).min(CHUNK as u64) as usize;
+        let Some(i) = self.out.place_for(now, urgent) else {
+            // Copies that nobody waits for any more.
+            for i in 0..CHUNKS {
+                self.settle_out(i);
+            }
+            return Err(Access::Busy);
+        };
+        if !self.is_alive(region) {
+            return Err(Access::Fault);
+        }
+        let to = self.outward_bytes(i);
+        if self.lanes[lane as usize].load(i, to, at, left, self.head).is_err() {
+            self.regions[region].dead = true;
+            return Err(Access::Fault);
+        }
+        let serial = self.out.chunks[i].serial.wrapping_add(1) & 0x3f_ffff;
+        self.out.chunks[i] = Chunk {
+            holds: Holds::Loading,
+            serial,
+            of: of.id,
+            cookie,
+            lane,
+            addr: at,
+            len: left,
+            since_ns: now,
+            used_ns: now,
+        };
+        Ok(i)
+    }
+
+    /// Copies what is there into `dst`, or starts what is missing.
+    pub(super) fn fetch(&mut self, whose: &Whose, addr: u64, dst: &mut [u8], of: Message) -> Access {
+        let cookie = whose.cookie;
+        let now = now_ns();
+        // What was placed before this must be seen by it.
+        self.flush();
+        let (mut done, mut wait, mut last) = (0, None, None);
+        while done < dst.len() {
+            let at = addr + done as u64;
+            let rest = Message { id: of.id, left: of.left.saturating_sub(done as u32) };
+            let i = match self.out.find(of.id, cookie, at, now) {
+                Some(i) => i,
+                None => match self.load(whose, at, rest, now, true) {
+                    Ok(i) => i,
+                    // What is under way already will make room when it was sent.
+                    Err(Access::Busy) if wait.is_some() => break,
+                    Err(other) => return other,
+                },
+            };
+            match self.settle_out(i) {
+                Asked::NotYet => wait = Some(i),
+                Asked::Lost => return Access::Fault,
+                Asked::Done => {}
+            }
+            let c = &mut self.out.chunks[i];
+            c.used_ns = now;
+            let into = (at - c.addr) as usize;
+            let n = (c.len - into).min(dst.len() - done);
+            if wait.is_none() {
+                if into + n == c.len {
+                    c.holds = Holds::Sent;
+                }
+                // SAFETY: within the chunk, whose copy has ended.
+                let from = unsafe { self.outward_bytes(i).add(into) };
+                // SAFETY: the chunk holds what follows, and is nobody's slice.
+                unsafe { core::ptr::copy_nonoverlapping(from, dst[done..].as_mut_ptr(), n) };
+            }
+            done += n;
+            last = Some(self.out.chunks[i].end());
+        }
+        // One chunk ahead of the wire.
+        if let Some(next) = last {
+            let sent = (next - addr) as u32;
+            if sent < of.left && self.out.find(of.id, cookie, next, now).is_none() {
+                let rest = Message { id: of.id, left: of.left - sent };
+                let inside = self.usable(cookie, next, 1).is_some();
+                if inside && self.load(whose, next, rest, now, false) == Err(Access::Fault) {
+                    return Access::Fault;
+                }
+            }
+        }
+        match wait {
+            Some(i) => Access::Pending(Token(OUT | u64::from(self.out.chunks[i].serial) << 8 | i as u64)),
+            None => Access::Ready,
+        }
+    }
+
+    /// Starts what will be asked for soon, where there is room that nobody else needs.
+    pub(super) fn ahead(&mut self, whose: &Whose, addr: u64, of: Message) {
+        let now = now_ns();
+        self.flush();
+        if self.out.find(of.id, whose.cookie, addr, now).is_none() {
+            // What goes wrong here goes wrong again when somebody waits for it.
+            let _ = self.load(whose, addr, of, now, false);
+        }
+    }
+
+    pub(super) fn poll_out(&mut self, serial: u32, i: usize, token: Token) -> Access {
+        if self.out.chunks.get(i).is_none_or(|c| c.serial != serial) {
+            // It was given away: the next fetch starts again.
+            return Access::Ready;
+        }
+        match self.settle_out(i) {
+            Asked::NotYet => Access::Pending(token),
+            Asked::Done => Access::Ready,
+            Asked::Lost => Access::Fault,
+        }
+    }
+}

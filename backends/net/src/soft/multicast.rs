@@ -1,0 +1,38 @@
+//! [`SoftDevice`]'s multicast: the engine knows the members, the socket the groups that have some.
+
+use super::progress::Held;
+use super::SoftDevice;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::verbs::types::Handle;
+
+impl SoftDevice {
+    pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let mut held = self.lock_held();
+        held.guard.mcast_attach(qp, gid)?;
+        let joined = match &mut held.port().udp {
+            Some(udp) => udp.group_join(gid),
+            None => Err(Error::Unsupported),
+        };
+        let watched = joined.and_then(|fd| fd.map_or(Ok(()), |fd| self.waiter.add_socket(fd)));
+        if watched.is_err() {
+            let _ = held.guard.mcast_detach(qp, gid);
+            Self::leave_empty_groups(&mut held);
+        }
+        watched
+    }
+
+    pub(super) fn group_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let mut held = self.lock_held();
+        held.guard.mcast_detach(qp, gid)?;
+        Self::leave_empty_groups(&mut held);
+        Ok(())
+    }
+
+    /// After a member has gone: sockets of groups without members are closed.
+    pub(super) fn leave_empty_groups(held: &mut Held<'_>) {
+        let (guard, port) = held.parts();
+        if let Some(udp) = port.udp.as_mut().filter(|u| u.has_groups()) {
+            udp.groups_retain(|gid| guard.has_members(gid));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Multicast groups: a socket for each that a queue pair has joined.
+//!
+//! The port's own socket is bound to one address and never sees what is sent to a group. A socket that is bound to the group
+//! sees nothing else; the kernel gives each such socket of the host a copy, whatever process it belongs to, so members in
+//! several processes need nobody between them.
+
+use super::UdpPort;
+use crate::addr::Endpoint;
+use crate::sys::{check, set_option, Fd};
+use gdrcore_core::error::{Error, Result};
+use std::os::fd::RawFd;
+
+/// Groups that a port listens for at once.
+pub const GROUPS: usize = 16;
+
+/// IP_MULTICAST_ALL and IPV6_MULTICAST_ALL of the kernel's headers: 0 = only what this socket has joined.
+const IP_MULTICAST_ALL: i32 = 49;
+const IPV6_MULTICAST_ALL: i32 = 29;
+
+pub(super) struct Group {
+    gid: [u8; 16],
+    fd: Fd,
+}
+
+/// The groups of a port.
+pub(super) type Groups = [Option<Group>; GROUPS];
+
+/// Says by which interface multicast leaves. Where there is none that can, a send says so.
+pub(super) fn leave_by(fd: RawFd, local: &Endpoint, interface: u32) {
+    let _ = match local.to_v4() {
+        Some(b) => set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, u32::from_ne_bytes(b)),
+        None => set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, interface),
+    };
+}
+
+fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
+    let group = Endpoint { ip: *gid, scope_id: if local.is_v4() { 0 } else { interface }, port: local.port };
+    let family = if local.is_v4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes no pointers.
+    let fd = Fd::from_call(unsafe { libc::socket(family, kind, 0) })?;
+    let raw = fd.raw();
+    // Members in other processes bind the same.
+    set_option(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1i32)?;
+    let (sa, len) = group.to_sockaddr();
+    // SAFETY: `sa` is a socket address of `len` bytes.
+    check(unsafe { libc::bind(raw, (&raw const sa).cast(), len) })?;
+    match (group.to_v4(), local.to_v4()) {
+        (Some(group), Some(local)) => {
+            let _ = set_option(raw, libc::IPPROTO_IP, IP_MULTICAST_ALL, 0i32);
+            let request = libc::ip_mreq {
+                imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group) },
+                imr_interface: libc::in_addr { s_addr: u32::from_ne_bytes(local) },
+            };
+            set_option(raw, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request)?;
+        }
+        (None, None) => {
+            let _ = set_option(raw, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0i32);
+            let request =
+                libc::ipv6_mreq { ipv6mr_multiaddr: libc::in6_addr { s6_addr: *gid }, ipv6mr_interface: interface };
+            set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, request)?;
+        }
+        _ => return Err(Error::Invalid),
+    }
+    Ok(fd)
+}
+
+impl UdpPort {
+    /// Listens for a group. The descriptor is to be watched like the port's own; `None`: it is already.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: [`GROUPS`] are listened for; [`Error::NoDevice`], other errors of the system: the interface has no
+    /// multicast, or no more.
+    pub fn group_join(&mut self, gid: &[u8; 16]) -> Result<Option<RawFd>> {
+        if self.groups.iter().flatten().any(|g| g.gid == *gid) {
+            return Ok(None);
+        }
+        let slot = self.groups.iter_mut().find(|g| g.is_none()).ok_or(Error::NoMemory)?;
+        let fd = open(gid, &self.local, self.interface)?;
+        let raw = fd.raw();
+        *slot = Some(Group { gid: *gid, fd });
+        self.n_groups += 1;
+        Ok(Some(raw))
+    }
+
+    /// Closes the sockets of groups for which `keep` says no.
+    pub fn groups_retain(&mut self, keep: impl Fn(&[u8; 16]) -> bool) {
+        for slot in &mut self.groups {
+            if slot.as_ref().is_some_and(|g| !keep(&g.gid)) {
+                *slot = None;
+                self.n_groups -= 1;
+            }
+        }
+    }
+
+    /// Whether the port listens for any group.
+    #[inline]
+    pub fn has_groups(&self) -> bool {
+        self.n_groups > 0
+    }
+
+    /// Receives one datagram of the `k`-th group into the place of the port's first; [`UdpPort::rx_get`] has it. Packets of the
+    /// previous poll are gone. `None`: nothing waits, or no such group.
+    pub fn group_poll(&mut self, k: usize) -> Option<[u8; 16]> {
+        let g = self.groups.get(k)?.as_ref()?;
+        let (gid, fd) = (g.gid, g.fd.raw());
+        self.rx_one(fd).then_some(gid)
+    }
+}

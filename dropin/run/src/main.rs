@@ -1,0 +1,79 @@
+//! `gdrcore-run`: runs an unmodified verbs or librdmacm program on gdrcore. It sets the environment that the libibverbs drop-in
+//! reads, puts the drop-in before the system's library, and becomes the program: exit code and signals are the program's own.
+
+mod arguments;
+mod library;
+
+use arguments::{Arguments, Wish};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+/// Shells' exit codes: bad usage, cannot be executed, not found.
+const USAGE: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+fn main() -> ExitCode {
+    let arguments = match arguments::parse(std::env::args_os().skip(1)) {
+        Ok(Wish::Help) => {
+            println!("{}", arguments::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Wish::Version) => {
+            println!("gdrcore-run {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        Ok(Wish::Run(a)) => a,
+        Err(why) => return fail(USAGE, &format!("{why}\nTry 'gdrcore-run --help'.")),
+    };
+    let Some(folder) = library::folder() else {
+        return fail(USAGE, &format!("{} was not found; {}", library::VERBS, library::WHERE));
+    };
+    let e = command(&arguments, &folder).exec();
+    let code = if e.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    fail(code, &format!("{}: {e}", arguments.program.to_string_lossy()))
+}
+
+fn fail(code: u8, why: &str) -> ExitCode {
+    eprintln!("gdrcore-run: {why}");
+    ExitCode::from(code)
+}
+
+/// The program, its environment ready.
+fn command(a: &Arguments, folder: &std::path::Path) -> Command {
+    let mut c = Command::new(&a.program);
+    c.args(&a.rest);
+    for (name, value) in &a.environment {
+        c.env(name, value);
+    }
+    c.env("LD_LIBRARY_PATH", before(folder.as_os_str().into(), "LD_LIBRARY_PATH"));
+    let preload = folder.join(library::PRELOAD);
+    // Without it verbs work, and librdmacm does not.
+    if preload.exists() {
+        // Behind what the caller preloads, such as librspreload, which calls on to it.
+        c.env("LD_PRELOAD", after("LD_PRELOAD", preload.into()));
+    }
+    c
+}
+
+/// A list with `first` before what the variable holds.
+fn before(first: OsString, variable: &str) -> OsString {
+    join(Some(first), std::env::var_os(variable))
+}
+
+/// A list with `last` behind what the variable holds.
+fn after(variable: &str, last: OsString) -> OsString {
+    join(std::env::var_os(variable), Some(last))
+}
+
+fn join(a: Option<OsString>, b: Option<OsString>) -> OsString {
+    let mut all = OsString::new();
+    for part in [a, b].into_iter().flatten().filter(|p| !p.is_empty()) {
+        if !all.is_empty() {
+            all.push(":");
+        }
+        all.push(part);
+    }
+    all
+}

@@ -1,0 +1,230 @@
+//! librdmacm's kernel interface over this process's devices: the table that `libgdrcore_preload.so` looks up when the library opens
+//! `/dev/infiniband/rdma_cm`. What the commands mean is `gdrcore_ucma`'s affair.
+//!
+//! A thread takes the events of the connection managers as they come, so that who sleeps on the file's descriptor is woken. At
+//! exit the files are closed, as the kernel closes them: peers hear that their connections are over.
+
+use crate::adapter::{self, Adapter};
+use crate::hca::Hca;
+use crate::lock::ForkLock;
+use crate::result::last_error;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::time::Duration;
+use gdrcore_core::cm::types::{CmEvent, ConnParam};
+use gdrcore_core::device::CmDevice;
+use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
+use gdrcore_core::Result;
+use gdrcore_net::soft::OwnSignals;
+use gdrcore_net::{clock, fault};
+use gdrcore_ucma::file::Files;
+use gdrcore_ucma::session::{DeviceInfo, Devices, Manage, Manager};
+use std::sync::Arc;
+
+/// The devices as the list had them when librdmacm first opened its file.
+struct Adapters {
+    all: Vec<&'static Adapter>,
+    list: Vec<DeviceInfo>,
+}
+
+impl Adapters {
+    fn new() -> Self {
+        let all = adapter::present();
+        let info = |a: &&'static Adapter| DeviceInfo {
+            node_guid: a.guid(),
+            index: a.index,
+            gid: a.endpoint.ip,
+            gid_index: 0,
+            scope_id: a.endpoint.scope_id,
+        };
+        let list = all.iter().map(info).collect();
+        Adapters { all, list }
+    }
+}
+
+impl Devices for Adapters {
+    fn list(&self) -> &[DeviceInfo] {
+        &self.list
+    }
+
+    fn manager(&self, device: usize) -> Result<Manager> {
+        let adapter = self.all.get(device).ok_or(gdrcore_core::Error::NoDevice)?;
+        Ok(Arc::new(Lease(Hca::get(adapter)?)))
+    }
+}
+
+/// An open device, kept open.
+struct Lease(&'static Hca);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.put();
+    }
+}
+
+impl Manage for Lease {
+    fn path_mtu(&self) -> u8 {
+        self.0.attr.active_mtu as u8
+    }
+}
+
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+        impl CmDevice for Lease {
+            $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> { CmDevice::$name(self.0.device, $($arg),*) })*
+        }
+    };
+}
+
+forward! {
+    create(port_space: u16, context: u64) -> Handle;
+    set_context(id: Handle, context: u64) -> ();
+    bind(id: Handle, port: u16) -> u16;
+    listen(id: Handle, backlog: u32) -> ();
+    connect(id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> ();
+    accept(id: Handle, qp: Handle, param: &ConnParam<'_>) -> ();
+    establish(id: Handle) -> ();
+    reject(id: Handle, private_data: &[u8]) -> ();
+    disconnect(id: Handle) -> ();
+    destroy(id: Handle) -> ();
+    qp_attr(id: Handle, state: u32) -> (QpAttr, u32);
+    event() -> Option<CmEvent>;
+}
+
+/// The files of a process.
+pub struct Process {
+    /// Whose they are: the child of a fork begins anew.
+    pid: libc::pid_t,
+    files: &'static Files<Adapters>,
+}
+
+/// The process's files. Around a fork it is held by [`crate::fork`].
+pub static PROCESS: ForkLock<Option<Process>> = ForkLock::new(None);
+
+/// What the thread that takes events sleeps on, or −1.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+
+/// A connection manager has events. Called by whoever runs the engine, with its lock held.
+pub fn wake() {
+    let fd = WAKE.load(Ordering::Acquire);
+    if fd >= 0 {
+        let one = 1u64;
+        // SAFETY: eight bytes of a live integer. It fails only for a counter of 2^64 − 2, which is readable anyway.
+        unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+    }
+}
+
+fn pid() -> libc::pid_t {
+    // SAFETY: takes nothing, never fails.
+    unsafe { libc::getpid() }
+}
+
+/// The files of this process, if it has opened one.
+fn files() -> Option<&'static Files<Adapters>> {
+    PROCESS.lock().as_ref().filter(|p| p.pid == pid()).map(|p| p.files)
+}
+
+/// The files of this process.
+///
+/// # Errors
+/// The system's: no random numbers, no descriptor, no thread.
+fn files_or_new() -> Result<&'static Files<Adapters>> {
+    crate::fork::install();
+    let mut process = PROCESS.lock();
+    if let Some(p) = process.as_ref().filter(|p| p.pid == pid()) {
+        return Ok(p.files);
+    }
+    // Commands name addresses of the program's: a bad one is to be an error.
+    fault::install()?;
+    let seed = clock::random_seed()?;
+    // SAFETY: no pointers.
+    let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if wake < 0 {
+        return Err(last_error());
+    }
+    // Kept for the life of the process: threads of the program may be inside at any time.
+    let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
+    let masked = OwnSignals::take();
+    let thread = std::thread::Builder::new().name("gdrc-ucma".into()).stack_size(256 << 10);
+    let started = thread.spawn(move || take_events(files, wake));
+    drop(masked);
+    if started.is_err() {
+        // SAFETY: ours, and nobody else knows it.
+        unsafe { libc::close(wake) };
+        return Err(last_error());
+    }
+    WAKE.store(wake, Ordering::Release);
+    OWNER.store(pid(), Ordering::Release);
+    // SAFETY: a function of this library, which librdmacm keeps loaded.
+    unsafe { libc::atexit(at_exit) };
+    *process = Some(Process { pid: pid(), files });
+    Ok(files)
+}
+
+fn take_events(files: &Files<Adapters>, wake: c_int) {
+    loop {
+        let mut n = 0u64;
+        // SAFETY: room for eight bytes.
+        if unsafe { libc::read(wake, (&raw mut n).cast(), 8) } < 0
+            && last_error() != gdrcore_core::Error::Os(libc::EINTR)
+        {
+            return;
+        }
+        if EXITING.load(Ordering::Acquire) {
+            files.close_all();
+            return EXITING.store(false, Ordering::Release);
+        }
+        while files.pump() > 0 {}
+    }
+}
+
+/// The process that has such a thread; 0: none has.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+/// The process ends: the thread that takes events is to close the files, and to clear this.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// How long the end of a process waits for that.
+const EXIT_MS: u32 = 200;
+
+/// Not here: a program that exits from a signal handler has interrupted itself anywhere, with any lock held. Then the thread
+/// waits for that lock in vain, and the process ends without it.
+extern "C" fn at_exit() {
+    if OWNER.load(Ordering::Acquire) == pid() {
+        EXITING.store(true, Ordering::Release);
+        wake();
+        for _ in 0..10 * EXIT_MS {
+            if !EXITING.load(Ordering::Acquire) {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// What the preloaded library calls; its layout is said there too. Errors are negative errno.
+#[repr(C)]
+pub struct Table {
+    open: unsafe extern "C" fn(c_int) -> c_int,
+    write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
+    close: unsafe extern "C" fn(c_int),
+}
+
+/// The table of version 1.
+#[cfg_attr(not(test), no_mangle)]
+#[allow(non_upper_case_globals)] // the name that the preloaded library asks for
+pub static gdrc_ucma_1: Table = Table { open, write, close };
+
+unsafe extern "C" fn open(flags: c_int) -> c_int {
+    files_or_new().and_then(|f| f.open(flags)).unwrap_or_else(|e| -e.errno())
+}
+
+unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
+    let Some(files) = files() else { return -(libc::EBADF as isize) };
+    files.write(fd, buf as u64, len).map_or_else(|e| -(e.errno() as isize), |n| n as isize)
+}
+
+unsafe extern "C" fn close(fd: c_int) {
+    if let Some(files) = files() {
+        files.close(fd);
+    }
+}

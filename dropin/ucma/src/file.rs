@@ -1,0 +1,187 @@
+//! The open file: what `open`, `write` and `close` of `/dev/infiniband/rdma_cm` do.
+//!
+//! Its descriptor is an eventfd in semaphore mode that counts the events that wait, so a program may poll it and make it
+//! non-blocking, and GET_EVENT sleeps and is interrupted by signals as a `read` is. Commands and answers cross the program's
+//! memory by copies that survive a bad address.
+
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gdrcore_core::mem::host;
+use gdrcore_core::{Error, Result};
+
+use crate::proto::Command;
+use crate::session::{Answer, Devices, Session};
+
+/// Longest command that is read: longer than any that there is.
+const COMMAND_MAX: usize = 512;
+
+/// `EBADF`: not one of these files.
+const BAD_FILE: Error = Error::Os(libc::EBADF);
+
+/// All files of a process, and the ids in them.
+pub struct Files<D> {
+    state: Mutex<State<D>>,
+}
+
+struct State<D> {
+    session: Session<D>,
+    open: BTreeMap<RawFd, File>,
+}
+
+struct File {
+    channel: u32,
+    /// What the descriptor counts, but for tokens that a thread has taken and not yet used.
+    told: usize,
+}
+
+impl<D: Devices> Files<D> {
+    /// No file is open yet. `seed` as for [`Session::new`].
+    pub fn new(devices: D, seed: u64) -> Self {
+        Files { state: Mutex::new(State { session: Session::new(devices, seed), open: BTreeMap::new() }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the device file. Of the flags of open(2), `O_NONBLOCK` and `O_CLOEXEC` count.
+    ///
+    /// # Errors
+    /// `Os(EMFILE)` and its like.
+    pub fn open(&self, flags: i32) -> Result<RawFd> {
+        let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::EFD_CLOEXEC } else { 0 };
+        let nonblock = if flags & libc::O_NONBLOCK != 0 { libc::EFD_NONBLOCK } else { 0 };
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | cloexec | nonblock) };
+        if fd < 0 {
+            return Err(last_error());
+        }
+        let mut s = self.state();
+        let channel = s.session.open();
+        // A file of that number that was closed behind our back is no more.
+        if let Some(old) = s.open.insert(fd, File { channel, told: 0 }) {
+            s.session.close(old.channel);
+        }
+        Ok(fd)
+    }
+
+    /// Forgets a file; what its ids had under way is ended, and their peers are told. The descriptor is the caller's to close.
+    pub fn close(&self, fd: RawFd) {
+        let mut s = self.state();
+        if let Some(file) = s.open.remove(&fd) {
+            s.session.close(file.channel);
+            s.tell();
+        }
+    }
+
+    /// Carries out the command of `len` bytes at `buf`, an address in this process.
+    ///
+    /// # Errors
+    /// Those of [`Session::execute`]; `EBADF`: not a file of ours; [`Error::Fault`]: an address that cannot be read or written;
+    /// for GET_EVENT [`Error::Again`] where the descriptor is non-blocking, `EINTR` where a signal came.
+    pub fn write(&self, fd: RawFd, buf: u64, len: usize) -> Result<usize> {
+        let mut bytes = [0; COMMAND_MAX];
+        // What is behind the longest command is not read, as the kernel does not.
+        let bytes = bytes.get_mut(..len.min(COMMAND_MAX)).unwrap_or_default();
+        host::fetch(buf, bytes).map_err(|_| Error::Fault)?;
+        let answer = if matches!(Command::parse(bytes)?.0, Command::GetEvent { .. }) {
+            self.next_event(fd, bytes)?
+        } else {
+            let mut s = self.state();
+            let done = s.execute(fd, bytes);
+            s.tell();
+            done?
+        };
+        if let Some(a) = answer {
+            host::place(a.at, &a.bytes).map_err(|_| Error::Fault)?;
+        }
+        Ok(len)
+    }
+
+    fn next_event(&self, fd: RawFd, bytes: &[u8]) -> Result<Option<Answer>> {
+        if !self.state().open.contains_key(&fd) {
+            return Err(BAD_FILE);
+        }
+        loop {
+            let mut n = 0u64;
+            // SAFETY: room for eight bytes.
+            if unsafe { libc::read(fd, (&raw mut n).cast(), 8) } < 0 {
+                return Err(last_error());
+            }
+            let mut s = self.state();
+            match s.execute(fd, bytes) {
+                // The event was removed between the read and here.
+                Err(Error::Again) => {}
+                done => {
+                    if let Some(f) = s.open.get_mut(&fd) {
+                        f.told = f.told.saturating_sub(1);
+                    }
+                    return done;
+                }
+            }
+        }
+    }
+
+    /// Takes what the devices have to say and makes the files concerned readable. Returns the number of events.
+    pub fn pump(&self) -> usize {
+        let mut s = self.state();
+        let n = s.session.pump();
+        if n > 0 {
+            s.tell();
+        }
+        n
+    }
+
+    /// Closes every file, as the end of a process does; the descriptors stay. Where a thread is inside for good, nothing is done.
+    pub fn close_all(&self) {
+        let Ok(mut s) = self.state.try_lock() else { return };
+        for file in std::mem::take(&mut s.open).into_values() {
+            s.session.close(file.channel);
+        }
+    }
+
+    /// Files and ids that are open, for those who look for leaks.
+    pub fn open_count(&self) -> (usize, usize) {
+        let s = self.state();
+        (s.open.len(), s.session.ids())
+    }
+}
+
+impl<D: Devices> State<D> {
+    fn execute(&mut self, fd: RawFd, bytes: &[u8]) -> Result<Option<Answer>> {
+        let State { session, open } = self;
+        let channel = open.get(&fd).ok_or(BAD_FILE)?.channel;
+        let read = |at: u64, to: &mut [u8]| host::fetch(at, to).map_err(|_| Error::Fault);
+        session.execute(channel, bytes, &read, &|fd| open.get(&fd).map(|f| f.channel))
+    }
+
+    /// Makes the descriptors count what waits.
+    fn tell(&mut self) {
+        for (&fd, file) in &mut self.open {
+            let queued = self.session.queued(file.channel);
+            if queued > file.told {
+                let more = (queued - file.told) as u64;
+                // Not `write`, which the preloaded library would take for a command of the program's.
+                // SAFETY: no pointers. It fails only for a counter of 2^64 − 2.
+                unsafe { libc::eventfd_write(fd, more) };
+            }
+            for _ in queued..file.told {
+                let mut n = 0u64;
+                let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
+                // A thread that reads may have been faster, and will find nothing in the queue.
+                // SAFETY: one live iovec with room for eight bytes.
+                unsafe { libc::preadv2(fd, &room, 1, -1, libc::RWF_NOWAIT) };
+            }
+            file.told = queued;
+        }
+    }
+}
+
+fn last_error() -> Error {
+    Error::from_errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! Commands and answers of the kernel's rdma_cm interface as bytes (`include/uapi/rdma/rdma_user_cm.h`, version 4). Native
+//! byte order; 64-bit fields aligned to 8 bytes, so 64- and 32-bit programs agree.
+//!
+//! A command is a header (`u32` number, `u16` bytes that follow, `u16` bytes of room for the answer) and its fields. Whatever the
+//! bytes, parsing ends in a [`Command`] or in an error: what is too short or unknown is [`Error::Invalid`], too little room for
+//! the answer is `ENOSPC`.
+
+mod addr;
+mod answer;
+#[cfg(test)]
+mod tests;
+
+pub use addr::Addr;
+pub use answer::{
+    addr_answer, created, event_answer, events_reported, path_answer, qp_attr_answer, route_answer, EventParam, Route,
+};
+
+use gdrcore_core::{Error, Result};
+
+/// Version of the interface.
+pub const ABI_VERSION: u32 = 4;
+/// Most private data that a command or an event has room for.
+pub const DATA_MAX: usize = 256;
+/// `ENOSPC`: the answer does not fit.
+pub const NO_SPACE: Error = Error::Os(28);
+/// `ENOENT`: no such id.
+pub const NO_ENTRY: Error = Error::Os(2);
+
+const HEADER: usize = 8;
+
+/// Numbers of the commands.
+#[allow(missing_docs)]
+pub mod number {
+    pub const CREATE_ID: u32 = 0;
+    pub const DESTROY_ID: u32 = 1;
+    pub const BIND_IP: u32 = 2;
+    pub const RESOLVE_IP: u32 = 3;
+    pub const RESOLVE_ROUTE: u32 = 4;
+    pub const QUERY_ROUTE: u32 = 5;
+    pub const CONNECT: u32 = 6;
+    pub const LISTEN: u32 = 7;
+    pub const ACCEPT: u32 = 8;
+    pub const REJECT: u32 = 9;
+    pub const DISCONNECT: u32 = 10;
+    pub const INIT_QP_ATTR: u32 = 11;
+    pub const GET_EVENT: u32 = 12;
+    pub const SET_OPTION: u32 = 14;
+    pub const NOTIFY: u32 = 15;
+    pub const JOIN_IP_MCAST: u32 = 16;
+    pub const LEAVE_MCAST: u32 = 17;
+    pub const MIGRATE_ID: u32 = 18;
+    pub const QUERY: u32 = 19;
+    pub const BIND: u32 = 20;
+    pub const RESOLVE_ADDR: u32 = 21;
+    pub const JOIN_MCAST: u32 = 22;
+}
+
+/// What QUERY asks for.
+#[allow(missing_docs)]
+pub mod query {
+    pub const ADDR: u32 = 0;
+    pub const PATH: u32 = 1;
+    pub const GID: u32 = 2;
+}
+
+/// Sizes of the answers.
+#[allow(missing_docs)]
+pub mod size {
+    pub const ID: usize = 4;
+    /// What an answer must have room for: up to the device index, which came later.
+    pub const ROUTE_MIN: usize = 200;
+    pub const ADDR_MIN: usize = 272;
+    pub const PATHS_MIN: usize = 8;
+    pub const QP_ATTR: usize = 144;
+    /// Up to the reserved word and ECE, which came later.
+    pub const EVENT_MIN: usize = 324;
+    pub const EVENT: usize = 336;
+}
+
+/// What one side offers in CONNECT and ACCEPT: `rdma_ucm_conn_param`, 272 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ConnParam<'a> {
+    pub qp_num: u32,
+    pub qkey: u32,
+    pub private_data: &'a [u8],
+    pub srq: bool,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    pub flow_control: bool,
+    pub retry_count: u8,
+    pub rnr_retry_count: u8,
+    /// False: the other fields say nothing. In ACCEPT it is the answer to a CONNECT_RESPONSE.
+    pub valid: bool,
+}
+
+/// A command. `response` is the program's address for the answer, `uid` the library's word for an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Command<'a> {
+    CreateId { response: u64, uid: u64, ps: u16, qp_type: u8 },
+    DestroyId { response: u64, id: u32 },
+    Bind { id: u32, addr: Addr },
+    Resolve { id: u32, src: Option<Addr>, dst: Addr },
+    ResolveRoute { id: u32 },
+    QueryRoute { response: u64, id: u32 },
+    Query { response: u64, id: u32, option: u32 },
+    Connect { id: u32, param: ConnParam<'a> },
+    Listen { id: u32, backlog: u32 },
+    Accept { id: u32, uid: u64, param: ConnParam<'a> },
+    Reject { id: u32, reason: u8, private_data: &'a [u8] },
+    Disconnect { id: u32 },
+    InitQpAttr { response: u64, id: u32, qp_state: u32 },
+    GetEvent { response: u64 },
+    SetOption { id: u32, level: u32, name: u32, value: u64, len: u32 },
+    Notify { id: u32, event: u32 },
+    Join { response: u64, uid: u64, id: u32, addr: Addr, send_only: bool },
+    Leave { response: u64, id: u32 },
+    Migrate { response: u64, id: u32, fd: i32 },
+}
+
+/// Little by little out of a slice that may be too short.
+#[derive(Clone, Copy)]
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn bytes(&self, at: usize, len: usize) -> Result<&'a [u8]> {
+        at.checked_add(len).and_then(|end| self.0.get(at..end)).ok_or(Error::Invalid)
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
+        self.bytes(at, N)?.try_into().map_err(|_| Error::Invalid)
+    }
+
+    fn u8(&self, at: usize) -> Result<u8> {
+        Ok(self.array::<1>(at)?[0])
+    }
+
+    fn u16(&self, at: usize) -> Result<u16> {
+        Ok(u16::from_ne_bytes(self.array(at)?))
+    }
+
+    fn u32(&self, at: usize) -> Result<u32> {
+        Ok(u32::from_ne_bytes(self.array(at)?))
+    }
+
+    fn u64(&self, at: usize) -> Result<u64> {
+        Ok(u64::from_ne_bytes(self.array(at)?))
+    }
+
+    fn private_data(&self, at: usize, len: u8) -> Result<&'a [u8]> {
+        self.bytes(at, usize::from(len))
+    }
+
+    fn conn_param(&self, at: usize) -> Result<ConnParam<'a>> {
+        // The whole struct is there, however little of it counts.
+        self.bytes(at, 272)?;
+        Ok(ConnParam {
+            qp_num: self.u32(at)?,
+            qkey: self.u32(at + 4)?,
+            private_data: self.private_data(at + 8, self.u8(at + 264)?)?,
+            srq: self.u8(at + 265)? != 0,
+            responder_resources: self.u8(at + 266)?,
+            initiator_depth: self.u8(at + 267)?,
+            flow_control: self.u8(at + 268)? != 0,
+            retry_count: self.u8(at + 269)?,
+            rnr_retry_count: self.u8(at + 270)?,
+            valid: self.u8(at + 271)? != 0,
+        })
+    }
+
+    /// A `sockaddr_in6` or something shorter in its place.
+    fn ip(&self, at: usize) -> Result<Option<Addr>> {
+        Addr::parse(self.bytes(at, addr::SOCKADDR_IN6)?)
+    }
+
+    /// A `sockaddr_storage` of which `len` bytes count.
+    fn storage(&self, at: usize, len: u16) -> Result<Option<Addr>> {
+        let all = self.bytes(at, addr::SOCKADDR_STORAGE)?;
+        Addr::parse(all.get(..usize::from(len)).ok_or(Error::Invalid)?)
+    }
+}
+
+impl<'a> Command<'a> {
+    /// Reads what a program wrote.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: too short, no such command, or an address of no known family; `ENOSPC`: the header promises less
+    /// room than the answer needs. The second value of the result is the room.
+    pub fn parse(bytes: &'a [u8]) -> Result<(Command<'a>, usize)> {
+        let head = Fields(bytes);
+        let (number, len, room) = (head.u32(0)?, usize::from(head.u16(4)?), usize::from(head.u16(6)?));
+        let f = Fields(head.bytes(HEADER, len)?);
+        let needs = |min: usize| if room < min { Err(NO_SPACE) } else { Ok(()) };
+        let command = match number {
+            number::CREATE_ID => {
+                needs(size::ID)?;
+                f.bytes(0, 24)?;
+                Command::CreateId { uid: f.u64(0)?, response: f.u64(8)?, ps: f.u16(16)?, qp_type: f.u8(18)? }
+            }
+            number::DESTROY_ID => {
+                needs(size::ID)?;
+                Command::DestroyId { response: f.u64(0)?, id: f.u32(8)? }
+            }
+            number::LEAVE_MCAST => {
+                needs(size::ID)?;
+                Command::Leave { response: f.u64(0)?, id: f.u32(8)? }
+            }
+            number::BIND_IP => Command::Bind { addr: f.ip(8)?.ok_or(Error::Invalid)?, id: f.u32(36)? },
+            number::BIND => Command::Bind { id: f.u32(0)?, addr: f.storage(8, f.u16(4)?)?.ok_or(Error::Invalid)? },
+            number::RESOLVE_IP => {
+                Command::Resolve { src: f.ip(0)?, dst: f.ip(28)?.ok_or(Error::Invalid)?, id: f.u32(56)? }
+            }
+            number::RESOLVE_ADDR => Command::Resolve {
+                id: f.u32(0)?,
+                src: match f.u16(8)? {
+                    0 => None,
+                    len => f.storage(16, len)?,
+                },
+                dst: f.storage(16 + addr::SOCKADDR_STORAGE, f.u16(10)?)?.ok_or(Error::Invalid)?,
+            },
+            number::RESOLVE_ROUTE => {
+                f.bytes(0, 8)?;
+                Command::ResolveRoute { id: f.u32(0)? }
+            }
+            number::QUERY_ROUTE => {
+                needs(size::ROUTE_MIN)?;
+                Command::QueryRoute { response: f.u64(0)?, id: f.u32(8)? }
+            }
+            number::QUERY => {
+                let option = f.u32(12)?;
+                needs(match option {
+                    query::PATH => size::PATHS_MIN,
+                    _ => size::ADDR_MIN,
+                })?;
+                Command::Query { response: f.u64(0)?, id: f.u32(8)?, option }
+            }
+            number::CONNECT => Command::Connect { param: f.conn_param(0)?, id: f.u32(272)? },
+            number::LISTEN => Command::Listen { id: f.u32(0)?, backlog: f.u32(4)? },
+            number::ACCEPT => Command::Accept { uid: f.u64(0)?, param: f.conn_param(8)?, id: f.u32(280)? },
+            number::REJECT => {
+                f.bytes(0, 8 + DATA_MAX)?;
+                Command::Reject { id: f.u32(0)?, reason: f.u8(5)?, private_data: f.private_data(8, f.u8(4)?)? }
+            }
+            number::DISCONNECT => Command::Disconnect { id: f.u32(0)? },
+            number::INIT_QP_ATTR => {
+                needs(size::QP_ATTR)?;
+                Command::InitQpAttr { response: f.u64(0)?, id: f.u32(8)?, qp_state: f.u32(12)? }
+            }
+            number::GET_EVENT => {
+                needs(size::EVENT_MIN)?;
+                Command::GetEvent { response: f.u64(0)? }
+            }
+            number::SET_OPTION => Command::SetOption {
+                value: f.u64(0)?,
+                id: f.u32(8)?,
+                level: f.u32(12)?,
+                name: f.u32(16)?,
+                len: f.u32(20)?,
+            },
+            number::NOTIFY => Command::Notify { id: f.u32(0)?, event: f.u32(4)? },
+            number::JOIN_IP_MCAST => {
+                needs(size::ID)?;
+                let addr = f.ip(16)?.ok_or(Error::Invalid)?;
+                Command::Join { response: f.u64(0)?, uid: f.u64(8)?, addr, id: f.u32(44)?, send_only: false }
+            }
+            number::JOIN_MCAST => {
+                needs(size::ID)?;
+                let addr = f.storage(24, f.u16(20)?)?.ok_or(Error::Invalid)?;
+                let send_only = match f.u16(22)? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(Error::Invalid),
+                };
+                Command::Join { response: f.u64(0)?, uid: f.u64(8)?, id: f.u32(16)?, addr, send_only }
+            }
+            number::MIGRATE_ID => {
+                needs(size::ID)?;
+                Command::Migrate { response: f.u64(0)?, id: f.u32(8)?, fd: f.u32(12)? as i32 }
+            }
+            _ => return Err(Error::Invalid),
+        };
+        Ok((command, room))
+    }
+}

@@ -1,0 +1,60 @@
+//! Which device an address belongs to.
+
+use core::net::IpAddr;
+
+use super::{DeviceInfo, Devices, Session};
+use crate::proto::Addr;
+
+fn address(d: &DeviceInfo) -> Addr {
+    Addr::from_gid(&d.gid, d.scope_id, 0)
+}
+
+/// Whether packets to `to` can leave from `own`: IPv4 and IPv6 do not mix.
+fn same_family(own: &Addr, to: &Addr) -> bool {
+    own.v4().is_some() == to.v4().is_some()
+}
+
+impl<D: Devices> Session<D> {
+    /// The device that has an address, or that stands for the loopback network where none has the very address.
+    pub(super) fn device_with(&self, addr: &Addr) -> Option<usize> {
+        let list = self.devices.list();
+        let exact = list.iter().position(|d| d.gid == addr.gid());
+        exact.or_else(|| {
+            let fits = |d: &DeviceInfo| !address(d).is_loopback() && same_family(&address(d), addr);
+            addr.is_loopback().then(|| list.iter().position(fits)).flatten()
+        })
+    }
+
+    /// The device from which `to` is reached: the one that has it; else one of its family, on the loopback network if `to` is.
+    pub(super) fn device_towards(&self, to: &Addr) -> Option<usize> {
+        let list = self.devices.list();
+        let own = list.iter().position(|d| d.gid == to.gid());
+        let near = list.iter().position(|d| {
+            let a = address(d);
+            same_family(&a, to) && a.is_loopback() == to.is_loopback()
+        });
+        own.or(near).or_else(|| list.iter().position(|d| same_family(&address(d), to)))
+    }
+
+    /// The address of a device, as an id of this family sees it.
+    pub(super) fn own_address(&self, device: usize, port: u16, like: &Addr) -> Addr {
+        let own =
+            self.devices.list().get(device).map_or(Addr::from_gid(&[0; 16], 0, port), |d| Addr { port, ..address(d) });
+        match (own.ip, like.ip) {
+            // An IPv6 program that talks IPv4 sees IPv4-mapped addresses.
+            (IpAddr::V4(v4), IpAddr::V6(_)) => Addr { ip: IpAddr::V6(v4.to_ipv6_mapped()), ..own },
+            _ => own,
+        }
+    }
+
+    /// The destination as packets name it: the loopback network is this host, unless the device itself lives there; the "any"
+    /// address is this host too.
+    pub(super) fn destination(&self, device: usize, to: Addr) -> Addr {
+        let own = self.own_address(device, to.port, &to);
+        if to.is_any() || to.is_loopback() && !own.is_loopback() {
+            own
+        } else {
+            to
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What the kernel would remember for a process: its open files (channels), the ids in them, and events that wait.
+//!
+//! Sans-IO: a command comes as bytes and its answer goes as bytes; devices are reached through [`Devices`]; how many events a
+//! channel holds is told by [`Session::queued`], so that whoever owns the descriptor can make it readable.
+//!
+//! An id lives in one channel and may move to another. It gets ids of the connection manager (**ends**) when it gets a port:
+//! one on its device, or one on each device while it is bound to no address. The session moves no queue pair: the library does,
+//! by what INIT_QP_ATTR answers.
+
+mod choose;
+mod commands;
+mod events;
+#[cfg(test)]
+pub(crate) mod lab;
+mod multicast;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use gdrcore_core::cm::types::{port_space, ConnParam};
+use gdrcore_core::device::CmDevice;
+use gdrcore_core::verbs::types::{AhAttr, Handle};
+use gdrcore_core::{Error, Result};
+
+use crate::proto::{Addr, Command, NO_ENTRY};
+use events::Event;
+use multicast::Group;
+
+/// A device's connection manager.
+pub trait Manage: CmDevice {
+    /// Largest path MTU code that the link carries.
+    fn path_mtu(&self) -> u8;
+}
+
+/// One that is kept open while an id needs it.
+pub type Manager = Arc<dyn Manage + Send + Sync>;
+
+/// What a program sees of a device before it opens it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Node GUID in host order, as `ibv_get_device_guid` gives it in network order; not 0.
+    pub node_guid: u64,
+    /// `ibv_get_device_index`.
+    pub index: u32,
+    /// The device's GID.
+    pub gid: [u8; 16],
+    /// Its place in the GID table.
+    pub gid_index: u8,
+    /// IPv6 zone of the GID, else 0.
+    pub scope_id: u32,
+}
+
+/// The devices that `ibv_get_device_list` shows, in its order, which never changes.
+pub trait Devices {
+    /// All of them.
+    fn list(&self) -> &[DeviceInfo];
+    /// The connection manager of one, opened if need be. The same one every time while it is open.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], or why it cannot be opened.
+    fn manager(&self, device: usize) -> Result<Manager>;
+}
+
+/// An id of the connection manager that stands behind one of the program's.
+struct End {
+    device: usize,
+    handle: Handle,
+    manager: Manager,
+}
+
+/// How far an id has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Idle,
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    Listening,
+    /// A peer's request, for the program to accept or reject.
+    Requested,
+    /// Asked, or accepted; from here on the connection manager knows the rest.
+    Begun,
+}
+
+struct Id {
+    channel: u32,
+    /// The library's word; 0: a request that was not accepted yet, whose events are not told.
+    uid: u64,
+    ps: u16,
+    qp_type: u32,
+    stage: Stage,
+    ends: Vec<End>,
+    /// The device, once an address has decided it.
+    device: Option<usize>,
+    src: Option<Addr>,
+    dst: Option<Addr>,
+    /// First PSN that this side expects; also its first of UD.
+    psn: u32,
+    qkey: u32,
+    traffic_class: u8,
+    ack_timeout: u8,
+    /// Events that the program has been told.
+    reported: u32,
+}
+
+struct Channel {
+    events: VecDeque<Event>,
+}
+
+/// All of a process's ids.
+pub struct Session<D> {
+    devices: D,
+    channels: BTreeMap<u32, Channel>,
+    ids: BTreeMap<u32, Id>,
+    groups: BTreeMap<u32, Group>,
+    /// Which id an id of the connection manager belongs to.
+    by_handle: BTreeMap<(usize, Handle), u32>,
+    last: u32,
+    random: u64,
+}
+
+/// Bytes for the program, and where it wants them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Address in the program.
+    pub at: u64,
+    /// What goes there.
+    pub bytes: Vec<u8>,
+}
+
+/// Default ACK timeout code: 67 ms.
+const ACK_TIMEOUT: u8 = 14;
+/// Q_Key of UD ids that name none (Linux `RDMA_UDP_QKEY`).
+const UDP_QKEY: u32 = 0x0123_4567;
+const BITS_24: u32 = 0xff_ffff;
+
+impl<D: Devices> Session<D> {
+    /// A session without channels. `seed` makes PSNs unguessable.
+    pub fn new(devices: D, seed: u64) -> Self {
+        Session {
+            devices,
+            channels: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            by_handle: BTreeMap::new(),
+            last: 0,
+            random: seed,
+        }
+    }
+
+    /// The devices that it was made with.
+    pub fn devices(&self) -> &D {
+        &self.devices
+    }
+
+    /// Opens a channel; its number is the session's own.
+    pub fn open(&mut self) -> u32 {
+        let channel = self.fresh();
+        self.channels.insert(channel, Channel { events: VecDeque::new() });
+        channel
+    }
+
+    /// Closes a channel and lets go what is left in it. An unknown one is ignored.
+    pub fn close(&mut self, channel: u32) {
+        let of = |(&number, id): (&u32, &Id)| (id.channel == channel).then_some(number);
+        for id in self.ids.iter().filter_map(of).collect::<Vec<_>>() {
+            self.remove(id);
+        }
+        self.channels.remove(&channel);
+    }
+
+    /// How many events wait in a channel.
+    pub fn queued(&self, channel: u32) -> usize {
+        self.channels.get(&channel).map_or(0, |c| c.events.len())
+    }
+
+    /// Whether some id has an end, so that events may come from devices.
+    pub fn is_active(&self) -> bool {
+        !self.by_handle.is_empty()
+    }
+
+    /// Ids that exist, for those who look for leaks.
+    pub fn ids(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Carries out a command that was written into a channel. `option` reads the program's memory for SET_OPTION, `channel_of` says which
+    /// channel a descriptor is.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: not a command, or not one for this id in this state; `ENOENT`: no such id in this channel;
+    /// [`Error::Again`]: GET_EVENT, and none is there; [`Error::NoDevice`], [`Error::AddressInUse`]: as bind(2) says them;
+    /// [`Error::NoMemory`]: the device's ids are in use.
+    pub fn execute(
+        &mut self,
+        channel: u32,
+        bytes: &[u8],
+        option: &dyn Fn(u64, &mut [u8]) -> Result<()>,
+        channel_of: &dyn Fn(i32) -> Option<u32>,
+    ) -> Result<Option<Answer>> {
+        let (command, room) = Command::parse(bytes)?;
+        let fit = |at: u64, mut bytes: Vec<u8>| {
+            bytes.truncate(room);
+            Some(Answer { at, bytes })
+        };
+        Ok(match command {
+            Command::CreateId { response, uid, ps, qp_type } => {
+                fit(response, self.create_id(channel, uid, ps, u32::from(qp_type))?)
+            }
+            Command::DestroyId { response, id } => fit(response, self.destroy_id(channel, id)?),
+            Command::Bind { id, addr } => self.bind(self.owned(channel, id)?, addr).map(|()| None)?,
+            Command::Resolve { id, src, dst } => {
+                self.resolve(self.owned(channel, id)?, src, dst)?;
+                None
+            }
+            Command::ResolveRoute { id } => {
+                self.resolve_route(self.owned(channel, id)?)?;
+                None
+            }
+            Command::QueryRoute { response, id } => {
+                fit(response, crate::proto::route_answer(&self.route(self.owned(channel, id)?)?))
+            }
+            Command::Query { response, id, option } => fit(response, self.query(self.owned(channel, id)?, option)?),
+            Command::Connect { id, param } => {
+                self.connect(self.owned(channel, id)?, &param)?;
+                None
+            }
+            Command::Listen { id, backlog } => {
+                self.listen(self.owned(channel, id)?, backlog)?;
+                None
+            }
+            Command::Accept { id, uid, param } => {
+                self.accept(self.owned(channel, id)?, uid, &param)?;
+                None
+            }
+            Command::Reject { id, private_data, .. } => {
+                self.reject(self.owned(channel, id)?, private_data)?;
+                None
+            }
+            Command::Disconnect { id } => {
+                self.disconnect(self.owned(channel, id)?)?;
+                None
+            }
+            Command::InitQpAttr { response, id, qp_state } => {
+                fit(response, self.init_qp_attr(self.owned(channel, id)?, qp_state)?)
+            }
+            Command::GetEvent { response } => fit(response, self.get_event(channel)?),
+            Command::SetOption { id, level, name, value, len } => {
+                let id = self.owned(channel, id)?;
+                self.set_option(id, level, name, len, &|to| option(value, to))?;
+                None
+            }
+            Command::Notify { id, event } => {
+                self.notify(self.owned(channel, id)?, event)?;
+                None
+            }
+            Command::Join { response, uid, id, addr, send_only } => {
+                fit(response, self.join(self.owned(channel, id)?, uid, addr, send_only)?)
+            }
+            Command::Leave { response, id } => fit(response, self.leave(channel, id)?),
+            Command::Migrate { response, id, fd } => {
+                let from = channel_of(fd).ok_or(Error::Os(9))?;
+                fit(response, self.migrate(self.owned(from, id)?, channel)?)
+            }
+        })
+    }
+
+    /// A number that nothing has.
+    fn fresh(&mut self) -> u32 {
+        loop {
+            self.last = self.last.wrapping_add(1).max(1);
+            let n = self.last;
+            if !self.ids.contains_key(&n) && !self.groups.contains_key(&n) && !self.channels.contains_key(&n) {
+                return n;
+            }
+        }
+    }
+
+    /// splitmix64.
+    fn psn(&mut self) -> u32 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) as u32 & BITS_24
+    }
+
+    /// The id, if it is in this channel.
+    fn owned(&self, channel: u32, id: u32) -> Result<u32> {
+        match self.ids.get(&id) {
+            Some(i) if i.channel == channel => Ok(id),
+            Some(_) => Err(Error::Invalid),
+            None => Err(NO_ENTRY),
+        }
+    }
+
+    fn id(&self, id: u32) -> Result<&Id> {
+        self.ids.get(&id).ok_or(NO_ENTRY)
+    }
+
+    fn id_mut(&mut self, id: u32) -> Result<&mut Id> {
+        self.ids.get_mut(&id).ok_or(NO_ENTRY)
+    }
+
+    /// The one end of an id whose device is decided.
+    fn end(&self, id: u32) -> Result<&End> {
+        match self.id(id)?.ends.as_slice() {
+            [end] => Ok(end),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    /// Lets an id go: its ends, its groups, its events.
+    fn remove(&mut self, id: u32) -> u32 {
+        let groups = self.groups.iter().filter_map(|(&n, g)| (g.id == id).then_some(n)).collect::<Vec<_>>();
+        for g in groups {
+            self.groups.remove(&g);
+        }
+        let Some(gone) = self.ids.remove(&id) else { return 0 };
+        for end in &gone.ends {
+            self.by_handle.remove(&(end.device, end.handle));
+            // What the peer is owed the manager still sends. It may have let the id go by itself: nothing is left to do then.
+            let _ = end.manager.destroy(end.handle);
+        }
+        self.drop_events(gone.channel, id);
+        gone.reported
+    }
+}
+
+impl Id {
+    fn is_datagram(&self) -> bool {
+        self.ps == port_space::UDP
+    }
+
+    /// What a side offers, in the connection manager's terms.
+    fn offer<'a>(&self, p: &crate::proto::ConnParam<'a>) -> ConnParam<'a> {
+        ConnParam {
+            // Who asks for a datagram service names no QP in its request.
+            qpn: if self.is_datagram() && self.stage != Stage::Requested { p.qp_num.max(2) } else { p.qp_num },
+            qp_type: self.qp_type,
+            psn: Some(self.psn),
+            responder_resources: p.responder_resources,
+            initiator_depth: p.initiator_depth,
+            retry_count: p.retry_count.min(7),
+            rnr_retry: p.rnr_retry_count.min(7),
+            ack_timeout: self.ack_timeout,
+            response_timeout: 0,
+            path_mtu: 0,
+            srq: p.srq,
+            qkey: if p.qkey == 0 { self.qkey } else { p.qkey },
+            private_data: p.private_data,
+        }
+    }
+
+    /// Where its packets go.
+    fn peer(&self) -> AhAttr {
+        let (dgid, scope_id) = self.dst.map_or(([0; 16], 0), |d| (d.gid(), d.scope_id));
+        AhAttr { dgid, scope_id, traffic_class: self.traffic_class, ..AhAttr::default() }
+    }
+}

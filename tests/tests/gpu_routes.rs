@@ -1,0 +1,175 @@
+//! How a NIC reaches GPU memory: a NIC of the test's own, which takes what it is told to take.
+
+use gdrcore_core::{Error, Result};
+use gdrcore_cuda::device::Device;
+use gdrcore_cuda::memory::{self, Kind, Shared};
+use gdrcore_cuda::route::{self, Reason, Record, Route, Ways};
+use gdrcore_cuda::span::Span;
+use gdrcore_tests::cuda::{self, Driver, Stat};
+use gdrcore_tests::skip;
+use gdrcore_tests::tools::scratch;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a registration is made of: the way, a descriptor, an offset.
+type Made = (Route, i32, u64);
+
+struct Nic {
+    dma_buf: Result<()>,
+    address: Result<()>,
+    soft: bool,
+    asked: u32,
+}
+
+impl Ways for Nic {
+    type Made = Made;
+    fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Made> {
+        self.asked += 1;
+        // SAFETY: takes no pointers.
+        assert!(unsafe { libc::fcntl(fd, libc::F_GETFD) } & libc::FD_CLOEXEC != 0, "open, and closed by exec");
+        self.dma_buf.map(|()| (Route::DmaBuf, fd, offset))
+    }
+    fn address(&mut self) -> Result<Made> {
+        self.asked += 1;
+        self.address.map(|()| (Route::Peermem, -1, 0))
+    }
+    fn staged(&mut self) -> Result<Made> {
+        if self.soft {
+            Ok((Route::Staged, -1, 0))
+        } else {
+            Err(Error::Unsupported)
+        }
+    }
+    fn is_soft(&self) -> bool {
+        self.soft
+    }
+}
+
+fn nic(dma_buf: Result<()>, address: Result<()>) -> Nic {
+    Nic { dma_buf, address, soft: false, asked: 0 }
+}
+
+/// The fake driver, for one test at a time; `None` on a machine with a GPU, whose driver does not do as it is told.
+fn fake() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if cuda::driver() == Driver::Real {
+        return None;
+    }
+    cuda::option("FAKECUDA_DMABUF", 1);
+    Some(guard)
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("/proc").count()
+}
+
+/// The gist of a result.
+fn gist(made: Result<(Made, Record)>) -> Result<(Route, Reason, Reason)> {
+    made.map(|(_, r)| (r.route, r.no_dma_buf, r.no_peermem))
+}
+
+#[test]
+fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
+    let Some(_alone) = fake() else { skip!("a real driver does not refuse on demand") };
+    let device = Device::get(0).unwrap();
+    let at = memory::alloc(device, 1 << 20, Kind::Plain).unwrap();
+    let span = Span::of(at + 5000, 10_000).unwrap();
+    let dir = scratch("gpu-routes");
+    let with = dir.join("with");
+    std::fs::create_dir_all(with.join("module/nvidia_peermem")).unwrap();
+    let without = dir.join("without");
+    let open = descriptors();
+    let take = |nic: &mut Nic, sysfs: &Path| route::register(&span, None, sysfs, nic);
+
+    let mut n = nic(Ok(()), Ok(()));
+    let (made, record) = take(&mut n, &with).unwrap();
+    // Whole host pages, and the range's place in them.
+    assert_eq!((made.0, made.2, n.asked), (Route::DmaBuf, 5000 % 4096, 1));
+    assert_eq!(record, Record { route: Route::DmaBuf, ..Record::default() });
+
+    let refused = Err(Error::Unsupported);
+    let fault = Err(Error::Fault);
+    assert_eq!(gist(take(&mut nic(refused, Ok(())), &with)), Ok((Route::Peermem, Reason::NotTaken, Reason::None)));
+    assert_eq!(gist(take(&mut nic(refused, Ok(())), &without)), Err(Error::Unsupported), "no module, nothing to try");
+    assert_eq!(gist(take(&mut nic(refused, fault), &with)), Err(Error::Fault), "what was said last");
+    // What no other way could mend is not tried further.
+    let mut full = nic(Err(Error::NoMemory), Ok(()));
+    assert_eq!((gist(take(&mut full, &with)), full.asked), (Err(Error::NoMemory), 1));
+
+    cuda::option("FAKECUDA_DMABUF", 0);
+    let (_, record) = take(&mut nic(Ok(()), Ok(())), &with).unwrap();
+    assert_eq!((record.route, record.no_dma_buf, record.code), (Route::Peermem, Reason::NotExported, 801));
+    cuda::option("FAKECUDA_DMABUF", 1);
+    cuda::fail("cuMemGetHandleForAddressRange", 2, 0, 1);
+    assert_eq!(take(&mut nic(Ok(()), Ok(())), &with).unwrap().1.code, 2);
+
+    let mut soft = Nic { soft: true, ..nic(Ok(()), Ok(())) };
+    let want = (Route::Staged, Reason::SoftDevice, Reason::SoftDevice);
+    assert_eq!((gist(take(&mut soft, &with)), soft.asked), (Ok(want), 0));
+
+    // The program's own descriptor is the only one, and stays the program's.
+    let (own, _) = span.dma_buf().unwrap();
+    let mut n = nic(Ok(()), Ok(()));
+    assert_eq!(route::register(&span, Some((own, 77)), &with, &mut n).unwrap().0, (Route::DmaBuf, own, 77));
+    let mut n = nic(fault, Ok(()));
+    assert_eq!((gist(route::register(&span, Some((own, 77)), &with, &mut n)), n.asked), (Err(Error::Fault), 1));
+    // SAFETY: ours; it must still be open.
+    assert_eq!(unsafe { libc::close(own) }, 0);
+    assert_eq!(descriptors(), open);
+    memory::free(at).unwrap();
+}
+
+#[test]
+fn a_hundred_thousand_registrations_leave_no_descriptor() {
+    let Some(_alone) = fake() else { skip!("as many as this are for the fake driver") };
+    let at = memory::alloc(Device::get(0).unwrap(), 1 << 20, Kind::Plain).unwrap();
+    let span = Span::of(at, 1 << 20).unwrap();
+    let (open, before) = (descriptors(), cuda::stat(Stat::Descriptors));
+    let sysfs = Path::new("/nonexistent");
+    for i in 0..100_000 {
+        let outcome = [Ok(()), Err(Error::Unsupported), Err(Error::NoMemory)][i % 3];
+        let _ = route::register(&span, None, sysfs, &mut nic(outcome, Ok(())));
+    }
+    assert_eq!(cuda::stat(Stat::Descriptors) - before, 100_000, "each had a descriptor");
+    assert_eq!(descriptors(), open);
+    memory::free(at).unwrap();
+}
+
+#[test]
+fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
+    let Some(_alone) = fake() else {
+        skip!("the fake driver gives freed addresses again at once, a real one when it likes")
+    };
+    let device = Device::get(0).unwrap();
+    let at = memory::alloc(device, 100_000, Kind::Plain).unwrap();
+    let span = Span::of(at + 10, 99_000).unwrap();
+    assert_eq!((span.base, span.at, span.size), (at, at + 10, 100_000));
+    assert!(span.is_same() && span.sync_memops);
+    for (begin, length) in [(at + 10, 100_000), (at - 1, 10), (at + 100_000, 1), (0, 1), (u64::MAX, 1), (at, 0)] {
+        assert!(Span::of(begin, length).is_err(), "{begin:#x} + {length}");
+    }
+    memory::free(at).unwrap();
+    assert!(!span.is_same(), "freed");
+    let again = memory::alloc(device, 100_000, Kind::Plain).unwrap();
+    assert_eq!(again, at, "the fake gives the address again");
+    assert!(!span.is_same(), "freed and given again");
+    memory::free(again).unwrap();
+
+    let at = memory::alloc(device, 100_000, Kind::Shareable).unwrap();
+    assert!(!Span::of(at, 1).unwrap().sync_memops, "as the driver has it for such memory");
+    let Ok(Shared::Descriptor(fd, offset)) = memory::export(at + 4096, 1000) else { panic!("no descriptor") };
+    let view = memory::import(device, Shared::Descriptor(fd, offset), 1000).unwrap();
+    memory::copy_in(at + 4096, b"from here to there").unwrap();
+    let mut back = [0; 18];
+    memory::copy_out(view, &mut back).unwrap();
+    assert_eq!(&back, b"from here to there");
+    // What the descriptor's sender says of it is checked.
+    let blocks = cuda::stat(Stat::Blocks);
+    assert!(memory::import(device, Shared::Descriptor(fd, 1 << 40), 1000).is_err());
+    assert_eq!(cuda::stat(Stat::Blocks), blocks, "nothing half open");
+    memory::free(view).unwrap();
+    memory::free(at).unwrap();
+    // SAFETY: ours, used for the last time.
+    unsafe { libc::close(fd) };
+}

@@ -1,0 +1,158 @@
+//! Multicast on one host: members on several devices, as in several processes, hear what is sent to their group.
+
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
+use gdrcore_core::Error;
+use gdrcore_tests::ends::{Address, End, Op, Shape};
+use gdrcore_tests::soft::{address, Soft};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+
+const GRH: u64 = 40;
+
+fn gid(group: Ipv4Addr) -> [u8; 16] {
+    group.to_ipv6_mapped().octets()
+}
+
+/// A group that no other test uses, of this process or another one's.
+fn group(last: u8) -> [u8; 16] {
+    gid(Ipv4Addr::new(239, 1 + (std::process::id() % 200) as u8, (std::process::id() / 200 % 250) as u8, last))
+}
+
+/// Where a group is reached: every member, whatever its QPN.
+fn everybody(gid: [u8; 16]) -> Address {
+    Address { ah: AhAttr { dgid: gid, ..AhAttr::default() }, qpn: 0xff_ffff, ..Address::default() }
+}
+
+fn member<'d>(dev: &'d dyn Device, to: [u8; 16]) -> End<'d> {
+    let mut end = End::new(dev, Shape { qp_type: qp_type::UD, ..Shape::default() }).expect("a UD QP");
+    end.connect(everybody(to)).expect("to RTS");
+    end
+}
+
+/// Polls until everybody has `n` completions, or the time is over.
+fn poll(ends: &mut [&mut End<'_>], n: usize, limit: Duration) {
+    let until = Instant::now() + limit;
+    while Instant::now() < until && ends.iter().any(|e| e.done.len() < n) {
+        for e in ends.iter_mut() {
+            e.poll();
+        }
+    }
+}
+
+#[test]
+fn all_members_but_the_sender_hear_a_group() {
+    let (a, b, c) = (Soft::new(&address(1)), Soft::new(&address(2)), Soft::new(&address(3)));
+    let (ours, other) = (group(1), group(2));
+    let mut sender = member(a.dev(), ours);
+    let (mut first, mut second, mut beside) = (member(b.dev(), ours), member(b.dev(), ours), member(a.dev(), ours));
+    let (mut elsewhere, mut nowhere) = (member(c.dev(), ours), member(c.dev(), ours));
+    for e in [&sender, &first, &second, &beside] {
+        e.dev.mcast_attach(e.qp, &ours).expect("attach");
+    }
+    first.dev.mcast_attach(first.qp, &ours).expect("twice is once");
+    elsewhere.dev.mcast_attach(elsewhere.qp, &other).expect("attach");
+    for e in [&sender, &first, &second, &beside, &elsewhere, &nowhere] {
+        for wr_id in 0..2 {
+            e.post_recv(wr_id, wr_id * 4096, 2048).expect("post_recv");
+        }
+    }
+    sender.buffer.write(9000, b"to all of you");
+    sender.post(7, Op::Send(None), 9000, 13).expect("post_send");
+    poll(&mut [&mut first, &mut second, &mut beside, &mut sender], 1, Duration::from_secs(10));
+    for e in [&first, &second, &beside] {
+        assert_eq!((e.done.len(), e.done[0].status), (1, wc_status::SUCCESS), "{:?}", e.dev.counters());
+        assert_eq!((e.done[0].byte_len, e.done[0].src_qp), (GRH as u32 + 13, sender.own.qpn));
+        assert_eq!(e.buffer.read(GRH as usize, 13), b"to all of you");
+        // The GRH says who sent it, and to which group.
+        assert_eq!(e.buffer.read(36, 4), ours[12..]);
+        assert_eq!(e.buffer.read(32, 4), sender.own.ah.dgid[12..]);
+    }
+    poll(&mut [&mut sender, &mut elsewhere, &mut nowhere], 2, Duration::from_millis(50));
+    assert_eq!(sender.done.len(), 1, "only the completion of its own SEND");
+    assert!(elsewhere.done.is_empty() && nowhere.done.is_empty());
+
+    // Who has left hears nothing; who stayed does.
+    first.dev.mcast_detach(first.qp, &ours).expect("detach");
+    assert_eq!(first.dev.mcast_detach(first.qp, &ours), Err(Error::Invalid));
+    sender.post(8, Op::Send(None), 9000, 13).expect("post_send");
+    poll(&mut [&mut second, &mut first], 2, Duration::from_millis(200));
+    assert_eq!((second.done.len(), first.done.len()), (2, 1));
+    for e in [sender, first, second, beside, elsewhere, nowhere] {
+        e.destroy().expect("destroy");
+    }
+    for d in [&a, &b, &c] {
+        assert_eq!(d.dev().leaks(), Ok(Default::default()));
+    }
+}
+
+#[test]
+fn groups_are_for_datagrams_and_end_with_their_members() {
+    let a = Soft::new(&address(1));
+    let ours = group(3);
+    let rc = End::new(a.dev(), Shape::default()).expect("an RC QP");
+    assert_eq!(a.dev().mcast_attach(rc.qp, &ours), Err(Error::Invalid));
+    let ud = member(a.dev(), ours);
+    let unicast = gid(Ipv4Addr::new(127, 0, 0, 1));
+    let mut v6 = [0; 16];
+    v6[..2].copy_from_slice(&[0xff, 0x02]);
+    for bad in [unicast, v6, [0; 16]] {
+        assert_eq!(a.dev().mcast_attach(ud.qp, &bad), Err(Error::Invalid), "{bad:?}");
+    }
+    assert_eq!(a.dev().mcast_attach(0, &ours), Err(Error::StaleHandle));
+    let sockets = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
+    let before = sockets();
+    // More groups than the port listens for: an error, and what was there stays.
+    let joined = (0..200).take_while(|&n| a.dev().mcast_attach(ud.qp, &group(n)).is_ok()).count();
+    assert_eq!((joined, sockets() - before), (16, 16));
+    assert_eq!(a.dev().mcast_attach(ud.qp, &group(100)), Err(Error::NoMemory));
+    rc.destroy().expect("destroy");
+    ud.destroy().expect("destroy");
+    assert_eq!(sockets(), before);
+}
+
+/// Anybody on the link may send anything to a group.
+#[test]
+fn what_strangers_send_to_a_group_is_dropped() {
+    let a = Soft::new(&address(1));
+    let ours = group(4);
+    let mut end = member(a.dev(), ours);
+    a.dev().mcast_attach(end.qp, &ours).expect("attach");
+    end.post_recv(1, 0, 2048).expect("post_recv");
+    let d = a.dev().query().expect("query");
+    let ip = Ipv4Addr::from(<[u8; 4]>::try_from(&d.gid[12..]).unwrap());
+    let stranger = UdpSocket::bind((ip, 0)).expect("a socket");
+    let via: libc::in_addr = libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) };
+    // SAFETY: an open socket and one whole address.
+    let rc = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&stranger),
+            libc::IPPROTO_IP,
+            libc::IP_MULTICAST_IF,
+            (&raw const via).cast(),
+            size_of::<libc::in_addr>() as u32,
+        )
+    };
+    assert_eq!(rc, 0);
+    let to = (Ipv4Addr::from(<[u8; 4]>::try_from(&ours[12..]).unwrap()), d.udp_port as u16);
+    let mut x = 1u32;
+    for len in 0..200usize {
+        let bytes: Vec<u8> = (0..len)
+            .map(|_| {
+                x = x.wrapping_mul(1664525).wrapping_add(1013904223);
+                (x >> 24) as u8
+            })
+            .collect();
+        stranger.send_to(&bytes, to).expect("send");
+    }
+    let until = Instant::now() + Duration::from_secs(5);
+    let refused = || {
+        let c = a.dev().counters().expect("counters");
+        c.rcvd_malformed + c.rcvd_icrc_err
+    };
+    while refused() < 150 && Instant::now() < until {
+        end.poll();
+    }
+    assert!(refused() >= 150 && end.done.is_empty(), "{} {:?}", refused(), end.done);
+    end.destroy().expect("destroy");
+}
