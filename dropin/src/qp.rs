@@ -8,6 +8,7 @@ use crate::hca::{Hca, Object};
 use crate::lock::{in_turn, Turn};
 use crate::pd::{small, Pd};
 use crate::qp_ex::{self, Batch};
+use crate::query::VENDOR;
 use crate::result::{code, object, out, pointer};
 use crate::srq::Srq;
 use core::ffi::{c_int, c_void};
@@ -346,27 +347,27 @@ pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     }
 }
 
-/// `ibv_query_ece`: the device has no options to agree on.
+/// `ibv_query_ece`: the device has no options to agree on, but a vendor, which librdmacm wants.
 pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     code((|| {
         // SAFETY: the program's pointers.
         unsafe {
             Qp::of(qp)?;
-            *out(ece)? = ibv_ece::default();
+            *out(ece)? = ibv_ece { vendor_id: VENDOR, ..ibv_ece::default() };
         }
         Ok(())
     })())
 }
 
-/// `ibv_set_ece`: nothing may be asked for.
+/// `ibv_set_ece`: what the peer's NIC can do is no news to a device without options.
 pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     code((|| {
         // SAFETY: the program's pointers.
         let (_, ece) = unsafe { (Qp::of(qp)?, object(ece)?) };
-        if ece.vendor_id == 0 {
+        if ece.comp_mask == 0 {
             Ok(())
         } else {
-            Err(Error::Unsupported)
+            Err(Error::Invalid)
         }
     })())
 }

@@ -10,7 +10,7 @@ use gdrcore_core::{Error, Result};
 use gdrcore_net::udp::GROUPS;
 
 /// A locally administered OUI (bit 1 of its first byte): nobody's. Tools take 0 for a broken device.
-const VENDOR: u32 = 0x02_47_44;
+pub const VENDOR: u32 = 0x02_47_44;
 const PART: u32 = 1;
 
 /// Entries of the GID table, of which the first is in use: programs expect that there are free ones.

@@ -3,7 +3,7 @@
 //! `GDRC_BLESS=1` writes that page anew.
 
 use gdrcore_tests::dropin::command;
-use gdrcore_tests::skip;
+use gdrcore_tests::{library, skip};
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{loopback, run, scratch};
 use std::fmt::Write;
@@ -28,7 +28,7 @@ const WHY: &[(&str, &str)] = &[
     ("RAW Packet QP", "raw Ethernet packets: the device is in user space, above UDP"),
     ("Allocating dmabuf", "needs a graphics device (DRM) that gives dma-bufs"),
     ("huge pages", "this machine had no huge pages set aside"),
-    ("net interface", "looks for the device below /sys/class/infiniband, which only the kernel can fill"),
+    ("net interface", "needs librdmacm's kernel interface (libgdrcore_preload.so)"),
     ("Extended CQ is not supported", "the device has no tag matching"),
     ("Extended QP is not supported", "the device has no ATOMIC WRITE"),
 ];
@@ -93,6 +93,11 @@ fn rdma_cores_suite_passes_as_far_as_the_page_says() {
     std::fs::create_dir_all(&tests).expect("a folder");
     unpack(&tests);
     let mut suite = command(PYTHON, &loopback(95, 1));
+    // librdmacm's kernel interface; without it the tests of librdmacm are skipped.
+    let preload = library::dropin().join("libgdrcore_preload.so");
+    if preload.exists() {
+        suite.env("LD_PRELOAD", preload);
+    }
     suite.current_dir(&dir).arg("-B").arg(root().join("tests/python/verbs_suite.py"));
     let done = run(suite.args(["--dev", "gdrc0", "--gid", "0", MODULES]), 240);
     assert!(done.ok(), "crashed or did not end: {:?}\n{}", done.status, done.output);
