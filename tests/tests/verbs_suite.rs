@@ -3,9 +3,9 @@
 //! `GDRC_BLESS=1` writes that page anew.
 
 use gdrcore_tests::dropin::command;
-use gdrcore_tests::{library, skip};
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{loopback, run, scratch};
+use gdrcore_tests::{library, skip};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
