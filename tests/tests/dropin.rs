@@ -162,6 +162,16 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
 }
 
 #[test]
+fn requests_found_in_memory_are_answered_by_datagrams_as_in_herd() {
+    let dir = scratch("dropin-herd");
+    let Some(program) = compiled(&dir, "herd", &["-libverbs"]) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    let done = run(&mut command(&program, &loopback(94, 4)), 60);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
+}
+
+#[test]
 fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
     let dir = scratch("dropin-dlopen");
     let lib = library::build();
