@@ -200,6 +200,7 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
         drop(unsafe { Box::from_raw(c) });
         return 0;
     }
+    hca.end_queues_of(context);
     hca.objects().contexts.retain(|&other| other != c);
     // SAFETY: made by Box::into_raw, and out of the table: no event finds it.
     drop(unsafe { Box::from_raw(c) });

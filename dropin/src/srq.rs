@@ -45,6 +45,11 @@ impl Srq {
         unsafe { object(p.cast::<Srq>()) }
     }
 
+    /// The context that it was made on.
+    pub fn context(&self) -> *mut ibv_context {
+        self.ibv.context
+    }
+
     /// Something happened to it. Called by whoever runs the engine.
     pub fn raise_async(&self, event_type: u32) {
         let element = ibv_async_element { srq: (&raw const self.ibv).cast_mut() };

@@ -303,16 +303,58 @@ static void grow(void) {
     drop(&b);
 }
 
+static int count_lines(const char *file) {
+    FILE *f = fopen(file, "r");
+    CHECK(f);
+    int n = 0;
+    for (int c; (c = getc(f)) != EOF;)
+        n += c == '\n';
+    fclose(f);
+    return n;
+}
+
+static int count_descriptors(void) {
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+// What opens and closes leaves nothing behind, also where a program closes a context with queues on it.
+static void leaks(void) {
+    int descriptors = 0, maps = 0;
+    for (int round = 0; round < 60; round++) {
+        struct side a, b, c;
+        pair(&a, &b, IBV_QPT_RC, round & 1);
+        transfer(&a, &b);
+        make(&c, IBV_QPT_RC, 1);
+        CHECK(ibv_req_notify_cq(c.cq, 0) == 0 && ibv_close_device(c.ctx) == 0);
+        // The channel is the library's memory, but the descriptor is the process's.
+        close(c.channel->fd);
+        free(c.buf);
+        transfer(&a, &b);
+        drop(&a);
+        drop(&b);
+        // The first rounds warm the allocator up.
+        if (round == 20) {
+            descriptors = count_descriptors();
+            maps = count_lines("/proc/self/maps");
+        }
+    }
+    CHECK(count_descriptors() == descriptors);
+    CHECK(count_lines("/proc/self/maps") <= maps + 2);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"router", router}, {"events", events}, {"forks", forks}, {"hostile", hostile}, {"grow", grow}};
+    } modes[] = {{"router", router}, {"events", events}, {"forks", forks}, {"hostile", hostile}, {"grow", grow}, {"leaks", leaks}};
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();
             return 0;
         }
-    fprintf(stderr, "usage: verbs router|events|forks|hostile|grow\n");
+    fprintf(stderr, "usage: verbs router|events|forks|hostile|grow|leaks\n");
     return 2;
 }
