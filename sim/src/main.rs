@@ -39,7 +39,6 @@ under way, and checks every byte and every completion. All that happens in a wor
   --shrink        makes the world of --seed small, if it fails
   --hosts N, --links N, --ops N, --without FEATURE,...
                   no more than that: a smaller world of the same seed
-  --all           with the features whose worlds still fail, too; before --without
   --features      names the features
   --verbose       prints the links and every completion
   --bottleneck    eight flows through one switch port instead, with congestion control and without (default seed 0)
@@ -82,7 +81,6 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
             "--hosts" => out.limits.hosts = number(&value()?)?.max(1) as usize,
             "--links" => out.limits.links = number(&value()?)?.max(1) as usize,
             "--ops" => out.limits.ops = number(&value()?)?.max(1) as u32,
-            "--all" => out.limits.without = 0,
             "--without" => {
                 for name in value()?.split(',') {
                     let found = feature::NAMES.iter().find(|f| f.0 == name);

@@ -62,9 +62,6 @@ pub mod feature {
     }
 }
 
-/// Features that only `--all` takes: worlds with them still fail, for reasons that are not all understood.
-pub const OPEN: u32 = feature::DEREG;
-
 /// Bounds on what a seed may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -80,7 +77,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { hosts: 8, links: 12, ops: u32::MAX, without: OPEN }
+        Limits { hosts: 8, links: 12, ops: u32::MAX, without: 0 }
     }
 }
 
@@ -213,8 +210,7 @@ mod tests {
     fn every_feature_is_in_some_seed_and_limits_take_it_away() {
         let seeds = |limits: &Limits| (0..300).map(|s| Scenario::new(s, limits).features).fold(0, |a, b| a | b);
         let all = feature::NAMES.iter().fold(0, |a, f| a | f.1);
-        assert_eq!(seeds(&Limits { without: 0, ..Limits::default() }), all);
-        assert_eq!(seeds(&Limits::default()), all & !OPEN);
+        assert_eq!(seeds(&Limits::default()), all);
         let without = feature::LOSS | feature::RESTART;
         assert_eq!(seeds(&Limits { without, ..Limits::default() }), all & !without);
         let small = Scenario::new(3, &Limits { hosts: 1, links: 1, ..Limits::default() });

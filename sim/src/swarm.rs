@@ -111,12 +111,8 @@ fn arguments(seed: u64, limits: &Limits) -> Vec<String> {
     add("--hosts", limits.hosts as u64, all.hosts as u64);
     add("--links", limits.links as u64, all.links as u64);
     add("--ops", limits.ops.into(), all.ops.into());
-    if all.without & !limits.without != 0 {
-        out.push("--all".into());
-    }
-    let without = if all.without & !limits.without != 0 { limits.without } else { limits.without & !all.without };
-    if without != 0 {
-        let names = feature::NAMES.iter().filter(|f| without & f.1 != 0).map(|f| f.0);
+    if limits.without != 0 {
+        let names = feature::NAMES.iter().filter(|f| limits.without & f.1 != 0).map(|f| f.0);
         out.extend(["--without".into(), names.collect::<Vec<_>>().join(",")]);
     }
     out
