@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// The tables, the first of which says what a program is linked to that asks for no version.
-const TABLES: &[&str] = &["debian-12.txt", "rdma-core-64.txt"];
+const TABLES: &[&str] = &["debian-12.txt", "rdma-core-65.txt"];
 
 struct Symbol {
     name: String,
@@ -89,13 +89,12 @@ fn jumps(symbols: &[Symbol], versions: &[String]) -> String {
     let mut asm = String::new();
     let mut homes: Vec<&str> = Vec::new();
     for (i, s) in symbols.iter().enumerate() {
-        // Of several versions of a name the newest public one is the default.
-        let newest = symbols
-            .iter()
-            .filter(|o| o.name == s.name)
-            .min_by_key(|o| (o.version.contains("PRIVATE"), std::cmp::Reverse(place(&o.version))))
-            .is_some_and(|o| o.version == s.version);
-        let at = if newest { "@@" } else { "@" };
+        // Of several versions of a name the newest public one is the default, or the private one of the first table.
+        let same = || symbols.iter().filter(|o| o.name == s.name);
+        let private = |o: &&Symbol| o.version.contains("PRIVATE");
+        let newest = same().filter(|o| !private(o)).max_by_key(|o| place(&o.version));
+        let default = newest.or_else(|| same().next()).is_some_and(|o| o.version == s.version);
+        let at = if default { "@@" } else { "@" };
         let local = format!("gdrc_ibverbs_{i}");
         if s.home == "data" {
             // One byte of zero: "no".
@@ -114,7 +113,7 @@ fn jumps(symbols: &[Symbol], versions: &[String]) -> String {
     for (k, h) in homes.iter().enumerate() {
         let path = match *h {
             "old" | "refuse" => "refuse".to_string(),
-            "none" => "none".to_string(),
+            "none" | "minus" => h.to_string(),
             h => format!("crate::{h}"),
         };
         writeln!(operands, "f{k} = sym {path},").expect("a String");

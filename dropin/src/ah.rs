@@ -18,6 +18,7 @@ pub struct Ah {
     ibv: ibv_ah,
     hca: &'static Hca,
     pub handle: Handle,
+    domain: &'static Pd,
 }
 
 /// The device's form of an address vector.
@@ -60,11 +61,11 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
         let (p, attr) = unsafe { (Pd::of(pd)?, object(attr)?) };
         let to = vector(attr)?;
         let handle = p.hca.make(0, |d| d.ah_create(p.handle, &to))?;
-        p.hold();
+        let domain = p.hold();
         // SAFETY: checked above.
         let context = unsafe { (*pd).context };
         let ibv = ibv_ah { context, pd, handle: small(handle) };
-        Ok(Box::into_raw(Box::new(Ah { ibv, hca: p.hca, handle })).cast())
+        Ok(Box::into_raw(Box::new(Ah { ibv, hca: p.hca, handle, domain })).cast())
     })())
 }
 
@@ -74,8 +75,7 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
         // SAFETY: the program's pointer, one of ours.
         let a = unsafe { object(ah.cast::<Ah>())? };
         a.hca.device.ah_destroy(a.handle)?;
-        // SAFETY: a domain with address handles lives.
-        unsafe { Pd::of(a.ibv.pd)? }.release();
+        a.domain.release();
         // SAFETY: made by Box::into_raw; the program may not use it any more.
         drop(unsafe { Box::from_raw(ah.cast::<Ah>()) });
         Ok(())

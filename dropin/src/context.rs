@@ -1,10 +1,10 @@
 //! Contexts: what `ibv_open_device` gives, and asynchronous events.
 
 use crate::abi::*;
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, STATE};
 use crate::hca::Hca;
 use crate::queue::EventQueue;
-use crate::result::{code, number, object, out, pointer, set_errno};
+use crate::result::{code, number, object, out, pointer};
 use crate::{cq, cq_ex, dm, mr, null, pd, post, qp, query, srq};
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -31,13 +31,39 @@ impl Context {
     /// # Safety
     /// `p` is null or came from [`open_device`] and is not closed.
     pub unsafe fn of<'a>(p: *const ibv_context) -> Result<&'a Context> {
+        // SAFETY: the caller's promise.
+        let c = unsafe { Context::of_anybody(p)? };
+        c.hca.check()?;
+        Ok(c)
+    }
+
+    /// The same for what a child of fork may ask of its parent's context: what is known without the device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: null.
+    ///
+    /// # Safety
+    /// As for [`Context::of`].
+    pub unsafe fn of_anybody<'a>(p: *const ibv_context) -> Result<&'a Context> {
         if p.is_null() {
             return Err(Error::Invalid);
         }
         // SAFETY: the pointer is to the field of a Context, as the caller promises.
-        let c = unsafe { &*p.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() };
-        c.hca.check()?;
-        Ok(c)
+        Ok(unsafe { &*p.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() })
+    }
+
+    /// A context that events find from here on.
+    fn publish(
+        hca: &'static Hca,
+        adapter: &'static Adapter,
+        events: EventQueue<ibv_async_event>,
+        cmd_fd: c_int,
+    ) -> *mut ibv_context {
+        let verbs = verbs(adapter, cmd_fd, events.fd());
+        let c = Box::into_raw(Box::new(Context { verbs, hca, adapter, events }));
+        hca.objects().contexts.push(c);
+        // SAFETY: just made.
+        unsafe { &*c }.as_ibv()
     }
 
     /// What programs have as their pointer.
@@ -152,11 +178,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
             // SAFETY: ours, and nobody has seen it.
             unsafe { libc::close(cmd_fd) };
         })?;
-        let verbs = verbs(adapter, cmd_fd, events.fd());
-        let c = Box::into_raw(Box::new(Context { verbs, hca, adapter, events }));
-        hca.objects().contexts.push(c);
-        // SAFETY: just made.
-        Ok(unsafe { &*c }.as_ibv())
+        Ok(Context::publish(hca, adapter, events, cmd_fd))
     })())
 }
 
@@ -178,6 +200,7 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
         drop(unsafe { Box::from_raw(c) });
         return 0;
     }
+    hca.end_queues_of(context);
     hca.objects().contexts.retain(|&other| other != c);
     // SAFETY: made by Box::into_raw, and out of the table: no event finds it.
     drop(unsafe { Box::from_raw(c) });
@@ -342,11 +365,30 @@ impl Acks {
     }
 }
 
-/// `ibv_import_device`, `ibv_import_pd`, `ibv_import_mr`, `ibv_import_dm`: objects of another process are not shared.
-pub unsafe extern "C" fn import(_a: *mut c_void, _b: u32) -> *mut c_void {
-    set_errno(libc::EOPNOTSUPP);
-    core::ptr::null_mut()
+/// Which file a descriptor is open on.
+fn file(fd: c_int) -> Option<(libc::dev_t, libc::ino_t)> {
+    // SAFETY: zeroes are a valid stat, which lives through the call.
+    unsafe {
+        let mut st: libc::stat = core::mem::zeroed();
+        (libc::fstat(fd, &mut st) == 0).then_some((st.st_dev, st.st_ino))
+    }
 }
 
-/// `ibv_unimport_pd`, `ibv_unimport_mr`, `ibv_unimport_dm`: there is nothing to take back.
-pub unsafe extern "C" fn unimport(_object: *mut c_void) {}
+/// `ibv_import_device`: another context on the device of the one whose `cmd_fd`, or a copy of it, is given; only within a
+/// process. The descriptor becomes the new context's.
+pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
+    pointer((|| {
+        let wanted = file(cmd_fd).ok_or(Error::Os(libc::EBADF))?;
+        let open: Vec<&'static Hca> = STATE.lock().open.iter().map(|o| o.hca).collect();
+        let found = open.into_iter().find_map(|hca| {
+            let objects = hca.objects();
+            // SAFETY: a context is in the table for as long as it lives, and the table is locked.
+            let c = objects.contexts.iter().find(|c| file(unsafe { (***c).verbs.context.cmd_fd }) == Some(wanted))?;
+            // SAFETY: as above.
+            Some((hca, unsafe { (**c).adapter }))
+        });
+        let (hca, adapter) = found.ok_or(Error::Unsupported)?;
+        let events = EventQueue::new()?;
+        Ok(Context::publish(hca.share()?, adapter, events, cmd_fd))
+    })())
+}

@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::context::Context;
+use crate::hca::Hca;
 use crate::mr::{self, Wanted};
 use crate::pd::Pd;
 use crate::result::{code, object, pointer};
@@ -19,11 +20,19 @@ pub const MAX: u64 = 64 << 20;
 #[repr(C)]
 pub struct Dm {
     ibv: ibv_dm,
-    map: Map,
+    /// First byte; as a number, since nobody holds references into it.
+    base: u64,
     length: usize,
+    hca: &'static Hca,
+    /// `None`: imported.
+    map: Option<Map>,
 }
 
 impl Dm {
+    fn ibv(context: *mut ibv_context, handle: u32) -> ibv_dm {
+        ibv_dm { context, memcpy_to_dm: Some(memcpy_to_dm), memcpy_from_dm: Some(memcpy_from_dm), comp_mask: 0, handle }
+    }
+
     /// The same for copies of the program, which go by whole words, as with NICs.
     fn words_at(&self, offset: u64, length: usize) -> Result<u64> {
         if offset % 4 != 0 || length % 4 != 0 {
@@ -38,7 +47,7 @@ impl Dm {
         if end > self.length as u64 {
             return Err(Error::Invalid);
         }
-        Ok(self.map.as_ptr() as u64 + offset)
+        Ok(self.base + offset)
     }
 }
 
@@ -46,8 +55,8 @@ impl Dm {
 pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     pointer((|| {
-        // SAFETY: the program's pointers.
-        let (_, a) = unsafe { (Context::of(context)?, object(attr)?) };
+        // SAFETY: the program's pointers. A child of fork may have some too: the device is not asked.
+        let (c, a) = unsafe { (Context::of_anybody(context)?, object(attr)?) };
         // Pages are aligned to 2^12.
         if a.comp_mask != 0 || a.length == 0 || a.log_align_req > 12 {
             return Err(Error::Invalid);
@@ -56,24 +65,47 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
             return Err(Error::NoMemory);
         }
         let map = Map::new(a.length)?;
-        let ibv = ibv_dm {
-            context,
-            memcpy_to_dm: Some(memcpy_to_dm),
-            memcpy_from_dm: Some(memcpy_from_dm),
-            comp_mask: 0,
-            handle: NEXT.fetch_add(1, Ordering::Relaxed),
-        };
-        Ok(Box::into_raw(Box::new(Dm { ibv, map, length: a.length })).cast())
+        let handle = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (base, length) = (map.as_ptr() as u64, a.length);
+        let dm =
+            Box::into_raw(Box::new(Dm { ibv: Dm::ibv(context, handle), base, length, hca: c.hca, map: Some(map) }));
+        if c.hca.check().is_ok() {
+            c.hca.objects().dms.insert(handle, dm);
+        }
+        Ok(dm.cast())
     })())
 }
 
 /// The operation behind `ibv_free_dm`. Regions over it should be gone: what still uses them gets access errors.
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the program's pointer, one of ours.
-    code(unsafe { object(dm.cast::<Dm>()) }.map(|_| {
+    code(unsafe { object(dm.cast::<Dm>()) }.map(|d| {
+        if d.map.is_some() && d.hca.check().is_ok() {
+            d.hca.objects().dms.remove(&d.ibv.handle);
+        }
         // SAFETY: made by Box::into_raw; the program may not use it any more.
         drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
     }))
+}
+
+/// `ibv_import_dm`: device memory of another context of this process, under another name. Its owner frees it.
+pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    pointer((|| {
+        // SAFETY: the program's pointer.
+        let c = unsafe { Context::of(context)? };
+        let objects = c.hca.objects();
+        let theirs = objects.dms.get(&handle).copied().ok_or(Error::Invalid)?;
+        // SAFETY: it is in the table for as long as it lives, and the table is locked.
+        let (base, length) = unsafe { ((*theirs).base, (*theirs).length) };
+        let alias = Dm { ibv: Dm::ibv(context, handle), base, length, hca: c.hca, map: None };
+        Ok(Box::into_raw(Box::new(alias)).cast())
+    })())
+}
+
+/// `ibv_unimport_dm`.
+pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: the program's pointer. Only the name goes.
+    unsafe { free_dm(dm) };
 }
 
 /// `IBV_ACCESS_*` that a region over device memory may have: those of any region; its addresses are offsets.

@@ -6,12 +6,16 @@
 //!
 //! Locks are taken in the order engine, `objects`, queue. So nothing here calls the device while it holds `objects`.
 
-use crate::abi::ibv_async_event;
+use crate::abi::{ibv_async_event, ibv_context};
 use crate::adapter::{Adapter, OpenHca, STATE};
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::dm::Dm;
 use crate::env;
+use crate::lock::in_turn;
+use crate::mr::Mr;
 use crate::null;
+use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::stats;
@@ -33,10 +37,28 @@ pub enum Object {
     Srq(*mut Srq),
 }
 
+impl Object {
+    /// The context that it was made on.
+    fn context(self) -> *mut ibv_context {
+        // SAFETY: what is in the table lives.
+        unsafe {
+            match self {
+                Object::Cq(p) => (*p).ex.base.context,
+                Object::Qp(p) => (*p).ex.qp_base.context,
+                Object::Srq(p) => (*p).context(),
+            }
+        }
+    }
+}
+
 /// The objects of a device.
 #[derive(Default)]
 pub struct Objects {
     pub by_handle: HashMap<Handle, Object>,
+    /// What another context may import, by the number that programs see.
+    pub domains: HashMap<u32, *mut Pd>,
+    pub regions: HashMap<u32, *mut Mr>,
+    pub dms: HashMap<u32, *mut Dm>,
     pub contexts: Vec<*mut Context>,
 }
 
@@ -94,6 +116,15 @@ impl Hca {
             Hca::open(adapter).inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
         state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
         Ok(hca)
+    }
+
+    /// One more context.
+    pub fn share(&'static self) -> Result<&'static Hca> {
+        self.check()?;
+        let mut state = STATE.lock();
+        let open = state.open.iter_mut().find(|o| core::ptr::eq(o.hca, self)).ok_or(Error::NoDevice)?;
+        open.contexts += 1;
+        Ok(self)
     }
 
     fn open(adapter: &Adapter) -> Result<&'static Hca> {
@@ -164,6 +195,27 @@ impl Hca {
     /// The table of objects.
     pub fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the queues that a program leaves on a context which it closes: their events would have nowhere to go. What else it
+    /// leaves goes with the device.
+    pub fn end_queues_of(&self, context: *mut ibv_context) {
+        let mut left: Vec<(Handle, Object)> = {
+            let mut objects = self.objects();
+            let theirs = |o: &Object| o.context() == context;
+            let left = objects.by_handle.iter().filter(|(_, o)| theirs(o)).map(|(h, o)| (*h, *o)).collect();
+            objects.by_handle.retain(|_, o| !theirs(o));
+            left
+        };
+        // Queue pairs first: they use the others. Errors are for queues that other contexts' QPs use; those go later.
+        left.sort_by_key(|(_, o)| !matches!(o, Object::Qp(_)));
+        for (handle, object) in left {
+            let _ = match object {
+                Object::Qp(_) => in_turn(|| self.device.qp_destroy(handle)),
+                Object::Srq(_) => self.device.srq_destroy(handle),
+                Object::Cq(_) => self.device.cq_destroy(handle),
+            };
+        }
     }
 
     /// Makes an object; where the device has no room for it, gives it more memory. `bytes`: of its rings, about.

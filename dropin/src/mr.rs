@@ -15,6 +15,8 @@ pub struct Mr {
     ibv: ibv_mr,
     hca: &'static Hca,
     pub handle: Handle,
+    /// The domain on which it counts.
+    domain: &'static Pd,
     /// What it was registered with, for `ibv_rereg_mr`.
     iova: u64,
     access: u32,
@@ -26,6 +28,7 @@ pub struct Mw {
     pub ibv: ibv_mw,
     hca: &'static Hca,
     pub handle: Handle,
+    domain: &'static Pd,
 }
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may leave unheeded.
@@ -71,7 +74,7 @@ pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
     let pd = unsafe { Pd::of(w.pd)? };
     let reg = w.request(pd);
     let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
-    pd.hold();
+    let domain = pd.hold();
     let ibv = ibv_mr {
         // SAFETY: checked above.
         context: unsafe { (*w.pd).context },
@@ -82,7 +85,9 @@ pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
         lkey: attr.lkey,
         rkey: attr.rkey,
     };
-    Ok(Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, iova: w.iova, access: w.access })).cast())
+    let mr = Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, domain, iova: w.iova, access: w.access }));
+    pd.hca.objects().regions.insert(small(handle), mr);
+    Ok(mr.cast())
 }
 
 /// `ibv_reg_mr`.
@@ -172,9 +177,7 @@ pub unsafe extern "C" fn rereg_mr(
             return Err(Error::Invalid);
         }
         let attr = m.hca.device.mr_rereg(m.handle, &w.request(to))?;
-        to.hold();
-        // SAFETY: counted when it was registered.
-        unsafe { Pd::of(m.ibv.pd)? }.release();
+        core::mem::replace(&mut m.domain, to.hold()).release();
         m.ibv.pd = w.pd;
         m.ibv.addr = w.addr as *mut c_void;
         m.ibv.length = w.length;
@@ -195,12 +198,42 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
         // SAFETY: the program's pointer, one of ours.
         let m = unsafe { object(mr.cast::<Mr>())? };
         m.hca.device.mr_dereg(m.handle)?;
-        // SAFETY: a domain with regions lives.
-        unsafe { Pd::of(m.ibv.pd)? }.release();
+        m.hca.objects().regions.remove(&small(m.handle));
+        m.domain.release();
         // SAFETY: made by Box::into_raw; the program may not use it any more.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })())
+}
+
+/// `ibv_import_mr`: a region of another context of this process, under another name. Its owner deregisters it.
+pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    pointer((|| {
+        // SAFETY: the program's pointer.
+        let p = unsafe { Pd::of(pd)? };
+        let objects = p.hca.objects();
+        let theirs = objects.regions.get(&handle).copied().ok_or(Error::Invalid)?;
+        // SAFETY: a region is in the table for as long as it lives, and the table is locked.
+        let m = unsafe { &*theirs };
+        let ibv = ibv_mr {
+            // SAFETY: checked above.
+            context: unsafe { (*pd).context },
+            pd,
+            // As with every driver: the importer knows where it lies, or does not need to.
+            addr: core::ptr::null_mut(),
+            ..m.ibv
+        };
+        let alias = Mr { ibv, hca: m.hca, handle: m.handle, domain: p.hold(), iova: m.iova, access: m.access };
+        Ok(Box::into_raw(Box::new(alias)).cast())
+    })())
+}
+
+/// `ibv_unimport_mr`.
+pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    if !mr.is_null() {
+        // SAFETY: made by `import_mr`; only the name goes.
+        unsafe { Box::from_raw(mr.cast::<Mr>()) }.domain.release();
+    }
 }
 
 /// The operation behind `ibv_alloc_mw`.
@@ -209,11 +242,11 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw 
         // SAFETY: the program's pointer.
         let p = unsafe { Pd::of(pd)? };
         let (handle, rkey) = p.hca.make(0, |d| d.mw_alloc(p.handle, mw_type))?;
-        p.hold();
+        let domain = p.hold();
         // SAFETY: checked above.
         let context = unsafe { (*pd).context };
         let ibv = ibv_mw { context, pd, rkey, handle: small(handle), r#type: mw_type };
-        Ok(Box::into_raw(Box::new(Mw { ibv, hca: p.hca, handle })).cast())
+        Ok(Box::into_raw(Box::new(Mw { ibv, hca: p.hca, handle, domain })).cast())
     })())
 }
 
@@ -223,8 +256,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         // SAFETY: the program's pointer, one of ours.
         let m = unsafe { object(mw.cast::<Mw>())? };
         m.hca.device.mw_dealloc(m.handle)?;
-        // SAFETY: a domain with windows lives.
-        unsafe { Pd::of(m.ibv.pd)? }.release();
+        m.domain.release();
         // SAFETY: made by Box::into_raw; the program may not use it any more.
         drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
         Ok(())

@@ -23,6 +23,7 @@ pub struct Pd {
     /// What a parent domain stands on, else null.
     base: *mut Pd,
     td: *mut Td,
+    imported: bool,
     /// Objects made on it, parent domains included.
     users: AtomicU32,
 }
@@ -49,9 +50,14 @@ impl Pd {
         Ok(pd)
     }
 
-    /// Counts an object made on it.
-    pub fn hold(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+    /// Counts an object made on it; the result is to be told when the object goes. An imported domain may go before what was
+    /// made on it: the domain behind it counts.
+    pub fn hold(&self) -> &'static Pd {
+        let counted: *const Pd = if self.imported { self.base } else { self };
+        // SAFETY: a domain lives for as long as objects are counted on it.
+        let counted: &'static Pd = unsafe { &*counted };
+        counted.users.fetch_add(1, Ordering::Relaxed);
+        counted
     }
 
     /// An object made on it is gone.
@@ -59,9 +65,9 @@ impl Pd {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn boxed(context: *mut ibv_context, hca: &'static Hca, handle: Handle, base: *mut Pd, td: *mut Td) -> *mut ibv_pd {
+    fn boxed(context: *mut ibv_context, hca: &'static Hca, handle: Handle, base: *mut Pd, td: *mut Td) -> *mut Pd {
         let ibv = ibv_pd { context, handle: small(handle) };
-        Box::into_raw(Box::new(Pd { ibv, hca, handle, base, td, users: AtomicU32::new(0) })).cast()
+        Box::into_raw(Box::new(Pd { ibv, hca, handle, base, td, imported: false, users: AtomicU32::new(0) }))
     }
 }
 
@@ -76,7 +82,9 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         // SAFETY: the program's pointer.
         let c = unsafe { Context::of(context)? };
         let handle = c.hca.make(0, |d| d.pd_alloc())?;
-        Ok(Pd::boxed(context, c.hca, handle, core::ptr::null_mut(), core::ptr::null_mut()))
+        let pd = Pd::boxed(context, c.hca, handle, core::ptr::null_mut(), core::ptr::null_mut());
+        c.hca.objects().domains.insert(small(handle), pd);
+        Ok(pd.cast())
     })())
 }
 
@@ -91,7 +99,10 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         // SAFETY: a parent domain counts as a user of its base and its thread domain, which therefore live.
         match unsafe { p.base.as_ref() } {
             Some(base) => base.release(),
-            None => p.hca.device.pd_dealloc(p.handle)?,
+            None => {
+                p.hca.device.pd_dealloc(p.handle)?;
+                p.hca.objects().domains.remove(&small(p.handle));
+            }
         }
         // SAFETY: as above.
         if let Some(td) = unsafe { p.td.as_ref() } {
@@ -101,6 +112,28 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
         Ok(())
     })())
+}
+
+/// `ibv_import_pd`: a domain of another context of this process, under another name. Its owner deallocates it.
+pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    pointer((|| {
+        // SAFETY: the program's pointer.
+        let c = unsafe { Context::of(context)? };
+        let base = c.hca.objects().domains.get(&handle).copied().ok_or(Error::Invalid)?;
+        // SAFETY: a domain is in the table for as long as it lives.
+        let p = unsafe { &*base };
+        p.hold();
+        let name = Pd::boxed(context, c.hca, p.handle, base, core::ptr::null_mut());
+        // SAFETY: just made.
+        unsafe { (*name).imported = true };
+        Ok(name.cast())
+    })())
+}
+
+/// `ibv_unimport_pd`.
+pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: the program's pointer. Only the name goes.
+    unsafe { dealloc_pd(pd) };
 }
 
 /// The operation behind `ibv_alloc_td`.
@@ -154,6 +187,6 @@ pub unsafe extern "C" fn alloc_parent_domain(
         if let Some(td) = unsafe { td.as_ref() } {
             td.users.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Pd::boxed(context, c.hca, base.handle, attr.pd.cast(), td))
+        Ok(Pd::boxed(context, c.hca, base.handle, attr.pd.cast(), td).cast())
     })())
 }

@@ -8,6 +8,7 @@ use crate::hca::{Hca, Object};
 use crate::lock::{in_turn, Turn};
 use crate::pd::{small, Pd};
 use crate::qp_ex::{self, Batch};
+use crate::query::VENDOR;
 use crate::result::{code, object, out, pointer};
 use crate::srq::Srq;
 use core::ffi::{c_int, c_void};
@@ -26,6 +27,8 @@ pub struct Qp {
     pub hca: &'static Hca,
     pub handle: Handle,
     pub cap: ibv_qp_cap,
+    /// The domain on which it counts.
+    domain: &'static Pd,
     sq_sig_all: bool,
     async_taken: AtomicU32,
     /// Extended: whose thread builds requests.
@@ -115,7 +118,7 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -
         cap: init.cap,
     };
     let (handle, qp_num, given) = p.hca.make(ring_bytes(&init.cap), |d| d.qp_create(&wanted))?;
-    p.hold();
+    let domain = p.hold();
     send_cq.users.fetch_add(1, Ordering::Relaxed);
     recv_cq.users.fetch_add(1, Ordering::Relaxed);
     *cap = given;
@@ -140,6 +143,7 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -
         hca: p.hca,
         handle,
         cap: given,
+        domain,
         sq_sig_all: init.sq_sig_all != 0,
         async_taken: AtomicU32::new(0),
         turn: Turn::default(),
@@ -320,7 +324,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         let base = &q.ex.qp_base;
         // SAFETY: domain, CQs and context outlive their QPs; events of it are of its type.
         unsafe {
-            Pd::of(base.pd)?.release();
+            q.domain.release();
             Cq::of(base.send_cq)?.users.fetch_sub(1, Ordering::Relaxed);
             Cq::of(base.recv_cq)?.users.fetch_sub(1, Ordering::Relaxed);
             if let Ok(c) = Context::of(base.context) {
@@ -343,27 +347,27 @@ pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     }
 }
 
-/// `ibv_query_ece`: the device has no options to agree on.
+/// `ibv_query_ece`: the device has no options to agree on, but a vendor, which librdmacm wants.
 pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     code((|| {
         // SAFETY: the program's pointers.
         unsafe {
             Qp::of(qp)?;
-            *out(ece)? = ibv_ece::default();
+            *out(ece)? = ibv_ece { vendor_id: VENDOR, ..ibv_ece::default() };
         }
         Ok(())
     })())
 }
 
-/// `ibv_set_ece`: nothing may be asked for.
+/// `ibv_set_ece`: what the peer's NIC can do is no news to a device without options.
 pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     code((|| {
         // SAFETY: the program's pointers.
         let (_, ece) = unsafe { (Qp::of(qp)?, object(ece)?) };
-        if ece.vendor_id == 0 {
+        if ece.comp_mask == 0 {
             Ok(())
         } else {
-            Err(Error::Unsupported)
+            Err(Error::Invalid)
         }
     })())
 }

@@ -1,4 +1,4 @@
-//! What programs ask of a device and its port.
+//! What programs ask of a device and its port. All of it is known without the device, so a child of fork may ask too.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -8,6 +8,13 @@ use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::udp::GROUPS;
+
+/// A locally administered OUI (bit 1 of its first byte): nobody's. Tools take 0 for a broken device.
+pub const VENDOR: u32 = 0x02_47_44;
+const PART: u32 = 1;
+
+/// Entries of the GID table, of which the first is in use: programs expect that there are free ones.
+const GIDS: c_int = 8;
 
 /// The only P_Key: the default one, full member.
 const PKEY: u16 = 0xffff;
@@ -58,8 +65,8 @@ fn device_attr(c: &Context) -> ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
-        vendor_id: 0,
-        vendor_part_id: 0,
+        vendor_id: VENDOR,
+        vendor_part_id: PART,
         hw_ver: 0,
         max_qp: int(a.max_qp),
         max_qp_wr: int(a.max_qp_wr),
@@ -99,7 +106,7 @@ fn device_attr(c: &Context) -> ibv_device_attr {
 /// `ibv_query_device`.
 pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { Context::of(context) }.and_then(|c| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         // SAFETY: as above.
         *unsafe { out(attr)? } = device_attr(c);
         Ok(())
@@ -114,7 +121,7 @@ pub unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of(context) }.and_then(|c| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         let rc = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV;
         let full = ibv_device_attr_ex {
             orig_attr: device_attr(c),
@@ -176,13 +183,13 @@ pub unsafe extern "C" fn query_port_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of(context) }.and_then(|c| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
         let full = ibv_port_attr {
             state: PORT_ACTIVE,
             max_mtu: mtu::MTU_4096,
             active_mtu: c.hca.attr.active_mtu,
-            gid_tbl_len: 1,
+            gid_tbl_len: GIDS,
             port_cap_flags: PORT_CAPS,
             max_msg_sz: u32::try_from(c.hca.attr.max_msg_size).unwrap_or(u32::MAX),
             pkey_tbl_len: 1,
@@ -218,13 +225,16 @@ fn gid_entry(c: &Context) -> ibv_gid_entry {
 /// `ibv_query_gid`.
 pub unsafe extern "C" fn query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of(context) }.and_then(|c| {
+    number(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
-        if index != 0 {
-            return Err(Error::Invalid);
-        }
+        let value = match index {
+            0 => c.hca.attr.gid,
+            // An entry that is not in use.
+            1..GIDS => [0; 16],
+            _ => return Err(Error::Invalid),
+        };
         // SAFETY: as above. The program's union may be less aligned than ours.
-        unsafe { copy_out(&c.hca.attr.gid, gid.cast(), 16)? };
+        unsafe { copy_out(&value, gid.cast(), 16)? };
         Ok(0)
     }))
 }
@@ -239,13 +249,15 @@ pub unsafe extern "C" fn query_gid_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of(context) }.and_then(|c| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port)?;
         if flags != 0 {
             return Err(Error::Unsupported);
         }
-        if index != 0 {
-            return Err(Error::Os(libc::ENODATA));
+        match c_int::try_from(index) {
+            Ok(0) => {}
+            Ok(1..GIDS) => return Err(Error::Os(libc::ENODATA)),
+            _ => return Err(Error::Invalid),
         }
         // SAFETY: `size` bytes are the program's.
         unsafe { copy_out(&gid_entry(c), entry.cast(), size) }
@@ -261,7 +273,7 @@ pub unsafe extern "C" fn query_gid_table(
     size: usize,
 ) -> isize {
     // SAFETY: the program's pointer.
-    let r = unsafe { Context::of(context) }.and_then(|c| {
+    let r = unsafe { Context::of_anybody(context) }.and_then(|c| {
         if flags != 0 {
             return Err(Error::Unsupported);
         }
@@ -280,13 +292,13 @@ pub unsafe extern "C" fn query_gid_table(
 /// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE v1).
 pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, index: u32, kind: *mut u32) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of(context) }.and_then(|_| {
+    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
-        if index != 0 {
+        if index >= GIDS as u32 {
             return Err(Error::Invalid);
         }
         // SAFETY: as above.
-        *unsafe { out(kind)? } = 1;
+        *unsafe { out(kind)? } = u32::from(index == 0);
         Ok(0)
     }))
 }
@@ -294,7 +306,7 @@ pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, ind
 /// `ibv_query_pkey`: in network order.
 pub unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of(context) }.and_then(|_| {
+    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
         if index != 0 {
             return Err(Error::Invalid);
@@ -308,7 +320,7 @@ pub unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: 
 /// `ibv_get_pkey_index`: of a P_Key in network order.
 pub unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     // SAFETY: the program's pointer.
-    number(unsafe { Context::of(context) }.and_then(|_| {
+    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
         if u16::from_be(pkey) == PKEY {
             Ok(0)
@@ -324,7 +336,7 @@ const RAW_CLOCK: u32 = 1;
 /// The operation behind `ibv_query_rt_values_ex`: the clock of completion timestamps, its count in `tv_nsec`.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { Context::of(context) }.and_then(|_| {
+    code(unsafe { Context::of_anybody(context) }.and_then(|_| {
         // SAFETY: as above.
         let v = unsafe { out(values)? };
         if v.comp_mask & !RAW_CLOCK != 0 {

@@ -20,6 +20,7 @@ pub struct Srq {
     pub device: &'static SoftDevice,
     hca: &'static Hca,
     pub handle: Handle,
+    domain: &'static Pd,
     async_taken: AtomicU32,
 }
 
@@ -42,6 +43,11 @@ impl Srq {
     pub unsafe fn of<'a>(p: *const ibv_srq) -> Result<&'a Srq> {
         // SAFETY: the caller's promise; the program's struct is the first field.
         unsafe { object(p.cast::<Srq>()) }
+    }
+
+    /// The context that it was made on.
+    pub fn context(&self) -> *mut ibv_context {
+        self.ibv.context
     }
 
     /// Something happened to it. Called by whoever runs the engine.
@@ -67,7 +73,7 @@ pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_att
         let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
         let bytes = wanted.max_wr as usize * (32 + wanted.max_sge.min(32) as usize * 16);
         let (handle, given) = p.hca.make(bytes, |d| d.srq_create(p.handle, &wanted))?;
-        p.hold();
+        let domain = p.hold();
         let srq = Box::into_raw(Box::new(Srq {
             ibv: ibv_srq {
                 // SAFETY: checked above.
@@ -82,6 +88,7 @@ pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_att
             device: p.hca.device,
             hca: p.hca,
             handle,
+            domain,
             async_taken: AtomicU32::new(0),
         }));
         p.hca.objects().by_handle.insert(handle, Object::Srq(srq));
@@ -151,7 +158,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         s.hca.objects().by_handle.remove(&s.handle);
         // SAFETY: domain and context outlive their objects; events of it are of its type.
         unsafe {
-            Pd::of(s.ibv.pd)?.release();
+            s.domain.release();
             if let Ok(c) = Context::of(s.ibv.context) {
                 c.events.remove(|e| matches!(kind(e.event_type), Kind::Srq) && e.element.srq == srq);
             }

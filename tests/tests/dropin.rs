@@ -2,10 +2,11 @@
 
 use gdrcore_tests::dropin::{command, Pair};
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, run};
+use gdrcore_tests::tools::{find, loopback, run, scratch};
 use gdrcore_tests::{library, skip};
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::Duration;
 
 /// Runs a tool in all its variants between two processes, over shared memory and, where it says so, over UDP.
 fn all_pass(tool: &str, n: u32, variants: &[&str]) {
@@ -45,18 +46,18 @@ fn exports(library: &std::path::Path) -> Option<BTreeSet<String>> {
 fn the_exports_are_those_of_debians_library() {
     let ours = library::dropin().join("libibverbs.so.1");
     let Some(ours) = exports(&ours) else { skip!("no readelf (binutils)") };
-    let listed: BTreeSet<String> = std::fs::read_to_string(root().join("dropin/symbols/debian-12.txt"))
-        .expect("the table")
-        .lines()
-        .filter(|l| !l.starts_with('#'))
-        .map(|l| l.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
-        .collect();
+    let table = |file: &str| -> BTreeSet<String> {
+        let text = std::fs::read_to_string(root().join("dropin/symbols").join(file)).expect("the table");
+        let names = text.lines().filter(|l| !l.starts_with('#'));
+        names.map(|l| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    let (listed, later) = (table("debian-12.txt"), table("rdma-core-65.txt"));
     let split = |s: &BTreeSet<String>| -> BTreeSet<String> {
         s.iter().map(|n| n.replacen("@@", "@", 1).replacen('@', " ", 1)).collect()
     };
-    assert!(listed.len() > 170, "the table has shrunk");
+    assert!(listed.len() > 170 && later.len() > 100, "the tables have shrunk");
     let exported = split(&ours);
-    let missing: Vec<_> = listed.difference(&exported).collect();
+    let missing: Vec<_> = listed.union(&later).filter(|n| !exported.contains(*n)).collect();
     assert!(missing.is_empty(), "not exported: {missing:?}");
     // Where Debian's own is at hand: the table is its list, and the defaults are its defaults.
     let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0");
@@ -129,4 +130,83 @@ fn perftests_bandwidth_tools_run_unmodified() {
     );
     all_pass("ib_read_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4", "-F -x 0 -n 500 -b"]);
     all_pass("ib_atomic_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4"]);
+}
+
+/// Compiles one of `tests/c`; `None` where there are no headers of libibverbs.
+fn compiled(dir: &std::path::Path, name: &str, flags: &[&str]) -> Option<std::path::PathBuf> {
+    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return None;
+    }
+    let to = dir.join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o"]).arg(&to);
+    let done = run(cc.arg(root().join(format!("tests/c/{name}.c"))).args(flags), 60);
+    assert!(done.ok(), "{name}.c: {}", done.output);
+    Some(to)
+}
+
+#[test]
+fn a_program_of_libibverbs_finds_everything_as_documented() {
+    let dir = scratch("dropin-c");
+    let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    for mode in ["router", "events", "forks", "hostile", "grow", "leaks"] {
+        let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
+        assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
+    }
+    // It is what FreeFlow's router imports: nothing newer than 1.1.
+    let Some(readelf) = find("readelf") else { skip!("no readelf (binutils)") };
+    let needs = run(Command::new(readelf).args(["-W", "-V"]).arg(&program), 20).output;
+    assert!(needs.contains("IBVERBS_1.1") && !needs.contains("IBVERBS_1.2"), "{needs}");
+}
+
+#[test]
+fn requests_found_in_memory_are_answered_by_datagrams_as_in_herd() {
+    let dir = scratch("dropin-herd");
+    let Some(program) = compiled(&dir, "herd", &["-libverbs"]) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    let done = run(&mut command(&program, &loopback(94, 4)), 60);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
+}
+
+#[test]
+fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
+    let dir = scratch("dropin-dlopen");
+    let lib = library::build();
+    let (l, i) = (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
+    let flags = [i.as_str(), l.as_str(), "-lgdrcore", "-ldl"];
+    let Some(program) = compiled(&dir, "verbs_dlopen", &flags) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0")).expect("a link");
+    let mut c = command(&program, &loopback(94, 2));
+    let path = format!("{}:{}", library::dropin().display(), dir.display());
+    let done = run(c.env("LD_LIBRARY_PATH", path).arg(format!("soft:{}", loopback(94, 3))), 60);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
+}
+
+#[test]
+fn who_is_left_alone_gets_an_error_and_the_next_run_works() {
+    for (tool, arguments) in [("ibv_rc_pingpong", "-g 0 -n 100000000"), ("ib_write_bw", "-F -x 0 -D 100")] {
+        for victim in ["server", "client"] {
+            let Some(pair) = Pair::new(tool, arguments, 96) else { skip!("no {tool} (ibverbs-utils, perftest)") };
+            let (mut server, mut client) = (pair.server(), pair.client());
+            // Into their traffic.
+            std::thread::sleep(Duration::from_millis(400));
+            assert!(server.is_running() && client.is_running());
+            let rest = if victim == "server" {
+                server.kill();
+                client
+            } else {
+                client.kill();
+                server
+            };
+            let done = rest.finish(Duration::from_secs(40));
+            // The message of the tool differs; that it ends by itself, and by its own decision, is the point.
+            assert!(done.code().is_some_and(|c| c != 0), "{tool}, {victim} killed: {:?} {}", done.status, done.output);
+        }
+    }
+    all_pass("ibv_rc_pingpong", 96, &["-g 0 -c"]);
 }

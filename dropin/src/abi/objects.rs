@@ -18,6 +18,7 @@ pub struct ibv_td {
 
 /// A memory region.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,

@@ -1,0 +1,360 @@
+// A program of libibverbs, run on the drop-in: verbs.c MODE. Exit code 0: all was as it should be.
+//
+// It uses names of IBVERBS_1.0 and 1.1 only, as programs of 2018 do (FreeFlow's router), and so on purpose ibv_reg_mr by
+// constant flags.
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIZE 8192
+
+#define CHECK(what)                                                                                                    \
+    do {                                                                                                               \
+        if (!(what)) {                                                                                                 \
+            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno);                               \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+// One side: everything that a queue pair needs.
+struct side {
+    struct ibv_context *ctx;
+    struct ibv_pd *pd;
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *cq;
+    struct ibv_srq *srq;
+    struct ibv_qp *qp;
+    struct ibv_mr *mr;
+    char *buf;
+};
+
+static struct ibv_context *open_device(void) {
+    int n = 0;
+    struct ibv_device **list = ibv_get_device_list(&n);
+    CHECK(list && n > 0);
+    struct ibv_context *ctx = ibv_open_device(list[0]);
+    CHECK(ctx);
+    ibv_free_device_list(list);
+    return ctx;
+}
+
+static void make(struct side *s, enum ibv_qp_type type, int with_srq) {
+    s->ctx = open_device();
+    CHECK((s->pd = ibv_alloc_pd(s->ctx)));
+    CHECK((s->channel = ibv_create_comp_channel(s->ctx)));
+    CHECK((s->cq = ibv_create_cq(s->ctx, 64, s, s->channel, 0)));
+    CHECK((s->buf = aligned_alloc(4096, SIZE)));
+    memset(s->buf, 0, SIZE);
+    CHECK((s->mr = ibv_reg_mr(s->pd, s->buf, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)));
+    s->srq = NULL;
+    if (with_srq) {
+        struct ibv_srq_init_attr init = {.attr = {.max_wr = 16, .max_sge = 1}};
+        CHECK((s->srq = ibv_create_srq(s->pd, &init)));
+    }
+    struct ibv_qp_init_attr init = {
+        .send_cq = s->cq,
+        .recv_cq = s->cq,
+        .srq = s->srq,
+        .qp_type = type,
+        .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64},
+    };
+    CHECK((s->qp = ibv_create_qp(s->pd, &init)));
+    // FreeFlow's client library keeps its tables by these numbers.
+    CHECK(s->qp->handle < 10240 && s->cq->handle < 10240 && s->mr->handle < 10240 && s->pd->handle < 10240);
+}
+
+static void connect_to(struct side *s, uint32_t qpn) {
+    union ibv_gid gid;
+    CHECK(ibv_query_gid(s->ctx, 1, 0, &gid) == 0);
+    int ud = s->qp->qp_type == IBV_QPT_UD;
+    struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x11,
+                            .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+    CHECK(ibv_modify_qp(s->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
+    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qpn, .max_dest_rd_atomic = 1,
+                             .min_rnr_timer = 1, .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .hop_limit = 1}}};
+    CHECK(ibv_modify_qp(s->qp, &a, ud ? IBV_QP_STATE : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+    CHECK(ibv_modify_qp(s->qp, &a, ud ? IBV_QP_STATE | IBV_QP_SQ_PSN : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    CHECK(s->qp->state == IBV_QPS_RTS);
+}
+
+static void pair(struct side *a, struct side *b, enum ibv_qp_type type, int with_srq) {
+    make(a, type, 0);
+    make(b, type, with_srq);
+    connect_to(a, b->qp->qp_num);
+    connect_to(b, a->qp->qp_num);
+}
+
+static struct ibv_wc completion(struct side *s) {
+    struct ibv_wc wc;
+    int n;
+    while ((n = ibv_poll_cq(s->cq, 1, &wc)) == 0)
+        ;
+    CHECK(n == 1);
+    return wc;
+}
+
+static int write_to(struct side *a, struct side *b, uint32_t rkey, uint32_t length) {
+    struct ibv_sge sge = {.addr = (uintptr_t)a->buf, .length = length, .lkey = a->mr->lkey};
+    struct ibv_send_wr wr = {.wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+                             .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)b->buf, rkey}}, *bad;
+    return ibv_post_send(a->qp, &wr, &bad);
+}
+
+static void transfer(struct side *a, struct side *b) {
+    for (int i = 0; i < SIZE; i++)
+        a->buf[i] = (char)(i * 7 + 1);
+    memset(b->buf, 0, SIZE);
+    CHECK(write_to(a, b, b->mr->rkey, SIZE) == 0);
+    struct ibv_wc wc = completion(a);
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 7 && wc.opcode == IBV_WC_RDMA_WRITE && wc.qp_num == a->qp->qp_num);
+    CHECK(memcmp(a->buf, b->buf, SIZE) == 0);
+}
+
+static void drop(struct side *s) {
+    CHECK(ibv_dealloc_pd(s->pd) == EBUSY && ibv_destroy_cq(s->cq) == EBUSY && ibv_destroy_comp_channel(s->channel) == EBUSY);
+    CHECK(ibv_destroy_qp(s->qp) == 0);
+    CHECK(!s->srq || ibv_destroy_srq(s->srq) == 0);
+    CHECK(ibv_dereg_mr(s->mr) == 0 && ibv_destroy_cq(s->cq) == 0 && ibv_destroy_comp_channel(s->channel) == 0);
+    CHECK(ibv_dealloc_pd(s->pd) == 0 && ibv_close_device(s->ctx) == 0);
+    free(s->buf);
+}
+
+// What a router of verbs does with each client's calls: RC, SRQ, channels; UD with address handles.
+static void router(void) {
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 1);
+    transfer(&a, &b);
+    struct ibv_sge into = {.addr = (uintptr_t)b.buf, .length = SIZE, .lkey = b.mr->lkey};
+    struct ibv_recv_wr rwr = {.wr_id = 9, .sg_list = &into, .num_sge = 1}, *rbad;
+    CHECK(ibv_req_notify_cq(b.cq, 0) == 0);
+    CHECK(ibv_post_srq_recv(b.srq, &rwr, &rbad) == 0);
+    struct ibv_send_wr wr = {.opcode = IBV_WR_SEND_WITH_IMM, .send_flags = IBV_SEND_INLINE, .imm_data = 0x01020304, .num_sge = 1}, *bad;
+    char word[] = "inline";
+    struct ibv_sge from = {.addr = (uintptr_t)word, .length = sizeof word};
+    wr.sg_list = &from;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+    struct ibv_cq *cq = NULL;
+    void *context = NULL;
+    CHECK(ibv_get_cq_event(b.channel, &cq, &context) == 0 && cq == b.cq && context == &b);
+    struct ibv_wc wc = completion(&b);
+    CHECK(wc.status == 0 && wc.wr_id == 9 && wc.imm_data == 0x01020304 && wc.byte_len == sizeof word && strcmp(b.buf, word) == 0);
+    ibv_ack_cq_events(b.cq, 1);
+    drop(&a);
+    drop(&b);
+
+    pair(&a, &b, IBV_QPT_UD, 0);
+    union ibv_gid gid;
+    CHECK(ibv_query_gid(a.ctx, 1, 0, &gid) == 0);
+    struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid}};
+    struct ibv_ah *ah = ibv_create_ah(a.pd, &to);
+    CHECK(ah);
+    into = (struct ibv_sge){.addr = (uintptr_t)b.buf, .length = SIZE, .lkey = b.mr->lkey};
+    CHECK(ibv_post_recv(b.qp, &rwr, &rbad) == 0);
+    // Forty of them, more than one copy of the list takes, in a queue of sixteen: what does not fit is named.
+    static struct ibv_send_wr list[40];
+    for (int i = 0; i < 40; i++)
+        list[i] = (struct ibv_send_wr){.wr_id = i, .next = i < 39 ? &list[i + 1] : NULL, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND,
+                                       .send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED, .wr.ud = {ah, b.qp->qp_num, 0x11}};
+    int rc = ibv_post_send(a.qp, list, &bad);
+    CHECK(rc == 0 || (rc == ENOMEM && bad >= list + 16 && bad < list + 40));
+    wc = completion(&b);
+    CHECK(wc.status == 0 && wc.byte_len == 40 + sizeof word && strcmp(b.buf + 40, word) == 0 && (wc.wc_flags & IBV_WC_GRH));
+    struct ibv_ah *back = ibv_create_ah_from_wc(b.pd, &wc, (struct ibv_grh *)b.buf, 1);
+    CHECK(back && ibv_destroy_ah(back) == 0 && ibv_destroy_ah(ah) == 0);
+    drop(&a);
+    drop(&b);
+}
+
+// Asynchronous events, and descriptors that do not block.
+static void events(void) {
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 1);
+    struct ibv_cq *cq;
+    void *context;
+    CHECK(fcntl(a.channel->fd, F_SETFL, O_NONBLOCK) == 0 && fcntl(b.ctx->async_fd, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(ibv_get_cq_event(a.channel, &cq, &context) == -1 && errno == EAGAIN);
+    struct ibv_async_event event;
+    CHECK(ibv_get_async_event(b.ctx, &event) == -1 && errno == EAGAIN);
+    CHECK(ibv_req_notify_cq(a.cq, 0) == 0);
+    CHECK(write_to(&a, &b, b.mr->rkey ^ 0x5a5a5a, 8) == 0);
+    struct pollfd p[2] = {{.fd = a.channel->fd, .events = POLLIN}, {.fd = b.ctx->async_fd, .events = POLLIN}};
+    CHECK(poll(p, 1, 10000) == 1 && ibv_get_cq_event(a.channel, &cq, &context) == 0 && cq == a.cq);
+    CHECK(completion(&a).status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(poll(p + 1, 1, 10000) == 1 && ibv_get_async_event(b.ctx, &event) == 0);
+    CHECK(event.element.qp == b.qp && (event.event_type == IBV_EVENT_QP_ACCESS_ERR || event.event_type == IBV_EVENT_QP_FATAL));
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+    CHECK(ibv_query_qp(b.qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR && init.srq == b.srq);
+    ibv_ack_async_event(&event);
+    ibv_ack_cq_events(a.cq, 1);
+    // An event that nobody took does not keep its object.
+    drop(&a);
+    drop(&b);
+}
+
+// A child that only leaves; one that uses what it may not and then the device afresh; the parent goes on.
+static void forks(void) {
+    CHECK(ibv_fork_init() == 0);
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    for (int round = 0; round < 3; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            if (round == 0)
+                exit(0);
+            struct ibv_wc wc;
+            CHECK(!ibv_alloc_pd(a.ctx) && errno == EOWNERDEAD);
+            CHECK(write_to(&a, &b, b.mr->rkey, 8) == EOWNERDEAD && ibv_poll_cq(a.cq, 1, &wc) < 0);
+            CHECK(ibv_destroy_qp(a.qp) == EOWNERDEAD && ibv_close_device(a.ctx) == 0);
+            struct side c, d;
+            pair(&c, &d, IBV_QPT_RC, 0);
+            transfer(&c, &d);
+            drop(&c);
+            drop(&d);
+            exit(0);
+        }
+        transfer(&a, &b);
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    drop(&a);
+    drop(&b);
+}
+
+// Arguments that no program should pass, and memory that vanishes.
+static void hostile(void) {
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    CHECK(!ibv_alloc_pd(NULL) && errno == EINVAL && ibv_dealloc_pd(NULL) == EINVAL && ibv_destroy_qp(NULL) == EINVAL);
+    CHECK(ibv_destroy_cq(NULL) == EINVAL && ibv_dereg_mr(NULL) == EINVAL && !ibv_create_cq(a.ctx, 0, NULL, NULL, 0));
+    CHECK(!ibv_create_cq(a.ctx, -1, NULL, NULL, 0) && !ibv_create_cq(a.ctx, 1, NULL, NULL, 9) && !ibv_create_ah(a.pd, NULL));
+    CHECK(!ibv_reg_mr(a.pd, a.buf, SIZE, IBV_ACCESS_REMOTE_WRITE) && !ibv_reg_mr(a.pd, (void *)64, SIZE, IBV_ACCESS_LOCAL_WRITE));
+    struct ibv_ah_attr lid = {.dlid = 3, .port_num = 1};
+    CHECK(!ibv_create_ah(a.pd, &lid) && errno == EINVAL);
+    struct ibv_qp_attr attr = {.qp_state = 77};
+    CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == EINVAL && ibv_modify_qp(a.qp, NULL, IBV_QP_STATE) == EINVAL);
+    CHECK(ibv_resize_cq(a.cq, -5) == EINVAL && ibv_resize_cq(a.cq, 1 << 30) != 0);
+    struct ibv_qp_init_attr huge = {.send_cq = a.cq, .recv_cq = a.cq, .qp_type = IBV_QPT_RC, .cap.max_send_wr = 1u << 31};
+    CHECK(!ibv_create_qp(a.pd, &huge) && !ibv_create_qp(a.pd, NULL));
+    huge.qp_type = IBV_QPT_RAW_PACKET;
+    CHECK(!ibv_create_qp(a.pd, &huge) && errno == EOPNOTSUPP);
+    union ibv_gid gid;
+    CHECK(ibv_query_gid(a.ctx, 2, 0, &gid) != 0 && ibv_query_gid(a.ctx, 1, 99, &gid) != 0 && ibv_attach_mcast(a.qp, &gid, 0) != 0);
+
+    struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
+    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = 200}, *bad = NULL;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.num_sge = 1 << 30;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
+    wr.num_sge = -1;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL);
+    wr.opcode = IBV_WR_BIND_MW;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
+    // A list without end: the queue's depth ends it.
+    wr = (struct ibv_send_wr){.next = &wr, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {(uintptr_t)b.buf, b.mr->rkey}};
+    int rc = ibv_post_send(a.qp, &wr, &bad);
+    CHECK(rc == ENOMEM && bad == &wr);
+    struct ibv_recv_wr rwr = {.next = &rwr}, *rbad;
+    CHECK(ibv_post_recv(a.qp, &rwr, &rbad) == ENOMEM);
+    drop(&a);
+    drop(&b);
+
+    // A registration that is gone under traffic is an error of the queue pair.
+    pair(&a, &b, IBV_QPT_RC, 0);
+    transfer(&a, &b);
+    char *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(map != MAP_FAILED);
+    struct ibv_mr *mr = ibv_reg_mr(b.pd, map, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    CHECK(mr && munmap(map, SIZE) == 0);
+    wr = (struct ibv_send_wr){.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)map, mr->rkey}};
+    sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status != IBV_WC_SUCCESS);
+    CHECK(ibv_dereg_mr(mr) == 0);
+    drop(&a);
+    drop(&b);
+}
+
+// Far more objects than the device begins with room for.
+static void grow(void) {
+    enum { QPS = 700 };
+    static struct ibv_cq *cqs[QPS];
+    static struct ibv_qp *qps[QPS];
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    for (int i = 0; i < QPS; i++) {
+        CHECK((cqs[i] = ibv_create_cq(a.ctx, 1024, NULL, NULL, 0)));
+        struct ibv_qp_init_attr init = {.send_cq = cqs[i], .recv_cq = cqs[i], .qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 256, .max_recv_wr = 256, .max_send_sge = 4, .max_recv_sge = 4}};
+        CHECK((qps[i] = ibv_create_qp(a.pd, &init)));
+    }
+    transfer(&a, &b);
+    for (int i = 0; i < QPS; i++)
+        CHECK(ibv_destroy_qp(qps[i]) == 0 && ibv_destroy_cq(cqs[i]) == 0);
+    drop(&a);
+    drop(&b);
+}
+
+static int count_lines(const char *file) {
+    FILE *f = fopen(file, "r");
+    CHECK(f);
+    int n = 0;
+    for (int c; (c = getc(f)) != EOF;)
+        n += c == '\n';
+    fclose(f);
+    return n;
+}
+
+static int count_descriptors(void) {
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+// What opens and closes leaves nothing behind, also where a program closes a context with queues on it.
+static void leaks(void) {
+    int descriptors = 0, maps = 0;
+    for (int round = 0; round < 60; round++) {
+        struct side a, b, c;
+        pair(&a, &b, IBV_QPT_RC, round & 1);
+        transfer(&a, &b);
+        make(&c, IBV_QPT_RC, 1);
+        CHECK(ibv_req_notify_cq(c.cq, 0) == 0 && ibv_close_device(c.ctx) == 0);
+        // The channel is the library's memory, but the descriptor is the process's.
+        close(c.channel->fd);
+        free(c.buf);
+        transfer(&a, &b);
+        drop(&a);
+        drop(&b);
+        // The first rounds warm the allocator up.
+        if (round == 20) {
+            descriptors = count_descriptors();
+            maps = count_lines("/proc/self/maps");
+        }
+    }
+    CHECK(count_descriptors() == descriptors);
+    CHECK(count_lines("/proc/self/maps") <= maps + 2);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } modes[] = {{"router", router}, {"events", events}, {"forks", forks}, {"hostile", hostile}, {"grow", grow}, {"leaks", leaks}};
+    for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
+        if (strcmp(argv[1], modes[i].name) == 0) {
+            modes[i].run();
+            return 0;
+        }
+    fprintf(stderr, "usage: verbs router|events|forks|hostile|grow|leaks\n");
+    return 2;
+}
