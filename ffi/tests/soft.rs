@@ -220,7 +220,11 @@ fn caller_memory_is_used_whatever_was_in_it_and_is_free_after_close() {
 
 #[test]
 fn open_says_which_address_or_port_is_wrong() {
+    // Contexts share an address among themselves, not with a program that took its port for itself alone.
     let first = Ctx::open(c"soft:127.0.0.1:24801", None);
+    let second = Ctx::open(c"soft:127.0.0.1:24801", None);
+    drop((first, second));
+    let stranger = std::net::UdpSocket::bind("127.0.0.1:24801").expect("a free port");
     let mut ctx = null_mut();
     assert_eq!(c!(gdrc_open(c"soft:127.0.0.1:24801".as_ptr(), null(), &mut ctx)), -libc::EADDRINUSE);
     assert!(open_error().contains("another process") && open_error().contains("24801"), "{}", open_error());
@@ -229,7 +233,7 @@ fn open_says_which_address_or_port_is_wrong() {
     assert!(c!(gdrc_open(c"soft:127.0.0.1:99999".as_ptr(), null(), &mut ctx)) < 0);
     assert!(!open_error().is_empty());
     assert!(ctx.is_null());
-    drop(first);
+    drop(stranger);
     drop(Ctx::open(c"soft:127.0.0.1:24801", None));
 }
 
