@@ -64,9 +64,9 @@ impl Cm {
         })
     }
 
-    /// Whether a service had a listener a moment ago.
-    fn is_former(&self, now: u64, ps: u16, port: u16) -> bool {
-        self.former.iter().any(|&(s, p, until)| s == ps && p == port && now < until)
+    /// Whether a port had a listener a moment ago. In whatever port space: the next one may be for datagrams.
+    fn is_former(&self, now: u64, port: u16) -> bool {
+        self.former.iter().any(|&(p, until)| p == port && now < until)
     }
 
     /// A request that the program has not been told of.
@@ -107,7 +107,7 @@ impl Cm {
         let asked = service(m.service_id).filter(|&(ps, _)| ps != port_space::UDP);
         let listener = asked.and_then(|(ps, port)| self.listener(ps, port));
         let (Some((ps, port)), Some(l), Some(header)) = (asked, listener, header) else {
-            if asked.is_some_and(|(ps, port)| self.is_former(now, ps, port)) {
+            if asked.is_some_and(|(_, port)| self.is_former(now, port)) {
                 return None;
             }
             refuse(self, reject::INVALID_SERVICE_ID, None);
@@ -356,7 +356,7 @@ impl Cm {
         let asked = service(m.service_id).filter(|&(ps, _)| ps == port_space::UDP);
         let listener = asked.and_then(|(ps, port)| self.listener(ps, port));
         let (Some((ps, port)), Some(l), Some(header)) = (asked, listener, header) else {
-            if asked.is_some_and(|(ps, port)| self.is_former(now, ps, port)) {
+            if asked.is_some_and(|(_, port)| self.is_former(now, port)) {
                 return None;
             }
             refuse(self, sidr_status::UNSUPPORTED);

@@ -59,7 +59,7 @@ pub const TIMEOUT_MAX: u8 = 20;
 pub const SERVICE_TIMEOUT: u8 = 24;
 /// How often a message is sent again.
 pub const MAX_RETRIES: u8 = 15;
-/// A request for a service whose listener has gone is not refused for this long, but dropped, so that its sender asks again:
+/// A request for a port whose listener has gone is not refused for this long, but dropped, so that its sender asks again:
 /// programs that end a listener to begin another (perftest does between two connections) are not overtaken by their peers.
 pub const LISTENER_GRACE_NS: u64 = 1_000_000_000;
 /// Listeners that are remembered so.
@@ -183,8 +183,8 @@ pub struct Cm {
     tx_cursor: usize,
     random: u64,
     local: Local,
-    /// Services whose listeners have gone: port space, port, until when.
-    former: [(u16, u16, u64); FORMER],
+    /// Ports whose listeners have gone, and until when that counts.
+    former: [(u16, u64); FORMER],
     former_next: usize,
     /// An event was raised since somebody looked.
     raised: bool,
@@ -223,7 +223,7 @@ impl Cm {
             // Not the stream that keys are drawn from.
             random: config.seed ^ 0x636d_5f69_6473_2121,
             local: Local::default(),
-            former: [(0, 0, 0); FORMER],
+            former: [(0, 0); FORMER],
             former_next: 0,
             raised: false,
             counters: CmCounters::default(),

@@ -335,7 +335,7 @@ impl Cm {
         x.orphan = true;
         match x.state {
             State::Listen => {
-                let gone = (x.ps, x.port, now.saturating_add(LISTENER_GRACE_NS));
+                let gone = (x.port, now.saturating_add(LISTENER_GRACE_NS));
                 self.former[self.former_next % FORMER] = gone;
                 self.former_next = self.former_next.wrapping_add(1);
                 self.orphan_requests(now, i);
