@@ -237,13 +237,9 @@ impl Member {
         self.phase = Phase::Quiet;
         match (index && !hashed, block) {
             (true, true) => {}
-            // The index is right, and the program says something else.
-            (true, false) => {
-                self.attach();
-                if !self.is_entered() {
-                    self.publish_soon(now);
-                }
-            }
+            // The index is right, and the program says something else: somebody has a table without this member (its block
+            // may have been another's, whose end was told late), and does not tell it.
+            (true, false) => self.publish_soon(now),
             // Where what is for nobody comes here, what is for here may come by chance.
             (false, block) => self.locate(now, !block),
         }
