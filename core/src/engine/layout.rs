@@ -117,6 +117,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         providers: Providers::new(),
         by_qpn: p.by_qpn,
         qpn_base: config.qpn_base,
+        mixed_paths: false,
         ready,
         ack_pending,
         ack_flush_at: u64::MAX,

@@ -189,6 +189,12 @@ impl Guard<'_> {
         tx.len()
     }
 
+    /// From here on a peer may answer through the port what it hears over a link, and the other way round: links are used where
+    /// they can be had, and either side may fail to have one at that moment.
+    pub fn set_mixed_paths(&mut self) {
+        self.split().0.transport.mixed_paths = true;
+    }
+
     /// Peers that control calls under this lock name from here on are reached over `link`; `None`: through the port.
     pub fn set_link(&mut self, link: Option<u16>) {
         self.split().0.next_link = link;

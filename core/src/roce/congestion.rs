@@ -110,7 +110,7 @@ impl Transport {
     /// Whether a QP's peer is who sent something.
     fn is_from_peer(&self, qi: usize, from: &Origin) -> bool {
         let peer = self.peers.get(self.qps[qi].peer as usize);
-        peer.is_some_and(|p| p.addr.gid == from.gid && p.path.answers(from.path))
+        peer.is_some_and(|p| p.addr.gid == from.gid && p.path.answers(from.path, self.mixed_paths))
     }
 
     /// Puts the notifications that are owed to one peer into an empty burst, ahead of everything else.

@@ -118,6 +118,8 @@ pub struct Transport {
     pub by_qpn: RawSlice<u32>,
     /// First QPN of the block.
     pub qpn_base: u32,
+    /// Peers may answer through the port what they hear over a link, and the other way round.
+    pub mixed_paths: bool,
     /// QPs with something to send.
     pub ready: Bitmap,
     /// QPs that owe an ACK which may wait.
@@ -199,7 +201,7 @@ impl Transport {
         // What comes from this engine itself names no address that could be another's.
         if qp.kind != qp_type::UD && !(qp.loopback && from.path == Path::Loopback) {
             let peer = &self.peers[qp.peer as usize];
-            if peer.addr.gid != from.gid || !peer.path.answers(from.path) {
+            if peer.addr.gid != from.gid || !peer.path.answers(from.path, self.mixed_paths) {
                 self.refuse(qi);
                 return;
             }
@@ -227,7 +229,8 @@ impl Transport {
         let qp = &mut self.qps[qi];
         let Some(syndrome) = qp.resp.fatal_nak else { return false };
         let Some(peer) = self.peers.get(qp.peer as usize) else { return false };
-        let ours = peer.addr.gid == from.gid && peer.path.answers(from.path) && run.pkey & 0x7fff == 0x7fff;
+        let ours =
+            peer.addr.gid == from.gid && peer.path.answers(from.path, self.mixed_paths) && run.pkey & 0x7fff == 0x7fff;
         if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
             return false;
         }

@@ -47,11 +47,13 @@ pub enum Path {
 
 impl Path {
     /// Whether what came by `arrived` may be from a peer that is reached by this path. Links go one way each, so
-    /// their numbers say nothing; the sender's address was checked when the link was made.
+    /// their numbers say nothing; the sender's address was checked when the link was made. `mixed`: each side chooses its
+    /// way by itself, and one of them may have found no link at that moment.
     #[inline]
-    pub fn answers(self, arrived: Path) -> bool {
+    pub fn answers(self, arrived: Path, mixed: bool) -> bool {
         match (self, arrived) {
             (Path::Link(_), Path::Link(_)) => true,
+            (Path::Link(_), Path::Port) | (Path::Port, Path::Link(_)) => mixed,
             (a, b) => a == b,
         }
     }

@@ -275,6 +275,9 @@ impl SoftDevice {
         waiter.attach_io(true)?;
         if let Some(mut g) = engine.try_lock() {
             g.set_shared(udp.is_some());
+            if config.path == PathChoice::Auto {
+                g.set_mixed_paths();
+            }
         }
         let device = SoftDevice {
             engine,
