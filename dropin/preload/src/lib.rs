@@ -89,11 +89,13 @@ fn open_ours(flags: c_int) -> Option<c_int> {
 
 /// A descriptor is about to be closed: the drop-in forgets the file, if it is one.
 fn forget(fd: c_int) {
-    if FILES.remove(fd) {
+    if FILES.has(fd) {
+        // It stays known until then: another thread may come back to it meanwhile.
         if let Some(t) = table() {
-            // SAFETY: the table's function; the file was open.
+            // SAFETY: the table's function; it ignores what is closed already.
             unsafe { (t.close)(fd) };
         }
+        FILES.remove(fd);
     }
 }
 

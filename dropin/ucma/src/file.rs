@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use gdrcore_core::mem::host;
 use gdrcore_core::{Error, Result};
@@ -16,6 +17,10 @@ use crate::session::{Answer, Devices, Session};
 
 /// Longest command that is read: longer than any that there is.
 const COMMAND_MAX: usize = 512;
+
+/// How long closing a file takes that events were asked of. The kernel's close takes as long, and programs live by it: rping's thread
+/// goes back to wait for the next event while another closes the file, and calls it an error to come too late.
+const CLOSE_TIME: Duration = Duration::from_millis(2);
 
 /// `EBADF`: not one of these files.
 const BAD_FILE: Error = Error::Os(libc::EBADF);
@@ -34,6 +39,8 @@ struct File {
     channel: u32,
     /// What the descriptor counts, but for tokens that a thread has taken and not yet used.
     told: usize,
+    /// Somebody has asked for events.
+    asked: bool,
 }
 
 impl<D: Devices> Files<D> {
@@ -61,7 +68,7 @@ impl<D: Devices> Files<D> {
         let mut s = self.state();
         let channel = s.session.open();
         // A file of that number that was closed behind our back is no more.
-        if let Some(old) = s.open.insert(fd, File { channel, told: 0 }) {
+        if let Some(old) = s.open.insert(fd, File { channel, told: 0, asked: false }) {
             s.session.close(old.channel);
         }
         Ok(fd)
@@ -69,6 +76,9 @@ impl<D: Devices> Files<D> {
 
     /// Forgets a file; what its ids had under way is ended, and their peers are told. The descriptor is the caller's to close.
     pub fn close(&self, fd: RawFd) {
+        if self.state().open.get(&fd).is_some_and(|f| f.asked) {
+            std::thread::sleep(CLOSE_TIME);
+        }
         let mut s = self.state();
         if let Some(file) = s.open.remove(&fd) {
             s.session.close(file.channel);
@@ -101,9 +111,7 @@ impl<D: Devices> Files<D> {
     }
 
     fn next_event(&self, fd: RawFd, bytes: &[u8]) -> Result<Option<Answer>> {
-        if !self.state().open.contains_key(&fd) {
-            return Err(BAD_FILE);
-        }
+        self.state().open.get_mut(&fd).ok_or(BAD_FILE)?.asked = true;
         loop {
             let mut n = 0u64;
             // SAFETY: room for eight bytes.
