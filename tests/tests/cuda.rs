@@ -206,6 +206,19 @@ fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
 }
 
 #[test]
+fn bandwidth_and_latency_of_the_machines_gpu() {
+    if cuda::driver() == Driver::Fake {
+        skip!("no GPU: GPU memory was the fake driver's; docs/GPU.md says what has not been seen on hardware");
+    }
+    let out = scratch("cuda-hardware").join("RESULTS-GPU.md");
+    let mut compare = with_driver(&root().join("bench/compare_gpu.sh"));
+    compare.env("BIN", library::examples()).env("OUT", &out).env("ROUNDS", "1").env("SCALE", "20");
+    let done = run(&mut compare, 240);
+    assert!(done.ok(), "{}", done.output);
+    println!("{}", fs::read_to_string(&out).expect("the page"));
+}
+
+#[test]
 fn without_a_driver_programs_say_what_is_missing_and_nothing_else_changes() {
     let bin = library::examples();
     let own = format!("soft:{}", loopback(65, 1));
