@@ -24,6 +24,9 @@ FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUD
 	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|g' -e 's|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|g' \
 	-e 's|@INCLUDE_FROM_CMAKE@|$(INCLUDE_FROM_CMAKE)|g'
 
+# Under its name at once and whole: another make may do the same, and a program may run the file.
+PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
+
 .PHONY: all lib dropin verbs header examples demo test compare compare-vm compare-gpu install uninstall clean help
 
 all: lib dropin examples ## Build the library, the libibverbs drop-in and the C examples.
@@ -33,9 +36,10 @@ lib: ## Build libgdrcore.so and libgdrcore.a.
 
 dropin: ## Build libibverbs.so.1 and gdrcore-run, which runs programs of libibverbs and librdmacm on the soft device.
 	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-preload -p gdrcore-run
-	install -D -m 755 "$(RELEASE)/libgdrcore_dropin.so" "$(DROPIN)/libibverbs.so.1"
-	install -D -m 755 "$(RELEASE)/libgdrcore_preload.so" "$(DROPIN)/libgdrcore_preload.so"
-	install -D -m 755 "$(RELEASE)/gdrcore-run" "$(BIN)/gdrcore-run"
+	@mkdir -p "$(DROPIN)" "$(BIN)"
+	@$(call PUT,$(RELEASE)/libgdrcore_dropin.so,$(DROPIN)/libibverbs.so.1)
+	@$(call PUT,$(RELEASE)/libgdrcore_preload.so,$(DROPIN)/libgdrcore_preload.so)
+	@$(call PUT,$(RELEASE)/gdrcore-run,$(BIN)/gdrcore-run)
 
 verbs: lib ## Build libgdrcore_verbs.so, the module of the verbs device; needs libibverbs' headers.
 	@scripts/verbs.sh

@@ -354,12 +354,23 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
     assert!(served.ok() && served.output.contains("20 rounds"), "{}", served.output);
     assert!(served.output.contains("ping data: rdma-ping-19: "), "{}", served.output);
 
-    let second = server();
+    // Its words go into a file, which tells when the two talk: a request that came before it listened is sent again later.
+    let dir = scratch("cm-killed");
+    let words = dir.join("words");
+    let mut told = Command::new("sh");
+    told.args(["-c", "exec \"$0\" \"$@\" >\"$WORDS\" 2>&1"]).arg(&program);
+    told.args(["-s", "-v", "-d", &device(&here)]).env("WORDS", &words);
+    let second = Running::start(&mut told);
     let mut doomed = Running::start(&mut client("0"));
-    std::thread::sleep(Duration::from_millis(500));
+    let said = || std::fs::read_to_string(&words).unwrap_or_default();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !said().contains("ping data") {
+        assert!(Instant::now() < end && doomed.is_running(), "they never talked: {}", said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     doomed.kill();
     let left = second.finish(Duration::from_secs(40));
-    assert!(left.code().is_some() && left.output.contains("rounds"), "the server ended by itself: {}", left.output);
+    assert!(left.code().is_some() && said().contains("rounds"), "the server ended by itself: {}", said());
 
     let nobody = run(&mut client("1"), 30);
     assert!(nobody.code().is_some_and(|c| c > 0) && nobody.output.contains("UNREACHABLE"), "{}", nobody.output);

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 /// What `--help` prints.
 pub const HELP: &str = "\
-Usage: gdrcore-run [OPTION]... PROGRAM [ARGUMENT]...
+usage: gdrcore-run [OPTION]... PROGRAM [ARGUMENT]...
 Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA without an RDMA NIC.
 
   --address ADDRESS   use this address of the machine (GDRC_ADDRESS);
