@@ -187,25 +187,33 @@ fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
     assert!(done.ok(), "{:?} {}", done.status, done.output);
 }
 
+/// Kills one of two in their traffic. Whether the other one ends by itself, by its own decision; its words differ by tool.
+fn left_alone(tool: &str, arguments: &str, victim: &str) -> bool {
+    let pair = Pair::new(tool, arguments, 96).expect("looked for before");
+    let (mut server, mut client) = (pair.server(), pair.client());
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(server.is_running() && client.is_running());
+    let rest = if victim == "server" {
+        server.kill();
+        client
+    } else {
+        client.kill();
+        server
+    };
+    rest.finish(Duration::from_secs(20)).code().is_some_and(|c| c != 0)
+}
+
 #[test]
 fn who_is_left_alone_gets_an_error_and_the_next_run_works() {
     for (tool, arguments) in [("ibv_rc_pingpong", "-g 0 -n 100000000"), ("ib_write_bw", "-F -x 0 -D 100")] {
+        if Pair::new(tool, arguments, 96).is_none() {
+            skip!("no {tool} (ibverbs-utils, perftest)");
+        }
         for victim in ["server", "client"] {
-            let Some(pair) = Pair::new(tool, arguments, 96) else { skip!("no {tool} (ibverbs-utils, perftest)") };
-            let (mut server, mut client) = (pair.server(), pair.client());
-            // Into their traffic.
-            std::thread::sleep(Duration::from_millis(400));
-            assert!(server.is_running() && client.is_running());
-            let rest = if victim == "server" {
-                server.kill();
-                client
-            } else {
-                client.kill();
-                server
-            };
-            let done = rest.finish(Duration::from_secs(40));
-            // The message of the tool differs; that it ends by itself, and by its own decision, is the point.
-            assert!(done.code().is_some_and(|c| c != 0), "{tool}, {victim} killed: {:?} {}", done.status, done.output);
+            // Who has nothing outstanding at that moment and waits for a message alone hears nothing, as with a NIC: seldom, and
+            // so the next try shows it.
+            let ended = (0..3).any(|_| left_alone(tool, arguments, victim));
+            assert!(ended, "{tool}, {victim} killed: the other one goes on");
         }
     }
     all_pass("ibv_rc_pingpong", 96, &["-g 0 -c"]);
