@@ -1,10 +1,27 @@
 //! Packets in.
 
 use super::{cm, Guard};
+use crate::counters::Counters;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::Run;
 use crate::roce::Origin;
 use crate::wire::{Flow, ICRC_LEN};
+
+/// Reads the `i`-th packet of a burst; what is wrong with it is counted.
+#[inline(always)]
+fn read<'p>(flow: &Flow, i: u16, packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])> {
+    if packet.len() < 16 {
+        counters.rcvd_malformed += 1;
+        return None;
+    }
+    if flow.check(i, packet).is_err() {
+        counters.rcvd_icrc_err += 1;
+        return None;
+    }
+    let read = Run::parse_packet(&packet[..packet.len() - ICRC_LEN]);
+    counters.rcvd_malformed += u64::from(read.is_err());
+    read.ok()
+}
 
 impl Guard<'_> {
     /// Takes what one receive brought: `data` is one packet, or several of `seg` bytes each, the last one
@@ -39,27 +56,18 @@ impl Guard<'_> {
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
             n += 1;
-            if packet.len() < 16 {
-                t.counters.rcvd_malformed += 1;
+            let Some((run, payload)) = read(&inner.rx_flow.1, first.wrapping_add(i as u16), packet, &mut t.counters)
+            else {
+                continue;
+            };
+            if ce {
+                t.on_mark(now, &from, &run);
+            }
+            if run.dest_qpn == cm::GSI_QPN {
+                cm::take(&mut inner.cm, t, s, &inner.local, now, src, &run, payload);
                 continue;
             }
-            if inner.rx_flow.1.check(first.wrapping_add(i as u16), packet).is_err() {
-                t.counters.rcvd_icrc_err += 1;
-                continue;
-            }
-            match Run::parse_packet(&packet[..packet.len() - ICRC_LEN]) {
-                Ok((run, payload)) => {
-                    if ce {
-                        t.on_mark(now, &from, &run);
-                    }
-                    if run.dest_qpn == cm::GSI_QPN {
-                        cm::take(&mut inner.cm, t, s, &inner.local, now, src, &run, payload);
-                        continue;
-                    }
-                    t.handle_run(s, now, &from, &run, payload);
-                }
-                Err(_) => t.counters.rcvd_malformed += 1,
-            }
+            t.handle_run(s, now, &from, &run, payload);
         }
         n
     }
@@ -74,17 +82,8 @@ impl Guard<'_> {
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
             n += 1;
-            if packet.len() < 16 {
-                t.counters.rcvd_malformed += 1;
-                continue;
-            }
-            if flow.check(i as u16, packet).is_err() {
-                t.counters.rcvd_icrc_err += 1;
-                continue;
-            }
-            match Run::parse_packet(&packet[..packet.len() - ICRC_LEN]) {
-                Ok((run, payload)) => t.handle_multicast(s, now, &from, group, &run, payload),
-                Err(_) => t.counters.rcvd_malformed += 1,
+            if let Some((run, payload)) = read(&flow, i as u16, packet, &mut t.counters) {
+                t.handle_multicast(s, now, &from, group, &run, payload);
             }
         }
         n
