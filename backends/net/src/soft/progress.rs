@@ -25,6 +25,9 @@ const UDP_HOT_NS: u64 = 50_000;
 const LOOPBACK_ROUNDS: usize = 64;
 /// Bursts that one round sends; more follow in the next.
 const BURSTS: usize = 32;
+/// A burst, sent or received, that takes so long that the other end should not wait for what follows it: microseconds, much more than
+/// the system call that it saves to handle several at once.
+const LONG: usize = 16 << 10;
 
 /// How often the sockets of the links are looked at while somebody polls: a new peer waits so long, and a dead one
 /// is noticed so late. It costs a system call per link.
@@ -271,7 +274,7 @@ impl SoftDevice {
             handled += self.receive_links(g, port, now);
             listened = port.listens(now);
             if listened {
-                handled += receive(g, port, now);
+                handled += self.receive(g, port, now);
                 handled += receive_groups(g, port, now);
                 if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
                     handled += port.tend_share(g, now);
@@ -495,6 +498,51 @@ impl SoftDevice {
         Ok(())
     }
 
+    /// Receives once. Returns the packets.
+    #[inline]
+    fn receive(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+        let Some(udp) = &mut port.udp else { return 0 };
+        let n = udp.rx_poll();
+        if n == 0 {
+            if let Some(share) = &mut port.share {
+                share.drained(now);
+            }
+        }
+        let local = *udp.local();
+        let mut handled = 0;
+        for i in 0..n {
+            let Port { udp: Some(udp), pcap, share, .. } = port else { break };
+            let r = udp.rx_get(i);
+            if r.data.is_empty() {
+                continue;
+            }
+            if let Some(tee) = pcap {
+                tee.burst(now, &r.src, &local, 0, r.seg, r.data);
+            }
+            handled += match share {
+                Some(share) => take(g, share, now, &r),
+                None => g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3),
+            };
+            if r.data.len() >= LONG && i + 1 < n {
+                // Its ACK opens the sender's window while the rest is handled here.
+                self.send(g, port, now);
+            }
+        }
+        let Port { udp: Some(udp), empty, .. } = port else { return handled };
+        if handled > 0 {
+            port.udp_hot_ns = now;
+        }
+        // An ICMP error is told instead of data, and read by `rx_poll`. Records of errors that a send has reported
+        // already only keep the descriptor readable: they are looked for now and then.
+        if *empty % 64 == 32 {
+            udp.drain_errors();
+        }
+        if udp.has_error() {
+            report_errors(g, port, now);
+        }
+        handled
+    }
+
     /// Sends what the engine has, in batches of bursts.
     fn send(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
         let Port { udp, pcap, blocked, send_err, .. } = port;
@@ -508,11 +556,11 @@ impl SoftDevice {
         }
         let mut sent = 0;
         while sent < BURSTS {
-            let mut full = false;
+            let mut more = false;
             let mut any = false;
-            while sent < BURSTS {
+            while sent < BURSTS && !more {
                 let Some(space) = udp.tx_space() else {
-                    full = true;
+                    more = true;
                     break;
                 };
                 let Some(burst) = g.poll_transmit(now, space) else { break };
@@ -526,13 +574,15 @@ impl SoftDevice {
                 udp.tx_commit(Burst { dst, len: burst.len, seg: burst.seg as u16 });
                 sent += 1;
                 any = true;
+                // A long one leaves by itself: the receiver works on it while the next is made.
+                more = burst.len >= LONG;
             }
             if any && udp.tx_flush() == TxOutcome::Full {
                 *blocked = true;
                 let _ = self.waiter.want_write(udp.fd(), true);
                 return;
             }
-            if !full {
+            if !more {
                 break;
             }
         }
@@ -543,46 +593,6 @@ impl SoftDevice {
             report_errors(g, port, now);
         }
     }
-}
-
-/// Receives once. Returns the packets.
-#[inline]
-fn receive(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
-    let Port { udp, pcap, empty, share, .. } = port;
-    let Some(udp) = udp else { return 0 };
-    let n = udp.rx_poll();
-    if n == 0 {
-        if let Some(share) = share {
-            share.drained(now);
-        }
-    }
-    let local = *udp.local();
-    let mut handled = 0;
-    for i in 0..n {
-        let r = udp.rx_get(i);
-        if r.data.is_empty() {
-            continue;
-        }
-        if let Some(tee) = pcap {
-            tee.burst(now, &r.src, &local, 0, r.seg, r.data);
-        }
-        handled += match share {
-            Some(share) => take(g, share, now, &r),
-            None => g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3),
-        };
-    }
-    if handled > 0 {
-        port.udp_hot_ns = now;
-    }
-    // An ICMP error is told instead of data, and read by `rx_poll`. Records of errors that a send has reported
-    // already only keep the descriptor readable: they are looked for now and then.
-    if *empty % 64 == 32 {
-        udp.drain_errors();
-    }
-    if udp.has_error() {
-        report_errors(g, port, now);
-    }
-    handled
 }
 
 /// Datagrams that one round takes of each group.
