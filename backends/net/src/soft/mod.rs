@@ -1,6 +1,7 @@
 //! The soft device: an engine, its port, and whoever drives them.
 //!
-//! * `progress`: one bounded round of the engine, and who runs it when.
+//! * `progress`: one bounded round of the engine, and who runs it when. `lock`: who may.
+//! * `wire`: the socket. `links`: other processes of this host. `paths`: which of them leads to a peer.
 //! * `helper`: the thread that runs it while the program does not.
 //! * `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed.
@@ -12,9 +13,13 @@
 mod cm;
 mod device;
 mod helper;
+mod links;
+mod lock;
 mod multicast;
+mod paths;
 mod progress;
 mod sharing;
+mod wire;
 
 pub use helper::OwnSignals;
 
@@ -102,6 +107,10 @@ struct Port {
     share: Option<Member>,
     shm: Option<ShmPort>,
     pcap: Option<Pcap>,
+    /// The socket is among what wakes a sleeper.
+    watched: bool,
+    /// Rounds that received something since somebody was about to sleep.
+    wakeful: u32,
     /// The send buffer of the socket was full; wake when it can be written.
     blocked: bool,
     /// A ring to another process was full.
@@ -286,6 +295,8 @@ impl SoftDevice {
                 share,
                 shm,
                 pcap,
+                watched: true,
+                wakeful: 0,
                 blocked: false,
                 rings_full: false,
                 empty: 0,
