@@ -44,12 +44,7 @@ fn pass(test: &str, n: u32, lines: &[(&str, &str)], on_one_address: bool) {
             ways.push(Pair { together: true, ..Pair::new(server, client) });
         }
         for pair in &ways {
-            let Some(mut done) = pair.run(n, &dir) else { skip!("no {server} (rdmacm-utils, perftest)") };
-            // Known and open, as in `dropin.rs`: the ACK of a last message may be missed on a busy machine.
-            if !(done[0].ok() || pair.endless) || !done[1].ok() {
-                println!("once more: {server}: {}{}", done[0].output, done[1].output);
-                done = pair.run(n, &dir).expect("found before");
-            }
+            let Some(done) = pair.run(n, &dir) else { skip!("no {server} (rdmacm-utils, perftest)") };
             well(pair, &done);
         }
     }

@@ -1,6 +1,7 @@
 //! Packets out, loopback, and time.
 
 use super::{Guard, Inner};
+use crate::config::config_flags;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
@@ -242,10 +243,14 @@ impl Guard<'_> {
         self.transport.owns(qpn)
     }
 
-    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again.
+    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again. With
+    /// [`config_flags::SILENT_LOSS`] it is [`Guard::link_ended`].
     pub fn link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
+        if t.config.flags & config_flags::SILENT_LOSS != 0 {
+            return self.link_ended(link);
+        }
         for i in 0..t.peers.len() {
             if t.peers[i].path == Path::Link(link) {
                 t.peers[i].path = Path::Lost;
@@ -260,7 +265,8 @@ impl Guard<'_> {
         }
     }
 
-    /// A link that only datagrams use is gone: they go through the port from now on. The number may be used again.
+    /// A link is gone, and what it carried goes through the port from now on. Where nobody answers there, requests end by their
+    /// timers. The number may be used again.
     pub fn link_ended(&mut self, link: u16) {
         let t = &mut self.split().0.transport;
         for i in 0..t.peers.len() {

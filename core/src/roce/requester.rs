@@ -4,7 +4,6 @@ use super::peer::{FlowControl, Path, PACKET_COST};
 use super::run::Run;
 use super::txbuf::{Asks, TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
-use crate::config::config_flags;
 use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
@@ -333,7 +332,12 @@ impl Transport {
         let mut stop = None;
         let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
         let of = Message::request(qp.qpn, index, 0);
-        let asks = if rc { qp.asks(psn, n, peer.tx.size()) } else { Asks::Never };
+        let asks = match tx.path() {
+            _ if !rc => Asks::Never,
+            Path::Port => qp.asks(psn, n, peer.tx.size()),
+            // An ACK is a line of memory there.
+            _ => Asks::Always,
+        };
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, asks, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
@@ -578,8 +582,7 @@ impl Transport {
         self.ready.set(qi);
     }
 
-    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does
-    /// (but see [`config_flags::SILENT_LOSS`]).
+    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does.
     #[inline(never)]
     pub(crate) fn fail_path(&mut self, s: &Shared, qi: usize, now: u64) {
         if !self.qps[qi].can_receive() || self.qps[qi].req.failed {
@@ -588,9 +591,6 @@ impl Transport {
         let sq = s.sq(qi, &self.key);
         let waiting = (self.qps[qi].req.next != sq.head().wrapping_add(sq.len())).then_some(self.qps[qi].req.next);
         let request = self.oldest_open(s, qi).or(waiting);
-        if request.is_none() && self.config.flags & config_flags::SILENT_LOSS != 0 {
-            return;
-        }
         self.note(qi, now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
         match request {
             Some(index) if self.qps[qi].can_send() => self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR),

@@ -1,18 +1,16 @@
 //! The links to other processes of this host: taking what they brought, writing what the engine has for them.
 
-use super::progress::BURSTS;
+use super::progress::{BURSTS, LAST_WORDS};
 use super::sharing::pass_run;
 use super::{peer_addr, PathChoice, Port, SoftDevice};
 use crate::clock::now_ns;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 
-/// How often the sockets of the links are looked at while somebody polls: a new peer waits so long, and a dead one
-/// is noticed so late. It costs a system call per link.
-const TEND_NS: u64 = 100_000;
-
-/// Looks at the rings before a lost link is told: as many as a ring full of the smallest frames takes.
-const LAST_WORDS: usize = 256;
+/// How often the sockets of the links are looked at while somebody polls: a new peer waits so long, and a dead one is noticed so
+/// late. It costs a system call per link, which delays the message that comes meanwhile; so while nobody comes or goes the time
+/// doubles, up to the second.
+const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {
     /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another way.
@@ -32,7 +30,7 @@ impl SoftDevice {
     #[inline]
     pub(super) fn receive_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         let handled = self.read_links(g, port, now);
-        if handled == 0 && now.saturating_sub(port.tended_ns) >= TEND_NS {
+        if handled == 0 && now >= port.tend_at {
             self.tend(g, port, now);
         }
         handled
@@ -53,8 +51,9 @@ impl SoftDevice {
     #[cold]
     pub(super) fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
         let Some(shm) = &mut port.shm else { return };
-        port.tended_ns = now;
-        shm.tend(now, &self.waiter);
+        let next =
+            if shm.tend(now, &self.waiter) { TEND_NS.0 } else { (2 * port.tend_every).clamp(TEND_NS.0, TEND_NS.1) };
+        (port.tend_every, port.tend_at) = (next, now + next);
         if shm.has_lost() {
             // Who is gone may have said something before: the last ACK counts. Bounded, since others may go on writing.
             for _ in 0..LAST_WORDS {

@@ -121,8 +121,10 @@ struct Port {
     send_err: u64,
     /// When the socket last brought something.
     udp_hot_ns: u64,
-    /// When the shm port was last tended.
-    tended_ns: u64,
+    /// When the shm port is tended next.
+    tend_at: u64,
+    /// And how long after the last time that is.
+    tend_every: u64,
 }
 
 /// A RoCEv2 NIC in software.
@@ -302,7 +304,8 @@ impl SoftDevice {
                 empty: 0,
                 send_err: 0,
                 udp_hot_ns: 0,
-                tended_ns: 0,
+                tend_at: 0,
+                tend_every: 0,
             }),
             local,
             waiter,

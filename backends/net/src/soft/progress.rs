@@ -20,6 +20,9 @@ const LOOPBACK_ROUNDS: usize = 64;
 /// Bursts that one round sends; more follow in the next.
 pub(super) const BURSTS: usize = 32;
 
+/// Rounds that receive what has come, where it must all be heard: as many as a ring full of the smallest frames takes.
+pub(super) const LAST_WORDS: usize = 256;
+
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
 
@@ -138,12 +141,17 @@ impl SoftDevice {
         }
     }
 
-    /// Sends every owed ACK now.
+    /// Acknowledges what has come so far: before a queue pair ends, whose peer a NIC would have answered by now. Bounded, since
+    /// others may go on sending.
     pub(super) fn flush_owed(&self) {
         let mut held = self.lock_held();
-        let now = now_ns();
-        held.guard.flush_acks();
-        self.round(&mut held, now, Round::Send);
+        for _ in 0..LAST_WORDS {
+            let now = now_ns();
+            held.guard.flush_acks();
+            if self.round(&mut held, now, Round::Full) == 0 {
+                break;
+            }
+        }
     }
 
     /// One bounded round under the lock. Returns packets and runs handled.
