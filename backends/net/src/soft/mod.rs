@@ -117,6 +117,8 @@ struct Port {
     rings_full: bool,
     /// Empty rounds since something was handled.
     empty: u32,
+    /// When the last of them looked at timers.
+    idle_tick: u64,
     /// Errors of the socket seen so far.
     send_err: u64,
     /// When the socket last brought something.
@@ -302,6 +304,7 @@ impl SoftDevice {
                 blocked: false,
                 rings_full: false,
                 empty: 0,
+                idle_tick: 0,
                 send_err: 0,
                 udp_hot_ns: 0,
                 tend_at: 0,

@@ -23,6 +23,9 @@ pub(super) const BURSTS: usize = 32;
 /// Rounds that receive what has come, where it must all be heard: as many as a ring full of the smallest frames takes.
 pub(super) const LAST_WORDS: usize = 256;
 
+/// Rounds that find nothing look at timers as often as this: as fine as the timers are.
+const IDLE_TICK_NS: u64 = 4096;
+
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
 
@@ -177,6 +180,17 @@ impl SoftDevice {
             self.tell_helper(g, now, round);
             self.tell(g);
             return handled;
+        }
+        if handled == 0 && round == Round::Full && !port.is_blocked() && !g.waits(now) {
+            // Nothing came and nothing waits: timers and owed ACKs are looked at once in a few microseconds, the socket meanwhile.
+            let tick = now / IDLE_TICK_NS;
+            if tick == port.idle_tick {
+                port.empty = port.empty.saturating_add(1);
+                self.tell_helper(g, now, round);
+                self.tell(g);
+                return 0;
+            }
+            port.idle_tick = tick;
         }
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
