@@ -1,6 +1,6 @@
 //! The requester: send queue to packets, and again after a loss.
 
-use super::peer::{FlowControl, Path, PACKET_COST};
+use super::peer::{FlowControl, Path, Window, PACKET_COST};
 use super::run::Run;
 use super::txbuf::{Asks, TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
@@ -304,7 +304,7 @@ impl Transport {
             if rc {
                 let room = peer.tx.available(now);
                 let fits = if n > 1 { room / (mtu + PACKET_COST) } else { u32::from(room > 0) };
-                if (room == 0 || fits < n && qp.waits_for_more(fits, peer.tx.size())) && !due {
+                if (room == 0 || fits < n && qp.waits_for_more(fits, &peer.tx)) && !due {
                     self.win_wait.set(qi);
                     self.counters.window_closed += 1;
                     qp.counters.window_closed += 1;
@@ -334,7 +334,7 @@ impl Transport {
         let of = Message::request(qp.qpn, index, 0);
         let asks = match tx.path() {
             _ if !rc => Asks::Never,
-            Path::Port => qp.asks(psn, n, peer.tx.size()),
+            Path::Port => qp.asks(psn, n, &peer.tx),
             // An ACK is a line of memory there.
             _ => Asks::Always,
         };
@@ -655,25 +655,25 @@ impl Qp {
         self.req.asked_psn.diff(self.req.una_psn) >= 0 && self.req.una_psn != self.req.max_psn
     }
 
-    /// Whether room for `fits` packets is worth a burst. A short one costs nearly what a long one costs, and divides the window into
+    /// Whether room for `fits` packets is not worth a burst. A short one costs nearly what a long one costs, and divides the window into
     /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for.
     #[inline]
-    fn waits_for_more(&self, fits: u32, window: u32) -> bool {
-        let burst = (MAX_BURST as u32 / self.mtu).min(window / 2 / (self.mtu + PACKET_COST));
+    fn waits_for_more(&self, fits: u32, window: &Window) -> bool {
+        let burst = (MAX_BURST as u32 / self.mtu).min(window.size() / 2 / (self.mtu + PACKET_COST));
         fits < burst && self.awaits_ack()
     }
 
     /// Whether the burst that begins with `psn`, of at most `n` packets, asks for an ACK. An ACK costs either side as much as half
     /// a long burst, so while one that was asked for is still to come, only half a window is worth the next. Where none is, this
-    /// burst asks: a window that is closed always opens again.
+    /// burst asks: a window that is closed always opens again. Who shares it asks each time: what others wait for is not his to keep.
     #[inline]
-    fn asks(&self, psn: Psn, n: u32, window: u32) -> Asks {
+    fn asks(&self, psn: Psn, n: u32, window: &Window) -> Asks {
         // Who is held back by a rate goes on too late for the rest to wait.
-        if !self.awaits_ack() || self.paced {
+        if !self.awaits_ack() || self.paced || window.inflight() != self.req.inflight {
             return Asks::Always;
         }
         let packets = psn.diff(self.req.asked_psn).max(1) as u32 - 1 + n.min((MAX_BURST as u32 / self.mtu).max(1));
-        if packets.saturating_mul(self.mtu + PACKET_COST) >= window / 2 {
+        if packets.saturating_mul(self.mtu + PACKET_COST) >= window.size() / 2 {
             Asks::Always
         } else {
             Asks::IfStopped
