@@ -27,8 +27,9 @@ mod stats;
 mod sys;
 
 pub use abi::Text;
+pub use data::refused;
 pub use device::VerbsDevice;
-pub use quick::Polled;
+pub use quick::{Empty, Polled, Posted};
 
 use gdrcore_core::error::{Error, Result};
 
