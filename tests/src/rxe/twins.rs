@@ -1,12 +1,15 @@
-//! One unmodified tool at both ends: here on the drop-in under `gdrcore-run`, there on Linux's rxe. Both find each other by
-//! rdma_cm, whose messages cross the wire; what they say to each other then is their own.
+//! A program at both ends: one unmodified tool, here on the drop-in under `gdrcore-run`, there on Linux's rxe, which find each
+//! other by rdma_cm, whose messages cross the wire; and the C examples' pingpong with rdma-core's.
 
 use super::lab::Lab;
 use super::pair::Side;
 use super::report::Report;
 use super::Outcome;
+use crate::dropin::wait_until_listened_at;
+use crate::library;
 use crate::rdmacm::{command, wait_until_it_listens};
 use crate::tools::{find, Done, Running};
+use std::process::Command;
 use std::time::Duration;
 
 /// No tool needs longer.
@@ -79,15 +82,7 @@ fn run_case(lab: &Lab, tool: &Tool, ours_serves: bool, near: &str, far: &str, po
         lab.vm.run(&wait, 20).map_err(|e| format!("{} does not listen: {e}", tool.name))?;
         (ours(false), theirs)
     };
-    // Whoever asks ends first; the other then has little left to do.
-    let (ours, theirs) = if ours_serves {
-        let theirs = theirs.finish(LIMIT);
-        (ours.finish(if theirs.ok() { LIMIT } else { Duration::from_secs(2) }), theirs)
-    } else {
-        let ours = ours.finish(LIMIT);
-        let patience = if ours.ok() { LIMIT } else { Duration::from_secs(2) };
-        (ours, theirs.finish(patience))
-    };
+    let (ours, theirs) = both_end(ours, theirs, ours_serves);
     for (who, serves, done) in [("ours", ours_serves, &ours), ("the kernel's", !ours_serves, &theirs)] {
         if !has_ended_well(tool, serves, done) {
             let (ours, theirs) = (ours.output.trim(), theirs.output.trim());
@@ -95,6 +90,47 @@ fn run_case(lab: &Lab, tool: &Tool, ours_serves: bool, near: &str, far: &str, po
         }
     }
     Ok(tool.messages)
+}
+
+/// Waits for both. Whoever asks ends first; the other then has little left to do.
+fn both_end(ours: Running, theirs: Running, ours_serves: bool) -> (Done, Done) {
+    let patience = |first: &Done| if first.ok() { LIMIT } else { Duration::from_secs(2) };
+    if ours_serves {
+        let theirs = theirs.finish(LIMIT);
+        (ours.finish(patience(&theirs)), theirs)
+    } else {
+        let ours = ours.finish(LIMIT);
+        let patience = patience(&ours);
+        (ours, theirs.finish(patience))
+    }
+}
+
+/// The C examples' pingpong with rdma-core's of the same kind, which waits or begins.
+fn pingpong(lab: &Lab, kind: &str, ours_waits: bool, port: u16) -> Outcome<usize> {
+    let common = format!("-n {ITERATIONS} -s 1001 -p {port}");
+    let mut c = Command::new(library::examples().join("perf/pingpong"));
+    c.args([kind, "--ibv-peer", "-d", "soft:10.77.1.1"]).args(common.split(' '));
+    if !ours_waits {
+        // It tries again until the other one listens.
+        c.arg("10.77.1.2");
+    }
+    let mut ours = Running::start(&mut c);
+    if ours_waits {
+        wait_until_listened_at(port, &mut ours);
+    }
+    let host = if ours_waits { "10.77.1.1" } else { "" };
+    let theirs = lab.vm.begin(&format!("exec timeout 50 ibv_{kind}_pingpong -d rxe0 -g 1 {common} {host}"), 60);
+    let (ours, theirs) = both_end(ours, theirs, ours_waits);
+    if ours.ok() && theirs.ok() {
+        return Ok(2 * ITERATIONS);
+    }
+    Err(format!(
+        "ours: {:?} {}; rdma-core's: {:?} {}",
+        ours.code(),
+        ours.output.trim(),
+        theirs.code(),
+        theirs.output.trim()
+    ))
 }
 
 /// How long a REQ of ours is on its way. perftest's client asks for its second connection at once when it has had the last word
@@ -112,10 +148,20 @@ fn slow_request(from: Side, packet: &mut [u8]) -> bool {
     true
 }
 
-/// Every tool, with the server here and there.
+/// Every tool, with the server here and there, and the pingpongs.
 pub fn all(report: &mut Report, lab: &Lab) {
     // Each run has its own port: the last one's may be held a while longer.
     let mut port = 21_000;
+    for kind in ["rc", "uc", "ud"] {
+        let feature = format!("pingpong {kind} of the C examples with ibv_{kind}_pingpong of rdma-core");
+        for (side, ours_waits) in [(Side::Ours, false), (Side::Rxe, true)] {
+            port += 1;
+            report.case(&feature, side, "IPv4", || {
+                lab.mangler.watch();
+                lab.mangler.explain(pingpong(lab, kind, ours_waits, port))
+            });
+        }
+    }
     for tool in &TOOLS {
         let feature = tool.feature();
         for (near, far, family) in [("10.77.1.1", "10.77.1.2", "IPv4"), ("fd00:78::1", "fd00:78::2", "IPv6")] {
