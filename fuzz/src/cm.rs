@@ -33,6 +33,9 @@ const ATTRIBUTES: [u16; 10] = [
     0x19,
 ];
 
+/// A message under way: for which side, and its bytes.
+type Sent = (usize, Vec<u8>);
+
 /// QPs of each side.
 const KINDS: [u32; 5] = [qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD];
 
@@ -230,7 +233,7 @@ pub fn cm(data: &[u8]) -> Managed {
     let mut input = Bytes::new(data);
     let mut sides = [Side::new(1), Side::new(2)];
     let mut counts = Managed::default();
-    let (mut wire, mut seen): (Vec<(usize, Vec<u8>)>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
+    let (mut wire, mut seen): (Vec<Sent>, Vec<Vec<u8>>) = Default::default();
     let mut ids: Vec<u32> = Vec::new();
     let mut now = 1_000_000u64;
     // Some listen already, and some are asked, so that short strings find more than strangers.
@@ -289,7 +292,7 @@ pub fn cm(data: &[u8]) -> Managed {
 }
 
 /// Messages leave for the other side, and the stranger reads along.
-fn note(out: Vec<Vec<u8>>, to: usize, wire: &mut Vec<(usize, Vec<u8>)>, seen: &mut Vec<Vec<u8>>, ids: &mut Vec<u32>) {
+fn note(out: Vec<Vec<u8>>, to: usize, wire: &mut Vec<Sent>, seen: &mut Vec<Vec<u8>>, ids: &mut Vec<u32>) {
     for p in out.into_iter().filter(|p| p.len() == PACKET) {
         let id = HEADERS + REQUEST_ID_AT as usize;
         ids.push(u32::from_be_bytes([p[id], p[id + 1], p[id + 2], p[id + 3]]));

@@ -22,6 +22,8 @@ mod objects;
 mod open;
 mod quick;
 mod recover;
+#[cfg(test)]
+mod removal;
 mod slots;
 mod stats;
 mod sys;

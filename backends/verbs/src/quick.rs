@@ -69,6 +69,9 @@ impl VerbsDevice {
             qp.send.leave();
             return Posted::Declined;
         }
+        // For providers that refuse all of it without a word.
+        // SAFETY: our contract.
+        unsafe { bad.write_unaligned(wr) };
         // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is checked.
         let rc = unsafe { (self.opened.data.post_send)(slot.object(), wr, bad) };
         qp.send.leave();
