@@ -4,8 +4,9 @@
  *
  *   pingpong rc -d soft:127.0.0.1               waits
  *   pingpong rc -d soft:127.0.0.2 127.0.0.1     begins
+ *   pingpong rc -d soft:10.0.0.1 --ibv-peer -p 18515 10.0.0.2     begins, with an ibv_rc_pingpong on the other side
  */
-#include "../common/gx.h"
+#include "ibv_peer.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -16,9 +17,13 @@
 #include <unistd.h>
 
 #define PORT 18518
+#define IBV_PORT 18515
 #define UD_GRH 40u
 #define SILENCE_NS 2000000000u
 #define YIELD_IDLE 256u
+/* The tools of rdma-core leave when they have all: their ACK of our last message may be missing, and ours may be asked for again. */
+#define LAST_ACK_NS 1000000000u
+#define LINGER_NS 300000000u
 
 enum { WR_RECV = 1, WR_SEND = 2 };
 
@@ -26,7 +31,7 @@ struct pingpong {
     uint32_t type;
     const char *device, *host;
     uint64_t gid_index, port, size, mtu, rx_depth, iters;
-    bool events, check;
+    bool events, check, ibv_peer;
     struct gx_dev dev;
     struct gx_conn conn;
     struct gx_mem mem;
@@ -52,8 +57,10 @@ static void usage(FILE *to)
             "  -n, --iters N                  exchanges (1000); both sides alike\n"
             "  -e, --events                   sleep until a completion comes instead of polling\n"
             "  -c, --chk                      check what was received\n"
+            "  -I, --ibv-peer                 the other side is an ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong (which\n"
+            "                                 take -p %d, and -m 1024, by default); not with -c\n"
             "  -h, --help                     this text\n",
-            PORT);
+            PORT, IBV_PORT);
 }
 
 static uint8_t letter(uint64_t number, uint64_t offset) { return (uint8_t)(number * 7 + offset + 1); }
@@ -112,6 +119,8 @@ static int prepare(struct pingpong *pp)
         gx_explain_call(&pp->dev, err, "making a queue pair");
         return err;
     }
+    if (pp->ibv_peer)
+        pp->local.qkey = IBV_PEER_QKEY;
     for (uint32_t code = GDRC_MTU_256; pp->mtu && code <= pp->local.mtu; code++)
         if (128u << code == pp->mtu)
             pp->local.mtu = code;
@@ -120,6 +129,20 @@ static int prepare(struct pingpong *pp)
         return -EINVAL;
     }
     return 0;
+}
+
+/* Our queue pair's half of the connection: the remote endpoint is known. */
+static int connect_qp(struct pingpong *pp)
+{
+    int err = gdrc_qp_connect(pp->dev.ctx, pp->qp, &pp->local, &pp->remote, NULL);
+    if (!err && pp->type == GDRC_QPT_UD) {
+        struct gdrc_ah_attr ah = { .scope_id = pp->dev.attr.scope_id, .udp_port = (uint16_t)pp->remote.udp_port };
+        memcpy(ah.dgid, pp->remote.gid, sizeof ah.dgid);
+        err = gdrc_ah_create(pp->dev.ctx, pp->dev.pd, &ah, &pp->ah);
+    }
+    if (err)
+        gx_explain_call(&pp->dev, err, "connecting");
+    return err;
 }
 
 static int connect_peer(struct pingpong *pp)
@@ -141,16 +164,11 @@ static int connect_peer(struct pingpong *pp)
         gx_conn_send_error(&pp->conn, "you have another type of queue pair");
         return -EINVAL;
     }
-    if (!err)
-        err = gdrc_qp_connect(pp->dev.ctx, pp->qp, &pp->local, &pp->remote, NULL);
-    if (!err && pp->type == GDRC_QPT_UD) {
-        struct gdrc_ah_attr ah = { .scope_id = pp->dev.attr.scope_id, .udp_port = (uint16_t)pp->remote.udp_port };
-        memcpy(ah.dgid, pp->remote.gid, sizeof ah.dgid);
-        err = gdrc_ah_create(pp->dev.ctx, pp->dev.pd, &ah, &pp->ah);
+    if (err) {
+        gx_explain_call(&pp->dev, err, "unpacking the endpoint");
+        return err;
     }
-    if (err)
-        gx_explain_call(&pp->dev, err, "connecting");
-    return err;
+    return connect_qp(pp);
 }
 
 static int post_recv(struct pingpong *pp)
@@ -182,6 +200,38 @@ static int check_data(const struct pingpong *pp, uint64_t number)
         }
     }
     return 0;
+}
+
+static int post_receives(struct pingpong *pp)
+{
+    int err = 0;
+    for (uint64_t i = 0; i < pp->rx_depth && !err; i++)
+        if ((err = post_recv(pp)))
+            gx_explain_call(&pp->dev, err, "posting receives");
+    return err;
+}
+
+/* As connect_peer and what follows it, with a tool of rdma-core: whoever waits must be ready before it answers. */
+static int meet_ibv_peer(struct pingpong *pp)
+{
+    bool begins = pp->host != NULL;
+    int err = begins ? ibv_peer_tell(&pp->conn, &pp->local) : 0;
+    if (!err)
+        err = ibv_peer_hear(&pp->conn, &pp->local, &pp->remote);
+    if (!err)
+        err = connect_qp(pp);
+    if (!err)
+        err = post_receives(pp);
+    if (!err && !begins)
+        err = ibv_peer_tell(&pp->conn, &pp->local);
+    return err ? err : ibv_peer_done(&pp->conn, begins);
+}
+
+/* Answers what a tool that missed our last ACK asks again. */
+static void linger(struct pingpong *pp)
+{
+    for (uint64_t end = gx_now_ns() + LINGER_NS; gx_now_ns() < end && gx_sleep(pp->dev.ctx, NULL, NULL, 0, 20) >= 0;)
+        ;
 }
 
 static int play(struct pingpong *pp)
@@ -223,6 +273,8 @@ static int play(struct pingpong *pp)
             last = gx_now_ns();
         if (idle && idle % YIELD_IDLE == 0) {
             sched_yield();
+            if (pp->ibv_peer && received == pp->iters && sent == pp->iters && gx_now_ns() - last > LAST_ACK_NS)
+                break;
             if (gx_now_ns() - last > (pp->type == GDRC_QPT_RC ? 5u : 1u) * (uint64_t)SILENCE_NS) {
                 gx_error(pp->type == GDRC_QPT_RC ? "The other side may be stopped." : "UC and UD do not repeat what the network lost: try again.",
                          "nothing came after %" PRIu64 " of %" PRIu64 " messages", received, pp->iters);
@@ -250,7 +302,7 @@ static int run(struct pingpong *pp)
         err = pp->host ? gx_tcp_connect(&pp->conn, pp->host, (uint16_t)pp->port, NULL, GX_TIMEOUT_MS) : wait_for_peer(pp);
     pp->conn.ctx = pp->dev.ctx;
     if (!err)
-        err = connect_peer(pp);
+        err = pp->ibv_peer ? meet_ibv_peer(pp) : connect_peer(pp);
     if (err)
         return err;
     show("local", &pp->local, &pp->dev);
@@ -258,12 +310,16 @@ static int run(struct pingpong *pp)
     uint32_t mtu = 128u << (pp->local.mtu < pp->remote.mtu ? pp->local.mtu : pp->remote.mtu);
     if (pp->type == GDRC_QPT_UD && pp->size > mtu) {
         gx_error("Both sides: -s with at most so many bytes.", "a UD message is one packet: at most %u bytes here", mtu);
-        gx_conn_send_error(&pp->conn, "the path MTU is %u bytes", mtu);
+        if (!pp->ibv_peer)
+            gx_conn_send_error(&pp->conn, "the path MTU is %u bytes", mtu);
         return -EMSGSIZE;
     }
-    for (uint64_t i = 0; i < pp->rx_depth && !err; i++)
-        if ((err = post_recv(pp)))
-            gx_explain_call(&pp->dev, err, "posting receives");
+    if (pp->ibv_peer) {
+        err = play(pp);
+        linger(pp);
+        return err;
+    }
+    err = post_receives(pp);
     if (!err)
         err = gx_ready(&pp->conn);
     if (!err)
@@ -281,13 +337,13 @@ int main(int argc, char **argv)
         { "device", required_argument, NULL, 'd' }, { "ib-dev", required_argument, NULL, 'd' }, { "gid-idx", required_argument, NULL, 'g' },
         { "port", required_argument, NULL, 'p' }, { "size", required_argument, NULL, 's' }, { "mtu", required_argument, NULL, 'm' },
         { "rx-depth", required_argument, NULL, 'r' }, { "iters", required_argument, NULL, 'n' }, { "events", no_argument, NULL, 'e' },
-        { "chk", no_argument, NULL, 'c' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "chk", no_argument, NULL, 'c' }, { "ibv-peer", no_argument, NULL, 'I' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
     };
     static const char *const types[] = { "rc", "uc", "ud" };
     static struct pingpong pp = { .port = PORT, .rx_depth = 500, .iters = 1000, .conn = { .fd = -1, .passed_fd = -1 }, .mem = { .fd = -1 } };
     int err = 0;
     gx_program = "pingpong";
-    for (int c; !err && (c = getopt_long(argc, argv, "d:g:p:s:m:r:n:ech", longs, NULL)) != -1;) {
+    for (int c; !err && (c = getopt_long(argc, argv, "d:g:p:s:m:r:n:ecIh", longs, NULL)) != -1;) {
         switch (c) {
         case 'd': pp.device = optarg; break;
         case 'g': err = gx_parse_number(optarg, "--gid-idx", 0, 1000, &pp.gid_index); break;
@@ -298,6 +354,7 @@ int main(int argc, char **argv)
         case 'n': err = gx_parse_number(optarg, "--iters", 1, 1ull << 40, &pp.iters); break;
         case 'e': pp.events = true; break;
         case 'c': pp.check = true; break;
+        case 'I': pp.ibv_peer = true; break;
         case 'h': return usage(stdout), GX_EXIT_OK;
         default: err = -EINVAL; gx_note("try 'pingpong --help'"); break;
         }
@@ -305,12 +362,18 @@ int main(int argc, char **argv)
     for (unsigned i = 0; !err && i < 3; i++)
         if (optind < argc && !strcasecmp(argv[optind], types[i]))
             pp.type = GDRC_QPT_RC + i;
+    if (!err && pp.ibv_peer && pp.check) {
+        gx_error("Give one of them: the tools of rdma-core fill their messages in another way.", "--ibv-peer and -c exclude each other");
+        return GX_EXIT_USAGE;
+    }
     if (err || !pp.type || argc - optind > 2) {
         if (!err)
             gx_error("pingpong rc|uc|ud [OPTIONS] [HOST]: see --help.", "bad arguments");
         return GX_EXIT_USAGE;
     }
     pp.host = argc - optind == 2 ? argv[optind + 1] : NULL;
+    if (pp.ibv_peer && !pp.mtu && pp.type != GDRC_QPT_UD)
+        pp.mtu = IBV_PEER_MTU;
     if (!pp.size)
         pp.size = pp.type == GDRC_QPT_UD ? 1024 : 4096;
     gx_catch_signals();

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::{Config, Error, Result};
-use gdrcore_net::fork::ForkGuard;
+use gdrcore_net::fork::{self, ForkGuard};
 use gdrcore_net::map::Map;
 
 /// Contexts that one process can have open.
@@ -28,6 +28,9 @@ pub(crate) const SLOTS: usize = 1024;
 const FREE: u64 = 0;
 const CHANGING: u64 = 1;
 const OPEN: u64 = u64::from_le_bytes(*b"gdrcctx\x01");
+
+/// `nic_of` where there is none.
+const NO_NIC: u64 = fork::NOWHERE;
 
 /// A device that a context owns.
 pub(crate) trait Owned: Device {
@@ -46,6 +49,8 @@ pub(crate) trait Owned: Device {
 pub struct gdrc_context {
     /// `OPEN` is stored with release after `body` was written, and loaded with acquire before it is read.
     magic: AtomicU64,
+    /// While this is an open NIC's: what [`fork::here`] says in the process that owns it. Else a word that it never says.
+    nic_of: AtomicU64,
     body: UnsafeCell<MaybeUninit<Body>>,
 }
 
@@ -54,7 +59,7 @@ struct Body {
     device: &'static dyn Owned,
     /// Tells in one load whether this process is the one that opened it.
     owner: ForkGuard,
-    /// The device, if it is a NIC's: for the short way of posts and polls.
+    /// The device, if it is a NIC's: for the short way of posts and polls. Behind `nic_of`.
     nic: Option<&'static verbs::VerbsDevice>,
     /// What gdrc_open mapped, to be unmapped at close; length 0: the caller's memory.
     mapped: (*mut u8, usize),
@@ -65,18 +70,27 @@ const _: () = assert!(size_of::<gdrc_context>() == 64);
 // SAFETY: `body` is written only by the thread that moved `magic` to CHANGING, and read only while it is OPEN.
 unsafe impl Sync for gdrc_context {}
 
-static TABLE: [gdrc_context; SLOTS] =
-    [const { gdrc_context { magic: AtomicU64::new(FREE), body: UnsafeCell::new(MaybeUninit::uninit()) } }; SLOTS];
+static TABLE: [gdrc_context; SLOTS] = [const {
+    gdrc_context {
+        magic: AtomicU64::new(FREE),
+        nic_of: AtomicU64::new(NO_NIC),
+        body: UnsafeCell::new(MaybeUninit::uninit()),
+    }
+}; SLOTS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// The slot of a pointer that C gave. Any bits are fine.
 #[inline(always)]
 fn slot(ctx: *const gdrc_context) -> Option<&'static gdrc_context> {
     let off = ctx.addr().wrapping_sub(TABLE.as_ptr().addr());
-    if !off.is_multiple_of(size_of::<gdrc_context>()) {
+    // As a rotation it is one comparison: what is not a multiple of the size gets high bits.
+    if off.rotate_right(size_of::<gdrc_context>().trailing_zeros()) >= SLOTS {
         return None;
     }
-    TABLE.get(off / size_of::<gdrc_context>())
+    // SAFETY: within TABLE, as was just found.
+    let slot = unsafe { TABLE.as_ptr().byte_add(off) };
+    // SAFETY: as above, and a multiple of a slot's size from its begin.
+    Some(unsafe { &*slot })
 }
 
 /// The number of a context's slot, for what is kept beside it.
@@ -104,12 +118,20 @@ pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn Owned> {
     body(ctx).map(|b| b.device)
 }
 
-/// The device of a context, and again as a NIC's if it is one: that has a short way for posts and polls.
+/// The NIC of a context: a short way in for posts and polls. `None`: the context is not a NIC's, or not one that may be
+/// used; [`device`] tells.
 #[inline(always)]
-pub(crate) fn device_or_nic(
-    ctx: *const gdrc_context,
-) -> Result<(&'static dyn Owned, Option<&'static verbs::VerbsDevice>)> {
-    body(ctx).map(|b| (b.device, b.nic))
+pub(crate) fn nic(ctx: *const gdrc_context) -> Option<&'static verbs::VerbsDevice> {
+    let c = slot(ctx)?;
+    // One comparison for three questions: open, by this process, a NIC's.
+    if c.nic_of.load(Ordering::Acquire) != fork::here() {
+        return None;
+    }
+    // SAFETY: `nic_of` was loaded with acquire, so `body` was written before; it is not changed until close, and the header
+    // forbids other calls on a context during its close.
+    let body = unsafe { (*c.body.get()).assume_init_ref() };
+    // SAFETY: `publish` says so only where there is one.
+    Some(unsafe { body.nic.unwrap_unchecked() })
 }
 
 /// Takes a free slot, leaves it in CHANGING.
@@ -128,6 +150,7 @@ fn claim() -> Result<&'static gdrc_context> {
 fn publish(c: &'static gdrc_context, body: Body) -> *mut gdrc_context {
     // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes `body`.
     unsafe { (*c.body.get()).write(body) };
+    c.nic_of.store(if body.nic.is_some() { body.owner.word() } else { NO_NIC }, Ordering::Release);
     c.magic.store(OPEN, Ordering::Release);
     (&raw const *c).cast_mut()
 }
@@ -425,6 +448,7 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
     if c.magic.compare_exchange(OPEN, CHANGING, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return Err(Error::StaleHandle);
     }
+    c.nic_of.store(NO_NIC, Ordering::Relaxed);
     // SAFETY: the slot was OPEN, so `body` was written; it is CHANGING by us, so nobody writes it.
     let body = unsafe { (*c.body.get()).assume_init() };
     // SAFETY: the header's contract: no other call on the context runs, and from CHANGING on none begins.

@@ -1,7 +1,7 @@
 //! GPU memory: registration, and the helpers with which a program makes, shares and fills it.
 
 use crate::consts::*;
-use crate::context::{device_or_nic, number, Owned, SLOTS};
+use crate::context::{device, nic, number, Owned, SLOTS};
 use crate::objects::mr_attr;
 use crate::ptr::{self, out, ret, sized_in, sized_out_optional};
 use crate::types::*;
@@ -254,7 +254,7 @@ fn mr_reg_memory(
     }
     let out = out!(out);
     let attr = sized_out_optional!(attr);
-    let (dev, nic) = device_or_nic(ctx)?;
+    let (dev, nic) = (device(ctx)?, nic(ctx));
     open_error::clear();
     let own = (m.flags & GDRC_MEMORY_DMABUF != 0).then_some((m.dmabuf_fd, m.dmabuf_offset));
     if m.addr.checked_add(m.length).is_none()

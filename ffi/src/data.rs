@@ -1,9 +1,9 @@
 //! The data plane: post, poll, progress, arm, wait. Each call here is the context check and one call of the device.
 
-use crate::context::{device, device_or_nic, Owned};
+use crate::context::{device, nic};
 use crate::ptr::{count, out, ret, wc_slice};
 use crate::types::*;
-use crate::verbs::{Polled, VerbsDevice};
+use crate::verbs::{Empty, Polled, Posted, VerbsDevice};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{RecvWr, SendWr};
 use gdrcore_core::{Error, Result};
@@ -28,31 +28,33 @@ pub unsafe extern "C" fn gdrc_post_send(
     wr: *const gdrc_send_wr,
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
-    let (dev, nic) = match device_or_nic(ctx) {
-        Ok(found) => found,
-        // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => return unsafe { refuse(e, bad, wr) },
-    };
-    if let Some(nic) = nic.filter(|_| wr.is_aligned()) {
-        let mut first = core::ptr::null();
-        // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
-        match unsafe { nic.quick_post_send(qp.handle, wr.cast(), &mut first) } {
-            Some(Ok(())) => return 0,
-            // SAFETY: as above.
-            Some(Err(e)) => return unsafe { refuse(e, bad, first.cast()) },
-            None => {}
+    if let Some(nic) = nic(ctx).filter(|_| !bad.is_null()) {
+        // SAFETY: the header's contract: the list is readable, bad writable; layout.rs asserts that both structs are one
+        // layout.
+        match unsafe { nic.quick_post_send(qp.handle, wr.cast(), bad.cast()) } {
+            Posted::Done => return 0,
+            Posted::Declined => {}
+            Posted::Refused(rc) => return refused(rc),
         }
     }
     // SAFETY: our contract.
-    unsafe { post_send(dev, qp, wr, bad) }
+    unsafe { post_send(ctx, qp, wr, bad) }
 }
 
-/// A post by the device's own way. Not inlined: the short way needs few registers.
+/// The rest of a post that the provider refused, which wrote which request.
+#[cold]
+#[inline(never)]
+extern "C" fn refused(rc: c_int) -> c_int {
+    ret(Err(gdrcore_verbs::refused(rc)))
+}
+
+/// A post by the device's own way. Not inlined, and with the same arguments in the same registers: the short way pays
+/// nothing for it.
 /// # Safety
 /// That of [`gdrc_post_send`].
 #[inline(never)]
-unsafe fn post_send(
-    dev: &'static dyn Owned,
+unsafe extern "C" fn post_send(
+    ctx: *mut gdrc_context,
     qp: gdrc_qp,
     wr: *const gdrc_send_wr,
     bad: *mut *const gdrc_send_wr,
@@ -60,7 +62,7 @@ unsafe fn post_send(
     let mut first: *const SendWr = wr.cast();
     let r = match check_list(wr) {
         // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
-        Ok(()) => unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) },
+        Ok(()) => device(ctx).and_then(|dev| unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) }),
         Err(e) => Err(e),
     };
     match r {
@@ -157,27 +159,38 @@ pub unsafe extern "C" fn gdrc_poll_cq(
     num_entries: c_int,
     wc: *mut gdrc_wc,
 ) -> c_int {
-    let (dev, nic) = match device_or_nic(ctx) {
-        Ok(found) => found,
-        Err(e) => return ret(Err(e)),
-    };
-    if let Some(nic) = nic.filter(|_| num_entries > 0 && !wc.is_null() && wc.is_aligned()) {
-        // SAFETY: the header's contract: wc has num_entries structs; layout.rs asserts that both are one layout.
-        match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
-            Some(Polled::Done(n)) => return n,
-            Some(Polled::Failed(n)) => return explained(nic, n, wc),
-            Some(Polled::Nothing(n)) => return ret(nic.polled_nothing(cq.handle, n).map(count)),
-            None => {}
+    // One question after the other: together they would be computed, not asked.
+    if num_entries > 0 {
+        if let Some(nic) = nic(ctx).filter(|_| !wc.is_null()) {
+            // SAFETY: the header's contract: wc has num_entries structs; layout.rs asserts that both are one layout.
+            match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
+                Polled::Done(n) => return n,
+                Polled::Failed(n) => return explained(nic, n, wc),
+                Polled::Nothing(cq, n) => return nothing(nic, cq, n),
+                Polled::Declined => {}
+            }
         }
     }
-    poll_cq(dev, cq, num_entries, wc)
+    // SAFETY: our contract.
+    unsafe { poll_cq(ctx, cq, num_entries, wc) }
 }
 
-/// A poll by the device's own way.
+/// A poll by the device's own way; as [`post_send`].
+/// # Safety
+/// That of [`gdrc_poll_cq`].
 #[inline(never)]
-fn poll_cq(dev: &'static dyn Owned, cq: gdrc_cq, num_entries: c_int, wc: *mut gdrc_wc) -> c_int {
-    // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
-    ret(unsafe { wc_slice(wc, num_entries) }.and_then(|wc| dev.poll_cq(cq.handle, wc)).map(count))
+unsafe extern "C" fn poll_cq(ctx: *mut gdrc_context, cq: gdrc_cq, num_entries: c_int, wc: *mut gdrc_wc) -> c_int {
+    ret(device(ctx).and_then(|dev| {
+        // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
+        let wc = unsafe { wc_slice(wc, num_entries) }?;
+        dev.poll_cq(cq.handle, wc).map(count)
+    }))
+}
+
+/// The rest of a poll that brought nothing.
+#[inline(never)]
+fn nothing(nic: &VerbsDevice, cq: Empty<'_>, n: c_int) -> c_int {
+    ret(nic.polled_nothing(cq, n).map(count))
 }
 
 /// The rest of a poll that found failed operations.

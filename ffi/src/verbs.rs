@@ -5,7 +5,7 @@ use crate::open_error::{self, Stage};
 use gdrcore_core::device::Leaks;
 use gdrcore_core::{Config, Error, Result};
 
-pub(crate) use gdrcore_verbs::{Polled, VerbsDevice};
+pub(crate) use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 
 impl Owned for VerbsDevice {
     unsafe fn close(&self) -> Leaks {

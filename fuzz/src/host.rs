@@ -3,7 +3,7 @@
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::MrReg;
-use gdrcore_core::engine::Engine;
+use gdrcore_core::engine::{Engine, Guard};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
 use std::alloc::{alloc_zeroed, dealloc, Layout};
@@ -76,6 +76,22 @@ impl Host {
 
     fn engine(&self) -> &Engine {
         self.engine.as_ref().expect("lives until drop")
+    }
+
+    /// The engine, for calls that this file has no name for.
+    pub(crate) fn guard(&self) -> Guard<'_> {
+        self.engine().try_lock().expect("only user")
+    }
+
+    /// What wants to leave at this moment, without timers.
+    pub(crate) fn sent_now(&mut self, now: u64) -> Vec<Vec<u8>> {
+        let engine = self.engine.as_ref().expect("lives until drop");
+        let mut g = engine.try_lock().expect("only user");
+        let mut out = Vec::new();
+        while let Some(b) = g.poll_transmit(now, &mut self.tx) {
+            out.extend(self.tx[..b.len].chunks(b.seg).map(<[u8]>::to_vec));
+        }
+        out
     }
 
     pub(crate) fn target(&self) -> (u64, u32) {

@@ -5,6 +5,7 @@
 //! * [`wire`]: the packet parsers.
 //! * [`pcap`]: the reader of capture files.
 //! * [`mail`]: messages between the processes of one address.
+//! * [`cm`]: two connection managers, their programs, the network between them and a stranger.
 //! * [`capi`]: the C calls, in any order, with arguments that no sane program passes.
 //!
 //! The same functions run under libFuzzer (`targets/`, nightly) and, with random strings and a bound, in
@@ -12,6 +13,7 @@
 
 mod bytes;
 mod capi;
+mod cm;
 mod host;
 mod mail;
 mod pcap;
@@ -24,6 +26,7 @@ use gdrcore_core::wire::{Flow, Opcode, Packet, View, ICRC_LEN};
 use host::Host;
 
 pub use capi::{capi, Reached};
+pub use cm::{cm, Managed};
 pub use mail::{mail, Mailed};
 pub use pcap::{pcap, Seen};
 

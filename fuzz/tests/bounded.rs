@@ -1,8 +1,9 @@
 //! The fuzz targets with random strings, bounded: what runs everywhere. `GDRC_FUZZ_RUNS=N` runs more,
 //! `GDRC_FUZZ_SEED=S` repeats one string.
 
+use gdrcore_core::cm::cm_event;
 use gdrcore_core::counters::Counters;
-use gdrcore_fuzz::{Mailed, Reached, Seen};
+use gdrcore_fuzz::{Mailed, Managed, Reached, Seen};
 
 /// One string only was asked for.
 fn single() -> bool {
@@ -134,4 +135,22 @@ fn mail_of_any_content() {
     run("mail", 20_000, 600, gdrcore_fuzz::mail, |s| sum.add(&s));
     println!("{sum:?}");
     assert!(single() || sum.tables > 100 && sum.packets > 100, "{sum:?}");
+}
+
+#[test]
+fn connection_managers_between_hostile_messages() {
+    let mut sum = Managed::default();
+    run("cm", 1500, 1200, gdrcore_fuzz::cm, |m| sum.add(&m));
+    println!("{sum:?}");
+    let events = [
+        cm_event::CONNECT_REQUEST,
+        cm_event::CONNECT_RESPONSE,
+        cm_event::UNREACHABLE,
+        cm_event::REJECTED,
+        cm_event::ESTABLISHED,
+        cm_event::DISCONNECTED,
+    ];
+    let came = events.iter().all(|&e| sum.events[e as usize] > 50);
+    let told = sum.calls.iter().chain(&sum.forged).chain([&sum.retries]).all(|&n| n > 500);
+    assert!(single() || came && told, "{sum:?}");
 }

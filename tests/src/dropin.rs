@@ -20,7 +20,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
 }
 
 /// A TCP port that nobody listens on, for the tools' own exchange.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let l = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     l.local_addr().expect("its number").port()
 }
@@ -37,6 +37,14 @@ fn is_listened_at(port: u16) -> bool {
             local.ends_with(&wanted) && words.nth(1) == Some("0A")
         })
     })
+}
+
+/// Waits until the server listens, or has ended.
+pub fn wait_until_listened_at(port: u16, server: &mut Running) {
+    let end = Instant::now() + LIMIT;
+    while !is_listened_at(port) && server.is_running() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Server and client of a tool that exchange over TCP at a port given by `-p`, each on its own address. `n` is the
@@ -76,10 +84,7 @@ impl Pair {
     /// Starts the server and waits until it listens.
     pub fn server(&self) -> Running {
         let mut server = Running::start(&mut self.side(0));
-        let end = Instant::now() + LIMIT;
-        while !is_listened_at(self.port) && server.is_running() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until_listened_at(self.port, &mut server);
         server
     }
 

@@ -1,8 +1,8 @@
 //! The libibverbs drop-in under programs as Debian ships them.
 
-use gdrcore_tests::dropin::{command, Pair};
+use gdrcore_tests::dropin::{command, free_port, wait_until_listened_at, Pair};
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, run, scratch};
+use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
 use gdrcore_tests::{library, skip};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -97,6 +97,32 @@ fn rdma_cores_ping_pongs_run_unmodified() {
     all_pass("ibv_uc_pingpong", 91, &["-g 0 -c", "-g 0 -e"]);
     all_pass("ibv_ud_pingpong", 91, &["-g 0 -c", "-g 0 -e"]);
     all_pass("ibv_srq_pingpong", 91, &["-g 0 -c", "-g 0 -e -q 32"]);
+}
+
+#[test]
+fn our_pingpong_plays_with_rdma_cores() {
+    for (i, kind) in ["rc", "uc", "ud"].iter().enumerate() {
+        let Some(tool) = find(&format!("ibv_{kind}_pingpong")) else { skip!("no ibv_{kind}_pingpong (ibverbs-utils)") };
+        for ours_waits in [true, false] {
+            let n = 97 + 2 * i as u32 + u32::from(ours_waits);
+            let (near, far, port) = (loopback(n, 1), loopback(n, 2), free_port());
+            let common = ["-n", "500", "-s", "1001", "-p", &port.to_string()].map(str::to_string);
+            let ours = |host: &[&str]| {
+                let mut c = Command::new(library::examples().join("perf/pingpong"));
+                c.args([kind, "--ibv-peer", "-d"]).arg(format!("soft:{near}")).args(&common).args(host);
+                Running::start(&mut c)
+            };
+            let theirs =
+                |host: &[&str]| Running::start(command(&tool, &far).args(["-g", "0"]).args(&common).args(host));
+            let (mut waits, limit) = (if ours_waits { ours(&[]) } else { theirs(&[]) }, Duration::from_secs(30));
+            wait_until_listened_at(port, &mut waits);
+            let begins = if ours_waits { theirs(&[&near]) } else { ours(&["127.0.0.1"]) }.finish(limit);
+            let waited = waits.finish(limit);
+            assert!(begins.ok() && waited.ok(), "{kind}, ours waits: {ours_waits}: {waited:?} {begins:?}");
+        }
+    }
+    let both = run(Command::new(library::examples().join("perf/pingpong")).args(["rc", "--ibv-peer", "-c"]), 10);
+    assert_eq!(both.code(), Some(2), "{}", both.output);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// Requests in a list, and how many times libibverbs' own instructions a post and a poll of it may take
 /// (docs/PERFORMANCE.md, "The verbs device").
-const COST_MAX: [(u32, f64); 2] = [(1, 1.65), (16, 1.25)];
+const COST_MAX: [(u32, f64); 2] = [(1, 1.45), (16, 1.18)];
 
 /// What this machine lacks, if it lacks something.
 fn missing() -> Option<String> {

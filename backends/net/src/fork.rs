@@ -1,20 +1,36 @@
 //! Who owns a context after fork: the parent. The child sees it in one load.
 //!
-//! One page per process carries a word. The kernel wipes the page in every child (MADV_WIPEONFORK), so a guard
+//! One page per process carries a word, at a place that is known when the program is linked. The kernel wipes the page in every child (MADV_WIPEONFORK), so a guard
 //! that was made before the fork no longer agrees with it; a child that opens contexts of its own writes a new
 //! word, later than any of its ancestors'. A child that shares its parent's memory (vfork, threads) shares the
 //! page too and stays an owner, rightly.
 
-use crate::map::{page_size, Map};
 use gdrcore_core::error::{Error, Result};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+/// The page: as large as pages are where the kernel is asked to wipe it. The word is the first of it, 0 before the first
+/// guard of a process is made.
+#[repr(C, align(4096))]
+struct Page(AtomicU64, [AtomicU64; 511]);
+
+static PAGE: Page = Page(AtomicU64::new(0), [const { AtomicU64::new(0) }; 511]);
+/// Whether fork() runs [`wipe`].
+static HANDLER: AtomicBool = AtomicBool::new(false);
+
+/// Complemented words that guards hold are never this.
+pub const NOWHERE: u64 = 0;
+
+/// A word that tells this process from the one that forked it, and from those that it forks: [`ForkGuard::word`] of the
+/// guards made here. Never [`NOWHERE`]. Any thread. Cost: one load.
+#[inline(always)]
+pub fn here() -> u64 {
+    // Complemented, so that a child's wiped page is not taken for what a static holds before anything is written.
+    !PAGE.0.load(Ordering::Relaxed)
+}
 
 /// Tells whether this process is the one that made the guard.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkGuard {
-    page: &'static AtomicU64,
     word: u64,
 }
 
@@ -24,20 +40,25 @@ impl ForkGuard {
     /// # Errors
     /// `NoMemory`.
     pub fn new() -> Result<ForkGuard> {
-        let page = page()?;
-        // Time since boot is later than that of every guard made before the fork, and never 0.
+        see_to_wiping();
+        // Time since boot is later than that of every guard made before the fork, and neither 0 nor its complement.
         let fresh = crate::clock::now_ns().max(1);
-        let word = match page.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        let word = match PAGE.0.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
             Err(current) => current,
         };
-        Ok(ForkGuard { page, word })
+        Ok(ForkGuard { word: !word })
+    }
+
+    /// What [`here`] says in the process that made the guard, and nowhere else.
+    pub fn word(&self) -> u64 {
+        self.word
     }
 
     /// False in a forked child of the process that made the guard. Any thread. Cost: one load.
     #[inline]
     pub fn is_owner(&self) -> bool {
-        self.page.load(Ordering::Relaxed) == self.word
+        here() == self.word
     }
 
     /// [`Error::OwnerDead`] in a forked child.
@@ -54,40 +75,22 @@ impl ForkGuard {
     }
 }
 
-/// The process's page, mapped by the first caller and kept for ever.
-fn page() -> Result<&'static AtomicU64> {
-    let mut p = PAGE.load(Ordering::Acquire);
-    if p.is_null() {
-        let (mine, len) = Map::new(page_size())?.into_raw();
-        // SAFETY: advice on a mapping that is ours.
-        let wiped = unsafe { libc::madvise(mine.cast(), len, libc::MADV_WIPEONFORK) } == 0;
-        let mine: *mut AtomicU64 = mine.cast();
-        match PAGE.compare_exchange(core::ptr::null_mut(), mine, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                p = mine;
-                if !wiped {
-                    // Kernels before 4.14 and some sandboxes: fork() of libc still runs handlers.
-                    // SAFETY: the handler only stores to an atomic and stays loaded as long as its code does.
-                    unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
-                }
-            }
-            Err(theirs) => {
-                // SAFETY: our map lost the race; nobody else has seen it.
-                drop(unsafe { Map::from_raw(mine.cast(), len) });
-                p = theirs;
-            }
-        }
+/// Has the page wiped in children. Harmless when repeated, so that nobody waits for another thread, which a fork may have
+/// left behind.
+fn see_to_wiping() {
+    let bytes = size_of::<Page>();
+    let page = (&raw const PAGE).cast_mut().cast();
+    // SAFETY: advice on a page that is ours alone: aligned, and of a whole page's size where pages are no larger.
+    let wiped = crate::map::page_size() <= bytes && unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) } == 0;
+    if !wiped && !HANDLER.swap(true, Ordering::Relaxed) {
+        // Kernels before 4.14, some sandboxes, larger pages: fork() of libc still runs handlers.
+        // SAFETY: the handler only stores to an atomic and stays loaded as long as its code does.
+        unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
     }
-    // SAFETY: PAGE holds null or a page-aligned map that is never unmapped; any bit pattern is a valid word.
-    Ok(unsafe { &*p })
 }
 
 extern "C" fn wipe() {
-    let p = PAGE.load(Ordering::Acquire);
-    if !p.is_null() {
-        // SAFETY: as in `page`.
-        unsafe { &*p }.store(0, Ordering::Release);
-    }
+    PAGE.0.store(0, Ordering::Release);
 }
 
 #[cfg(test)]

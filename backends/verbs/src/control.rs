@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{caps, Memory, QpMade, QpMake};
 use crate::cause::Facts;
-use crate::data::{plain_below, plain_opcodes};
+use crate::data::plain_opcodes;
 use crate::device::{VerbsDevice, ROCE_PORT};
 use crate::objects::lock;
 use crate::sys::is_mapped;
@@ -302,9 +302,9 @@ impl Device for VerbsDevice {
             let made = unsafe { made.assume_init() };
             let cap = made.cap;
             more.plain.store(plain_opcodes(init.qp_type), Relaxed);
-            more.plain_below.store(plain_below(init.qp_type), Relaxed);
             more.send_sge.store(cap.max_send_sge, Relaxed);
             more.send_depth.store(cap.max_send_wr, Relaxed);
+            more.usual.prepare(plain_opcodes(init.qp_type), cap.max_send_sge);
             more.inline.store(cap.max_inline_data, Relaxed);
             more.recv_sge.store(cap.max_recv_sge, Relaxed);
             more.recv_depth.store(if srq.is_some() { 0 } else { cap.max_recv_wr }, Relaxed);

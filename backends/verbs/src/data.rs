@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::abi::Object;
 use crate::device::VerbsDevice;
 use crate::objects::{Ah, Mr, Mw, Qp};
-use crate::quick::Polled;
+use crate::quick::{Empty, Polled, Posted};
 use crate::slots::Use;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::{
@@ -30,11 +30,6 @@ pub fn opcodes(kind: u32) -> u32 {
         qp_type::UC => both | local | 1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM,
         _ => both,
     }
-}
-
-/// As [`plain_opcodes`]: all opcodes below this are of them.
-pub fn plain_below(kind: u32) -> u32 {
-    plain_opcodes(kind).trailing_ones()
 }
 
 /// What an opcode of [`Qp::plain`] may not be: its request holds handles.
@@ -204,13 +199,15 @@ impl VerbsDevice {
     pub(crate) unsafe fn do_post_send(&self, h: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
         *bad = wr;
         // SAFETY: our contract, and a reference.
-        if let Some(done) = unsafe { self.quick_post_send(h, wr, bad) } {
-            return done;
+        match unsafe { self.quick_post_send(h, wr, bad) } {
+            Posted::Done => return Ok(()),
+            Posted::Refused(rc) => return Err(refused(rc)),
+            Posted::Declined => {}
         }
         let slot = self.qps.slot(h)?;
         let qp = &slot.more;
         qp.send.enter()?;
-        let outcome = if h == 0 || !slot.is(h) {
+        let outcome = if !slot.is(h) {
             Err(Error::StaleHandle)
         // SAFETY: the list is readable.
         } else if unsafe { is_plain(qp, wr) } {
@@ -315,7 +312,7 @@ impl VerbsDevice {
         let slot = self.qps.slot(h)?;
         let qp = &slot.more;
         qp.recv.enter()?;
-        let outcome = if h != 0 && slot.is(h) {
+        let outcome = if slot.is(h) {
             let (sge, depth) = (qp.recv_sge.load(Relaxed), qp.recv_depth.load(Relaxed));
             // SAFETY: inside the receive flag a QP whose handle lives is not destroyed; the list is readable.
             unsafe { post_receives(self.opened.data.post_recv, slot.object(), sge, depth, wr, bad) }
@@ -336,7 +333,7 @@ impl VerbsDevice {
         let slot = self.srqs.slot(h)?;
         let srq = &slot.more;
         srq.post.enter()?;
-        let outcome = if h != 0 && slot.is(h) {
+        let outcome = if slot.is(h) {
             let (sge, depth) = (srq.sge.load(Relaxed), srq.depth.load(Relaxed));
             // SAFETY: inside the flag an SRQ whose handle lives is not destroyed; the list is readable.
             unsafe { post_receives(self.opened.data.post_srq_recv, slot.object(), sge, depth, wr, bad) }
@@ -353,13 +350,13 @@ impl VerbsDevice {
         let room = i32::try_from(wc.len()).unwrap_or(i32::MAX);
         // SAFETY: `wc` has `room` writable entries.
         match unsafe { self.quick_poll_cq(h, room, wc.as_mut_ptr()) } {
-            Some(Polled::Done(n)) => Ok(n as usize),
-            Some(Polled::Failed(n)) => Ok(self.explain_all(wc, n as usize)),
-            Some(Polled::Nothing(n)) => self.polled_nothing(h, n),
-            None => {
+            Polled::Done(n) => Ok(n as usize),
+            Polled::Failed(n) => Ok(self.explain_all(wc, n as usize)),
+            Polled::Nothing(cq, n) => self.polled_nothing(cq, n),
+            Polled::Declined => {
                 let slot = self.cqs.slot(h)?;
                 // Another handle's object, or none; or a thread that is inside.
-                Err(if h != 0 && slot.is(h) { Error::Busy } else { Error::StaleHandle })
+                Err(if slot.is(h) { Error::Busy } else { Error::StaleHandle })
             }
         }
     }
@@ -370,8 +367,8 @@ impl VerbsDevice {
     /// # Errors
     /// [`Error::NoDevice`]: it is gone; else what the provider says.
     #[inline(never)]
-    pub fn polled_nothing(&self, h: Handle, n: i32) -> Result<usize> {
-        let empty = &self.cqs.slot(h)?.more.empty;
+    pub fn polled_nothing(&self, cq: Empty<'_>, n: i32) -> Result<usize> {
+        let empty = &cq.0.more.empty;
         // One thread polls a CQ at a time, so a load and a store make no mistake.
         let polls = empty.load(Relaxed).wrapping_add(1);
         empty.store(polls, Relaxed);

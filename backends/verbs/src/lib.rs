@@ -22,13 +22,16 @@ mod objects;
 mod open;
 mod quick;
 mod recover;
+#[cfg(test)]
+mod removal;
 mod slots;
 mod stats;
 mod sys;
 
 pub use abi::Text;
+pub use data::refused;
 pub use device::VerbsDevice;
-pub use quick::Polled;
+pub use quick::{Empty, Polled, Posted};
 
 use gdrcore_core::error::{Error, Result};
 

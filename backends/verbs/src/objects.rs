@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cause::Facts;
+use crate::quick::Plain;
 use crate::recover::Drain;
 use crate::slots::{Busy, Slots};
 use gdrcore_core::arena::Walk;
@@ -57,10 +58,10 @@ pub(crate) struct Qp {
     pub(crate) send: Busy,
     /// A thread posts receives.
     pub(crate) recv: Busy,
+    /// What the short way tells plain requests by.
+    pub(crate) usual: Plain,
     /// Opcodes whose requests go to the provider as they are.
     pub(crate) plain: AtomicU32,
-    /// All opcodes below this are plain.
-    pub(crate) plain_below: AtomicU32,
     pub(crate) send_sge: AtomicU32,
     pub(crate) send_depth: AtomicU32,
     pub(crate) inline: AtomicU32,
@@ -87,8 +88,8 @@ impl Qp {
         Qp {
             send: Busy::new(),
             recv: Busy::new(),
+            usual: Plain::new(),
             plain: zero(),
-            plain_below: zero(),
             send_sge: zero(),
             send_depth: zero(),
             inline: zero(),

@@ -1,112 +1,252 @@
 //! The short way of a post and a poll: what is left when nothing is unusual, written to be inlined into the C call.
 //!
 //! It takes no decision of its own. Where anything is not as usual (a handle that is none, another thread inside, a list
-//! that is not plain) it has done nothing and says so, and the caller takes the long way, which tells why.
+//! that is not plain) it has done nothing and says so, and the caller takes the long way, which tells why. Its parts are
+//! ordered and kept few so that the compiler holds all of them in registers: it is counted in instructions
+//! (docs/PERFORMANCE.md, "The verbs device").
 
+use core::ffi::c_int;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::data::refused;
 use crate::device::VerbsDevice;
-use crate::objects::Qp;
-use gdrcore_core::error::Result;
+use crate::objects::{Cq, Qp};
+use crate::slots::Slot;
 use gdrcore_core::verbs::types::{send_flags, Handle, SendWr, Wc};
 
+/// What tells a request that a QP's provider takes as it is, in as few comparisons as there can be.
+pub struct Plain {
+    /// Bits that `opcode << 32 | num_sge` of such a request does not have.
+    unusual: AtomicU64,
+    /// Its `sg_list` is above this: above null, or above everything where no request of this QP is plain.
+    nowhere: AtomicU64,
+}
+
+impl Plain {
+    /// For no QP yet: nothing is plain.
+    pub fn new() -> Plain {
+        Plain { unusual: AtomicU64::new(u64::MAX), nowhere: AtomicU64::new(u64::MAX) }
+    }
+
+    /// For a QP whose provider takes requests of these `opcodes` (as bits) as they are, with `sge_max` pieces.
+    ///
+    /// What passes is what bits can tell: opcodes below the largest power of two below which all are plain, and numbers of
+    /// pieces that need no more bits than `sge_max`. One that is still too large is the provider's to refuse, as each does.
+    pub fn prepare(&self, opcodes: u32, sge_max: u32) {
+        let low = opcodes.trailing_ones().checked_ilog2();
+        let usual = (1u64 << low.unwrap_or(0)) - 1;
+        let pieces = u64::from(u32::MAX.checked_shr(sge_max.leading_zeros()).unwrap_or(0));
+        self.unusual.store(!(usual << 32 | pieces), Relaxed);
+        self.nowhere.store(if low.is_some() { 0 } else { u64::MAX }, Relaxed);
+    }
+}
+
+/// What became of a post by the short way.
+#[derive(Clone, Copy, Debug)]
+pub enum Posted {
+    /// All of it is posted.
+    Done,
+    /// Nothing was done: take the long way.
+    Declined,
+    /// The provider did not take all of it and returned this: for [`crate::data::refused`].
+    Refused(c_int),
+}
+
 impl VerbsDevice {
-    /// As [`gdrcore_core::device::Device::post_send`]; `None`: nothing was done, take the long way.
+    /// As [`gdrcore_core::device::Device::post_send`]; where it fails, `*bad` is the first request that was not posted.
     ///
     /// # Safety
     /// The list is readable; `bad` is writable.
     #[inline(always)]
-    pub unsafe fn quick_post_send(&self, h: Handle, wr: *const SendWr, bad: *mut *const SendWr) -> Option<Result<()>> {
-        let slot = self.qps.slot(h).ok()?;
+    pub unsafe fn quick_post_send(&self, h: Handle, wr: *const SendWr, bad: *mut *const SendWr) -> Posted {
+        let slot: &Slot<Qp> = self.qps.near(h);
         let qp = &slot.more;
-        qp.send.enter().ok()?;
-        // A free slot has handle 0.
-        // SAFETY: the list is readable.
-        if h == 0 || !slot.is(h) || !unsafe { is_plain(qp, wr) } {
-            qp.send.leave();
-            return None;
+        if qp.send.enter().is_err() {
+            return Posted::Declined;
         }
+        // SAFETY: the list is readable.
+        if !slot.is(h) || !unsafe { is_plain(qp, wr) } {
+            qp.send.leave();
+            return Posted::Declined;
+        }
+        // For providers that refuse all of it without a word.
+        // SAFETY: our contract.
+        unsafe { bad.write_unaligned(wr) };
         // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is checked.
         let rc = unsafe { (self.opened.data.post_send)(slot.object(), wr, bad) };
         qp.send.leave();
-        Some(if rc == 0 { Ok(()) } else { Err(refused(rc)) })
+        match rc {
+            0 => Posted::Done,
+            rc => Posted::Refused(rc),
+        }
     }
 
-    /// As [`gdrcore_core::device::Device::poll_cq`] for `room` entries at `wc`; `None`: nothing was done, take the long way.
+    /// As [`gdrcore_core::device::Device::poll_cq`] for `room` entries at `wc`.
     ///
     /// # Safety
     /// `wc` has `room` writable entries.
     #[inline(always)]
-    pub unsafe fn quick_poll_cq(&self, h: Handle, room: i32, wc: *mut Wc) -> Option<Polled> {
-        let slot = self.cqs.slot(h).ok()?;
+    pub unsafe fn quick_poll_cq(&self, h: Handle, room: c_int, wc: *mut Wc) -> Polled<'_> {
+        let slot: &Slot<Cq> = self.cqs.near(h);
         let cq = &slot.more;
-        cq.poll.enter().ok()?;
-        if h == 0 || !slot.is(h) {
+        if cq.poll.enter().is_err() {
+            return Polled::Declined;
+        }
+        if !slot.is(h) {
             cq.poll.leave();
-            return None;
+            return Polled::Declined;
         }
         // SAFETY: inside the poll flag a CQ whose handle lives is not destroyed; room for so many.
         let n = unsafe { (self.opened.data.poll_cq)(slot.object(), room, wc) };
         cq.poll.leave();
         if n <= 0 {
-            return Some(Polled::Nothing(n));
+            return Polled::Nothing(Empty(slot), n);
         }
-        let mut at = wc;
-        let mut left = n;
-        loop {
-            // SAFETY: `left` of the `n` entries that the provider wrote lie at `at`.
-            if unsafe { (*at).status } != 0 {
-                return Some(Polled::Failed(n));
-            }
-            left -= 1;
-            if left == 0 {
-                return Some(Polled::Done(n));
-            }
-            // SAFETY: as above, one more is left.
-            at = unsafe { at.add(1) };
+        // SAFETY: the provider wrote `n` entries.
+        if unsafe { all_succeeded(wc, n) } {
+            Polled::Done(n)
+        } else {
+            Polled::Failed(n)
         }
     }
 }
 
-/// What a poll brought.
-#[derive(Clone, Copy, Debug)]
-pub enum Polled {
+/// A CQ that was polled in vain.
+#[derive(Clone, Copy)]
+pub struct Empty<'d>(pub(crate) &'d Slot<Cq>);
+
+/// What a poll by the short way brought.
+#[derive(Clone, Copy)]
+pub enum Polled<'d> {
     /// So many completions, all of operations that succeeded.
-    Done(i32),
+    Done(c_int),
     /// So many, of which some failed: for [`VerbsDevice::explain_all`].
-    Failed(i32),
+    Failed(c_int),
     /// None, or the provider's error: for [`VerbsDevice::polled_nothing`].
-    Nothing(i32),
+    Nothing(Empty<'d>, c_int),
+    /// Nothing was done: take the long way.
+    Declined,
+}
+
+/// Whether none of `n` completions, at least one, failed.
+///
+/// # Safety
+/// They lie at `wc`.
+#[inline(always)]
+unsafe fn all_succeeded(wc: *const Wc, n: c_int) -> bool {
+    // SAFETY: one is there.
+    let first = unsafe { (*wc).status };
+    if n == 1 {
+        return first == 0;
+    }
+    // Two at a time, and one question for all: it is answered yes.
+    let (mut all, mut i) = (first, n as usize & 1);
+    while i < n as usize {
+        // SAFETY: i is below n and has its parity, so i + 1 is below n, too.
+        all |= unsafe { (*wc.add(i)).status | (*wc.add(i + 1)).status };
+        i += 2;
+    }
+    all == 0
 }
 
 /// Whether the provider can have a list as it is: no longer than the queue (so one without end is not), and every request
-/// as most are. May say no to one that could; calls nothing, so that its caller keeps nothing in memory.
+/// as most are. May say no to one that could; calls nothing, so that its caller keeps nothing in memory. The first request
+/// stands apart, since it is mostly the only one.
 ///
 /// # Safety
 /// The list is readable.
 #[inline(always)]
-unsafe fn is_plain(qp: &Qp, mut wr: *const SendWr) -> bool {
-    let below = qp.plain_below.load(Relaxed);
-    let sge_max = qp.send_sge.load(Relaxed);
+unsafe fn is_plain(qp: &Qp, wr: *const SendWr) -> bool {
+    let (unusual, nowhere) = (qp.usual.unusual.load(Relaxed), qp.usual.nowhere.load(Relaxed));
+    // SAFETY: our contract.
+    if wr.is_null() || !unsafe { is_usual(wr, unusual, nowhere) } {
+        return false;
+    }
     let mut left = qp.send_depth.load(Relaxed);
-    loop {
-        // SAFETY: the caller's promise: null or readable.
-        let Some(w) = (unsafe { wr.as_ref() }) else { return false };
-        let usual = w.opcode < below
-            && (w.num_sge as u32).wrapping_sub(1) < sge_max
-            && !w.sg_list.is_null()
-            && w.send_flags & send_flags::INLINE == 0;
-        if !usual {
-            return false;
-        }
-        if w.next.is_null() {
-            return true;
-        }
-        wr = w.next;
+    // SAFETY: not null, so readable.
+    let mut next = unsafe { (&raw const (*wr).next).read_unaligned() };
+    while !next.is_null() {
         left = left.wrapping_sub(1);
-        if left == 0 {
+        // SAFETY: not null, so readable.
+        if left == 0 || !unsafe { is_usual(next, unusual, nowhere) } {
             return false;
+        }
+        // SAFETY: as above.
+        next = unsafe { (&raw const (*next).next).read_unaligned() };
+    }
+    true
+}
+
+/// Whether a request is as most are. Reads it without forming a reference, so that one that is not aligned is the
+/// provider's own matter.
+///
+/// # Safety
+/// It is readable.
+#[inline(always)]
+unsafe fn is_usual(wr: *const SendWr, unusual: u64, nowhere: u64) -> bool {
+    // SAFETY: readable.
+    let (opcode, num_sge, sg_list, flags) = unsafe {
+        (
+            (&raw const (*wr).opcode).read_unaligned(),
+            (&raw const (*wr).num_sge).read_unaligned(),
+            (&raw const (*wr).sg_list).read_unaligned(),
+            (&raw const (*wr).send_flags).read_unaligned(),
+        )
+    };
+    (u64::from(opcode) << 32 | u64::from(num_sge as u32)) & unusual == 0
+        && sg_list.addr() as u64 > nowhere
+        && flags & send_flags::INLINE == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{plain_opcodes, EMPTY};
+    use gdrcore_core::verbs::types::{qp_type, wr_opcode, Sge};
+
+    #[test]
+    fn only_what_names_no_objects_is_usual() {
+        let piece = Sge { addr: 0, length: 8, lkey: 0 };
+        for kind in [qp_type::RC, qp_type::UC, qp_type::UD] {
+            for sge_max in [1, 3, 4, 30] {
+                let plain = Plain::new();
+                let usual = |wr: &SendWr| {
+                    // SAFETY: a readable request.
+                    unsafe { is_usual(wr, plain.unusual.load(Relaxed), plain.nowhere.load(Relaxed)) }
+                };
+                let wr = SendWr { sg_list: &piece, num_sge: 1, opcode: wr_opcode::SEND, ..EMPTY };
+                assert!(!usual(&wr), "no QP yet");
+                plain.prepare(plain_opcodes(kind), sge_max);
+                for opcode in (0..40).chain([1 << 31, u32::MAX]) {
+                    for num_sge in (0..70).chain([i32::MIN, i32::MAX, -1]) {
+                        let wr = SendWr { opcode, num_sge, ..wr };
+                        if usual(&wr) {
+                            assert!(opcode < 32 && plain_opcodes(kind) >> opcode & 1 == 1, "{kind} {opcode}");
+                            // Fewer than two times as many: the rest is the provider's.
+                            assert!(num_sge >= 0 && num_sge as u32 <= 2 * sge_max, "{sge_max} {num_sge}");
+                        }
+                    }
+                }
+                assert_eq!(usual(&wr), kind != qp_type::UD);
+                assert_eq!(usual(&SendWr { num_sge: sge_max as i32, ..wr }), kind != qp_type::UD);
+                assert!(!usual(&SendWr { sg_list: core::ptr::null(), ..wr }));
+                assert!(!usual(&SendWr { send_flags: send_flags::INLINE | send_flags::SIGNALED, ..wr }));
+            }
+        }
+    }
+
+    #[test]
+    fn one_failure_is_found_wherever_it_is() {
+        let mut wc = [Wc::default(); 9];
+        for n in 1..=9 {
+            // SAFETY: n completions are there.
+            assert!(unsafe { all_succeeded(wc.as_ptr(), n as c_int) });
+            for bad in 0..9 {
+                wc[bad].status = 5;
+                // SAFETY: as above.
+                assert_eq!(unsafe { all_succeeded(wc.as_ptr(), n as c_int) }, bad >= n, "{bad} of {n}");
+                wc[bad].status = 0;
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use gdrcore_core::verbs::types::Handle;
 
 /// An object of one kind; `T` is what that kind needs besides.
 pub struct Slot<T> {
-    /// The live handle, 0 while there is none. Stored with release after the rest.
+    /// The live handle, [`vacant`] while there is none. Stored with release after the rest.
     handle: AtomicU64,
     /// libibverbs' object.
     object: AtomicPtr<c_void>,
@@ -54,9 +54,9 @@ impl<T> Drop for Use<'_, T> {
 }
 
 impl<T> Slot<T> {
-    fn new(more: T) -> Self {
+    fn new(index: usize, more: T) -> Self {
         Slot {
-            handle: AtomicU64::new(0),
+            handle: AtomicU64::new(vacant(index)),
             object: AtomicPtr::new(core::ptr::null_mut()),
             users: AtomicU32::new(0),
             children: AtomicU32::new(0),
@@ -86,7 +86,7 @@ impl<T> Slot<T> {
     fn enter(&self, handle: Handle) -> Result<Use<'_, T>> {
         self.users.fetch_add(1, Ordering::SeqCst);
         let held = Use(self);
-        if handle != 0 && self.handle.load(Ordering::SeqCst) == handle {
+        if self.handle.load(Ordering::SeqCst) == handle {
             Ok(held)
         } else {
             Err(Error::StaleHandle)
@@ -98,11 +98,23 @@ impl<T> Slot<T> {
 pub struct Slots<T> {
     pool: Pool,
     slots: RawSlice<Slot<T>>,
+    /// Their number less one.
+    mask: usize,
     bound: usize,
 }
 
 /// Bits of a handle that hold the index (see [`Pool`]).
 const INDEX: u64 = (1 << 24) - 1;
+
+/// What stands in place of a handle while slot `index` has none: a word that is looked for in another slot, so that no
+/// handle, 0 included, ever meets it in its own.
+const fn vacant(index: usize) -> u64 {
+    if index == 0 {
+        1
+    } else {
+        0
+    }
+}
 
 impl<T> Slots<T> {
     /// Room for `bound` objects whose handles carry `tag`.
@@ -112,9 +124,20 @@ impl<T> Slots<T> {
     pub fn carve(walk: &mut Walk, tag: u8, bound: u32, more: impl Fn() -> T) -> Result<Self> {
         let bound = bound as usize;
         let pool = Pool::carve(walk, tag, bound, bound)?;
-        // The pool rounds up to chunks.
-        let slots = walk.slice_with(bound.next_multiple_of(gdrcore_core::arena::CHUNK), |_| Slot::new(more()))?;
-        Ok(Slots { pool, slots, bound })
+        // The pool rounds up to chunks; a power of two, so that any word has a slot (`near`).
+        let room = bound.next_multiple_of(gdrcore_core::arena::CHUNK).next_power_of_two();
+        let slots = walk.slice_with(room, |i| Slot::new(i, more()))?;
+        let mask = slots.len().wrapping_sub(1);
+        Ok(Slots { pool, slots, mask, bound })
+    }
+
+    /// The slot whose index is the low bits of a word: the handle's own, if it is one of ours. Never asked of the empty
+    /// slots of a size query, which end with it.
+    #[inline(always)]
+    pub(crate) fn near(&self, handle: Handle) -> &Slot<T> {
+        debug_assert!(self.slots.len() == self.mask.wrapping_add(1) && !self.slots.is_empty());
+        // SAFETY: `mask` is the length less one, and the length a power of two, so whatever is masked is below it.
+        unsafe { self.slots.get_unchecked(handle as usize & self.mask) }
     }
 
     /// The slot that a handle names, whatever the handle.
@@ -164,7 +187,8 @@ impl<T> Slots<T> {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread uses it, or objects live on it.
     pub fn take_out(&self, handle: Handle) -> Result<Object> {
         let slot = self.slot(handle)?;
-        if handle == 0 || slot.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        let none = vacant((handle & INDEX) as usize);
+        if slot.handle.compare_exchange(handle, none, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return Err(Error::StaleHandle);
         }
         if slot.users.load(Ordering::SeqCst) != 0 || slot.children.load(Ordering::SeqCst) != 0 {
@@ -197,7 +221,10 @@ impl<T> Slots<T> {
 
     /// All objects that live.
     pub fn iter(&self) -> impl Iterator<Item = (Handle, &Slot<T>)> {
-        self.slots.iter().map(|s| (s.handle.load(Ordering::Acquire), s)).filter(|(h, _)| *h != 0)
+        let each = self.slots.iter().enumerate();
+        each.map(|(i, s)| (i, s.handle.load(Ordering::Acquire), s))
+            .filter(|&(i, h, _)| h != vacant(i))
+            .map(|(_, h, s)| (h, s))
     }
 }
 
@@ -265,6 +292,11 @@ mod tests {
         for bad in [0, 1, u64::MAX, h, h ^ 1 << 24, h ^ 1 << 33] {
             assert_eq!(s.enter(bad).err(), Some(Error::StaleHandle), "{bad:#x}");
         }
+        // Nor does any word meet what a vacant slot holds.
+        for bad in (0..64).chain((0..64).map(|bit| 1 << bit)).chain((0..64).map(|bit| u64::MAX << bit)) {
+            assert!(!s.near(bad).is(bad), "{bad:#x}");
+        }
+        assert_eq!(s.iter().count(), 0);
     }
 
     #[test]

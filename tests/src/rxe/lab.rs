@@ -5,7 +5,7 @@ use super::mangle::Mangler;
 use super::pair::Side;
 use super::report::Report;
 use super::vm::Vm;
-use super::{cases, cm, faults, forged, headers, lossy, many, perftest, pingpong, timers, Guest, Link, Outcome};
+use super::{cases, cm, faults, forged, headers, lossy, many, perftest, pingpong, timers, twins, Guest, Link, Outcome};
 use crate::soft::Soft;
 use crate::tools::{run, Running};
 use std::cell::RefCell;
@@ -165,6 +165,7 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     pingpong::all(report, &lab);
     perftest::all(report, &lab);
     cm::tools(report, &lab);
+    twins::all(report, &lab);
     let port = PEER_PORT + 1;
     let kill = |_program| lab.vm.run(&format!("kill -9 $(cat /tmp/{port}); sleep 0.3"), 20).map(drop);
     faults::killed(report, DEVICES[0], || lab.peer(port), kill);

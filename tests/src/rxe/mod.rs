@@ -22,6 +22,7 @@ pub mod report;
 pub mod seen;
 pub mod timers;
 pub mod tools;
+pub mod twins;
 pub mod vm;
 
 pub use guest::{Guest, Link};

@@ -1,0 +1,324 @@
+//! Connection managers of two engines: the string says what both programs ask of them, what the network does to their
+//! messages, and which messages a stranger makes up who has read all the others.
+//!
+//! What must hold: no panic; one message in is at most one message out; an id is the program's or ends by itself, so that at the
+//! end, with all ids destroyed and enough time gone, every id is to be had again.
+
+use crate::bytes::Bytes;
+use crate::host::Host;
+use gdrcore_core::cm::mad::{attribute, MAD_LEN, REMOTE_ID_AT, REQUEST_ID_AT, SERVICE_AT};
+use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
+use gdrcore_core::config::Config;
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
+use gdrcore_core::wire::{Flow, ICRC_LEN, QP1_QKEY};
+
+/// BTH and DETH.
+const HEADERS: usize = 20;
+const PACKET: usize = HEADERS + MAD_LEN + ICRC_LEN;
+/// Messages under way, and those that the stranger remembers.
+const WIRE: usize = 64;
+/// Ids that one program keeps; it lets the oldest go.
+const IDS: usize = 24;
+const ATTRIBUTES: [u16; 10] = [
+    attribute::REQ,
+    attribute::MRA,
+    attribute::REJ,
+    attribute::REP,
+    attribute::RTU,
+    attribute::DREQ,
+    attribute::DREP,
+    attribute::SIDR_REQ,
+    attribute::SIDR_REP,
+    0x19,
+];
+
+/// A message under way: for which side, and its bytes.
+type Sent = (usize, Vec<u8>);
+
+/// QPs of each side.
+const KINDS: [u32; 5] = [qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD];
+
+/// What happened, so that a test can tell whether the strings reach anything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Managed {
+    /// Events by their numbers.
+    pub events: [u64; 16],
+    /// Calls that did something, and that refused.
+    pub calls: [u64; 2],
+    /// Messages that were not as their sender sent them, and those of them that were not dropped.
+    pub forged: [u64; 2],
+    /// Messages that were sent again.
+    pub retries: u64,
+}
+
+impl Managed {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Managed) {
+        let pairs = self.events.iter_mut().zip(other.events).chain(self.calls.iter_mut().zip(other.calls));
+        for (sum, n) in pairs.chain(self.forged.iter_mut().zip(other.forged)) {
+            *sum += n;
+        }
+        self.retries += other.retries;
+    }
+}
+
+/// One engine, and the program above it.
+struct Side {
+    host: Host,
+    peer: PeerAddr,
+    qps: Vec<(Handle, u32)>,
+    ids: Vec<Handle>,
+    /// Requests that nobody has answered, and the type of QP that each asks for.
+    asked: Vec<(Handle, u32)>,
+    next_qp: usize,
+}
+
+impl Side {
+    fn new(n: u8) -> Side {
+        let mut host = Host::new(n);
+        let qps = KINDS.iter().map(|&k| host.qp(k, qp_state::RESET)).collect();
+        Side { host, peer: Host::peer_addr(n), qps, ids: Vec::new(), asked: Vec::new(), next_qp: 0 }
+    }
+
+    fn keep(&mut self, now: u64, id: Handle) {
+        self.ids.push(id);
+        if self.ids.len() > IDS {
+            let oldest = self.ids.remove(0);
+            let _ = self.host.guard().cm().destroy(now, oldest);
+        }
+    }
+
+    /// The next QP, mostly of this type, in RESET again, whatever became of it; or none, since the program moves its own.
+    fn qp(&mut self, kind: u32, arg: u8) -> Handle {
+        let of = |k: u32| KINDS.iter().position(|&x| x == k).unwrap_or(0);
+        self.next_qp += 1;
+        let i = if arg & 0x60 == 0x60 || kind == qp_type::RC { self.next_qp } else { of(kind) };
+        let (qp, _) = self.qps[i % if kind == qp_type::RC && arg & 0x60 != 0x60 { 3 } else { KINDS.len() }];
+        if arg & 0x10 != 0 {
+            return 0;
+        }
+        let reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
+        let _ = self.host.guard().qp_modify(0, qp, &reset, qp_attr_mask::STATE);
+        qp
+    }
+
+    /// One call of the program's. Whether it did something.
+    fn call(&mut self, now: u64, op: u8, arg: u8, seen: &mut Managed) -> bool {
+        let ps = [port_space::TCP, port_space::UDP, port_space::IB][usize::from(arg >> 2 & 3) % 3];
+        let port = 1000 + u16::from(arg & 3);
+        let private = [arg; 56];
+        let kind = if ps == port_space::UDP { qp_type::UD } else { qp_type::RC };
+        let param = ConnParam {
+            qpn: 0x77,
+            qp_type: kind,
+            responder_resources: arg,
+            initiator_depth: 4,
+            retry_count: arg & 7,
+            rnr_retry: 7,
+            ack_timeout: 14,
+            response_timeout: arg >> 3 & 0x0f,
+            private_data: &private[..usize::from(arg) % 57],
+            ..ConnParam::default()
+        };
+        let id = self.ids.get(usize::from(arg) % self.ids.len().max(1)).copied().unwrap_or(u64::from(arg));
+        match op {
+            0 => {
+                let mut g = self.host.guard();
+                let made = g.cm().create(ps, 1);
+                let Ok(id) = made else { return false };
+                let done = g.cm().bind(id, port).and_then(|_| g.cm().listen(id, u32::from(arg >> 5)));
+                drop(g);
+                self.keep(now, id);
+                done.is_ok()
+            }
+            1 => {
+                let qp = self.qp(kind, arg);
+                // Sometimes one whom nobody has ever heard of.
+                let gid = if arg & 0xe0 == 0xe0 { [0x20; 16] } else { self.peer.gid };
+                let to = AhAttr { dgid: gid, udp_port: 4791, ..AhAttr::default() };
+                let mut g = self.host.guard();
+                let made = g.cm().create(ps, 2);
+                let Ok(id) = made else { return false };
+                let done = g.cm_connect(now, id, &to, port, qp, &param);
+                drop(g);
+                self.keep(now, id);
+                done.is_ok()
+            }
+            2 => {
+                let (id, kind) = self.asked.pop().unwrap_or((id, kind));
+                let qp = self.qp(kind, arg);
+                let param = ConnParam { qp_type: kind, ..param };
+                self.host.guard().cm_accept(now, id, qp, &param, &mut |_, _, _| Ok(())).is_ok()
+            }
+            3 => self.host.guard().cm().reject(now, id, &private[..usize::from(arg & 31)]).is_ok(),
+            4 => self.host.guard().cm_disconnect(now, id).is_ok(),
+            5 => {
+                self.ids.retain(|&i| i != id);
+                self.host.guard().cm().destroy(now, id).is_ok()
+            }
+            6 => self.host.guard().cm().establish(id).is_ok(),
+            _ => match self.event(now) {
+                Some(e) => {
+                    seen.events[e.event as usize & 15] += 1;
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    fn event(&mut self, now: u64) -> Option<CmEvent> {
+        let e = self.host.guard().cm_event(now, &mut |_, _, _| Ok(()))?;
+        assert!(e.private_data().len() == usize::from(e.data_len) && e.event < 16, "{e:?}");
+        if e.event == cm_event::CONNECT_REQUEST {
+            assert!(e.id != 0 && !self.ids.contains(&e.id), "{e:?}");
+            self.keep(now, e.id);
+            self.asked.push((e.id, e.qp_type));
+            self.asked.drain(..self.asked.len().saturating_sub(8));
+        }
+        Some(e)
+    }
+
+    fn dropped(&self) -> u64 {
+        self.host.guard().cm().counters().dropped
+    }
+}
+
+/// A message with its headers, from QP1 to QP1.
+fn packet(mad: &[u8; MAD_LEN]) -> Vec<u8> {
+    let mut p = vec![0x64, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0];
+    p.extend_from_slice(&QP1_QKEY.to_be_bytes());
+    p.extend_from_slice(&[0, 0, 0, 1]);
+    p.extend_from_slice(mad);
+    p.extend_from_slice(&[0; ICRC_LEN]);
+    p
+}
+
+/// A message that nobody sent: one that was seen, or the string's own, with ids of others.
+fn made_up(input: &mut Bytes, seen: &[Vec<u8>], ids: &[u32]) -> Vec<u8> {
+    let (plan, arg) = (input.u8(), usize::from(input.u8()));
+    let mut mad = [0; MAD_LEN];
+    if let Some(model) = seen.get(arg % seen.len().max(1)).filter(|_| plan & 1 == 0) {
+        mad.copy_from_slice(&model[HEADERS..HEADERS + MAD_LEN]);
+    } else {
+        let some = input.take(64);
+        mad[24..24 + some.len()].copy_from_slice(some);
+        mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    }
+    if plan & 2 == 0 {
+        mad[16..18].copy_from_slice(&ATTRIBUTES[usize::from(input.u8()) % ATTRIBUTES.len()].to_be_bytes());
+    }
+    if plan & 4 == 0 {
+        let mut place = |at: u32, k: u8| {
+            if let Some(id) = ids.get(usize::from(k) % ids.len().max(1)) {
+                mad[at as usize..at as usize + 4].copy_from_slice(&id.to_be_bytes());
+            }
+        };
+        place(REMOTE_ID_AT, input.u8());
+        place(REQUEST_ID_AT, input.u8());
+    }
+    if plan & 8 == 0 {
+        let service = (u64::from(port_space::TCP) << 16 | 1000) + u64::from(input.u8() & 3);
+        mad[SERVICE_AT as usize..SERVICE_AT as usize + 8].copy_from_slice(&service.to_be_bytes());
+    }
+    for _ in 0..plan >> 5 {
+        mad[usize::from(input.u8())] ^= input.u8();
+    }
+    packet(&mad)
+}
+
+/// Two connection managers fed by one byte string.
+pub fn cm(data: &[u8]) -> Managed {
+    let mut input = Bytes::new(data);
+    let mut sides = [Side::new(1), Side::new(2)];
+    let mut counts = Managed::default();
+    let (mut wire, mut seen): (Vec<Sent>, Vec<Vec<u8>>) = Default::default();
+    let mut ids: Vec<u32> = Vec::new();
+    let mut now = 1_000_000u64;
+    // Some listen already, and some are asked, so that short strings find more than strangers.
+    for arg in 0..input.u8() & 7 {
+        sides[1].call(now, 0, arg, &mut counts);
+        sides[0].call(now, 1, arg, &mut counts);
+    }
+    for _ in 0..256 {
+        if input.is_empty() {
+            break;
+        }
+        let (step, arg) = (input.u8(), input.u8());
+        let at = usize::from(step & 0x80 != 0);
+        let mut incoming = None;
+        match step & 0x1f {
+            // Half of all steps carry what is under way: exchanges take four messages.
+            0..=11 if !wire.is_empty() => incoming = Some((wire.remove(0), false)),
+            12 if !wire.is_empty() => incoming = Some((wire[usize::from(arg) % wire.len()].clone(), false)),
+            13 if !wire.is_empty() => drop(wire.swap_remove(usize::from(arg) % wire.len())),
+            14 | 15 => incoming = Some(((at, made_up(&mut input, &seen, &ids)), true)),
+            16 => now += u64::from(arg) * 50_000_000,
+            op => counts.calls[usize::from(!sides[at].call(now, op & 7, arg, &mut counts))] += 1,
+        }
+        // Programs take their events sooner or later.
+        if arg & 3 == 0 {
+            sides[at].call(now, 7, arg, &mut counts);
+        }
+        if let Some(((to, mut bytes), forged)) = incoming {
+            let (from, side) = (sides[1 - to].host.addr, &mut sides[to]);
+            if forged {
+                Flow::from_gids(&from.gid, &side.host.addr.gid, from.port, side.host.addr.port)
+                    .append_icrc(0, &mut bytes);
+            }
+            let before = side.dropped();
+            note(side.host.sent_now(now), 1 - to, &mut wire, &mut seen, &mut ids);
+            side.host.receive(now, &from, &bytes);
+            // Nothing else was left to be sent, and the time stands still: only the message can have caused one.
+            let out = side.host.sent_now(now);
+            assert!(out.len() <= 1, "{} messages for one", out.len());
+            note(out, 1 - to, &mut wire, &mut seen, &mut ids);
+            counts.forged[0] += u64::from(forged);
+            counts.forged[1] += u64::from(forged && side.dropped() == before);
+        }
+        now += 10_000;
+        for (i, side) in sides.iter_mut().enumerate() {
+            let out = side.host.round(now);
+            note(out, 1 - i, &mut wire, &mut seen, &mut ids);
+            side.host.check();
+        }
+    }
+    for side in &mut sides {
+        finish(side, now);
+        counts.retries += side.host.guard().cm().counters().retries;
+    }
+    counts
+}
+
+/// Messages leave for the other side, and the stranger reads along.
+fn note(out: Vec<Vec<u8>>, to: usize, wire: &mut Vec<Sent>, seen: &mut Vec<Vec<u8>>, ids: &mut Vec<u32>) {
+    for p in out.into_iter().filter(|p| p.len() == PACKET) {
+        let id = HEADERS + REQUEST_ID_AT as usize;
+        ids.push(u32::from_be_bytes([p[id], p[id + 1], p[id + 2], p[id + 3]]));
+        seen.push(p.clone());
+        wire.push((to, p));
+    }
+    wire.truncate(WIRE);
+    seen.drain(..seen.len().saturating_sub(WIRE));
+    ids.drain(..ids.len().saturating_sub(WIRE));
+}
+
+/// The program lets everything go, and nobody answers any more: nothing may be left.
+fn finish(side: &mut Side, mut now: u64) {
+    while side.event(now).is_some() {}
+    for id in std::mem::take(&mut side.ids) {
+        let _ = side.host.guard().cm().destroy(now, id);
+    }
+    assert_eq!(side.host.guard().cm().live(), 0, "ids that nobody holds");
+    for _ in 0..400 {
+        now += 5_000_000_000;
+        side.host.round(now);
+    }
+    let mut g = side.host.guard();
+    assert_eq!(g.cm().next_timeout(), None, "something waits for ever");
+    assert!(!g.has_cm_events());
+    for n in 0..Config::default().max_cm_ids {
+        assert!(g.cm().create(port_space::TCP, 0).is_ok(), "{n} of all ids are left");
+    }
+}

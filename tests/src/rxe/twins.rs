@@ -1,0 +1,187 @@
+//! A program at both ends: one unmodified tool, here on the drop-in under `gdrcore-run`, there on Linux's rxe, which find each
+//! other by rdma_cm, whose messages cross the wire; and the C examples' pingpong with rdma-core's.
+
+use super::lab::Lab;
+use super::pair::Side;
+use super::report::Report;
+use super::Outcome;
+use crate::dropin::wait_until_listened_at;
+use crate::library;
+use crate::rdmacm::{command, wait_until_it_listens};
+use crate::tools::{find, Done, Running};
+use std::process::Command;
+use std::time::Duration;
+
+/// No tool needs longer.
+const LIMIT: Duration = Duration::from_secs(40);
+/// Messages of each of perftest's tests.
+const ITERATIONS: usize = 100;
+
+/// A tool, and what it is given as server and as client; `{}` is the server's address.
+struct Tool {
+    name: &'static str,
+    both: &'static str,
+    server: &'static str,
+    client: &'static str,
+    /// Messages, both ways.
+    messages: usize,
+    /// It speaks IPv6 addresses, too.
+    six: bool,
+}
+
+impl Tool {
+    /// One of perftest's, with its exchange over the connection that rdma_cm makes.
+    const fn perftest(name: &'static str, both: &'static str, messages: usize) -> Tool {
+        Tool { name, both, server: "", client: "{}", messages, six: false }
+    }
+
+    fn feature(&self) -> String {
+        match self.name.strip_prefix("ib_") {
+            Some(_) => format!("perftest {} -R at both ends, ours on the drop-in", self.name),
+            None => format!("{} of rdmacm-utils at both ends, ours on the drop-in", self.name),
+        }
+    }
+}
+
+const TOOLS: [Tool; 7] = [
+    Tool::perftest("ib_send_lat", "-R -F -n 100 -s 64", 2 * ITERATIONS),
+    Tool::perftest("ib_send_bw", "-R -F -n 100 -s 65536", ITERATIONS),
+    Tool::perftest("ib_write_lat", "-R -F -n 100 -s 64", 2 * ITERATIONS),
+    Tool::perftest("ib_write_bw", "-R -F -n 100 -s 65536", ITERATIONS),
+    Tool::perftest("ib_read_lat", "-R -F -n 100 -s 4096", ITERATIONS),
+    Tool { name: "rping", both: "-a {} -C 10 -S 3000 -V -v", server: "-s", client: "-c", messages: 40, six: true },
+    Tool { name: "ucmatose", both: "-C 10 -S 1000", server: "-b {}", client: "-s {}", messages: 20, six: false },
+];
+
+/// Whether rping's server ended as it does: by the event that its client has left, with 1 or 0 as the two race.
+fn has_ended_well(tool: &Tool, serves: bool, done: &Done) -> bool {
+    done.ok() || tool.name == "rping" && serves && done.output.contains("DISCONNECT EVENT")
+}
+
+/// Both to their ends, ours as server or as client, on our address `near` and the far end's `far`.
+fn run_case(lab: &Lab, tool: &Tool, ours_serves: bool, near: &str, far: &str, port: u16) -> Outcome<usize> {
+    let server = if ours_serves { near } else { far };
+    let line = |serves: bool| {
+        let part = if serves { tool.server } else { tool.client };
+        format!("-p {port} {} {part}", tool.both).replace("{}", server)
+    };
+    let ours = |serves: bool| {
+        let mut c = command(Some(near), &[], find(tool.name).unwrap_or_else(|| tool.name.into()));
+        c.args(line(serves).split_whitespace());
+        Running::start(&mut c)
+    };
+    let theirs = |serves: bool| lab.vm.begin(&format!("exec timeout 50 {} {}", tool.name, line(serves)), 60);
+    let (ours, theirs) = if ours_serves {
+        let mut ours = ours(true);
+        wait_until_it_listens(&mut ours, near);
+        (ours, theirs(false))
+    } else {
+        let theirs = theirs(true);
+        let there = format!("rdma res show cm_id | grep LISTEN | grep -q ':{port} '");
+        let wait = format!("for i in $(seq 150); do {there} && exit 0; sleep 0.1; done; rdma res show cm_id; exit 1");
+        lab.vm.run(&wait, 20).map_err(|e| format!("{} does not listen: {e}", tool.name))?;
+        (ours(false), theirs)
+    };
+    let (ours, theirs) = both_end(ours, theirs, ours_serves);
+    for (who, serves, done) in [("ours", ours_serves, &ours), ("the kernel's", !ours_serves, &theirs)] {
+        if !has_ended_well(tool, serves, done) {
+            let (ours, theirs) = (ours.output.trim(), theirs.output.trim());
+            return Err(format!("{who} ended with {:?}; ours says {ours}; the kernel's {theirs}", done.code()));
+        }
+    }
+    Ok(tool.messages)
+}
+
+/// Waits for both. Whoever asks ends first; the other then has little left to do.
+fn both_end(ours: Running, theirs: Running, ours_serves: bool) -> (Done, Done) {
+    let patience = |first: &Done| if first.ok() { LIMIT } else { Duration::from_secs(2) };
+    if ours_serves {
+        let theirs = theirs.finish(LIMIT);
+        (ours.finish(patience(&theirs)), theirs)
+    } else {
+        let ours = ours.finish(LIMIT);
+        let patience = patience(&ours);
+        (ours, theirs.finish(patience))
+    }
+}
+
+/// The C examples' pingpong with rdma-core's of the same kind, which waits or begins.
+fn pingpong(lab: &Lab, kind: &str, ours_waits: bool, port: u16) -> Outcome<usize> {
+    let common = format!("-n {ITERATIONS} -s 1001 -p {port}");
+    let mut c = Command::new(library::examples().join("perf/pingpong"));
+    c.args([kind, "--ibv-peer", "-d", "soft:10.77.1.1"]).args(common.split(' '));
+    if !ours_waits {
+        // It tries again until the other one listens.
+        c.arg("10.77.1.2");
+    }
+    let mut ours = Running::start(&mut c);
+    if ours_waits {
+        wait_until_listened_at(port, &mut ours);
+    }
+    let host = if ours_waits { "10.77.1.1" } else { "" };
+    let theirs = lab.vm.begin(&format!("exec timeout 50 ibv_{kind}_pingpong -d rxe0 -g 1 {common} {host}"), 60);
+    let (ours, theirs) = both_end(ours, theirs, ours_waits);
+    if ours.ok() && theirs.ok() {
+        return Ok(2 * ITERATIONS);
+    }
+    Err(format!(
+        "ours: {:?} {}; rdma-core's: {:?} {}",
+        ours.code(),
+        ours.output.trim(),
+        theirs.code(),
+        theirs.output.trim()
+    ))
+}
+
+/// How long a REQ of ours is on its way. perftest's client asks for its second connection at once when it has had the last word
+/// over the first, and its server, in the emulated machine, takes some time until it listens again; it would refuse.
+const REQ_TAKES: Duration = Duration::from_millis(500);
+
+/// Keeps a REQ of ours back; `packet` is from the BTH to before the ICRC.
+fn slow_request(from: Side, packet: &mut [u8]) -> bool {
+    const QP1: &[u8] = &[0, 0, 1];
+    const CM_REQ: &[u8] = &[0, 0x10];
+    // BTH and DETH are 20 bytes, the attribute's number the 16th of the MAD.
+    if from == Side::Ours && packet.get(5..8) == Some(QP1) && packet.get(36..38) == Some(CM_REQ) {
+        std::thread::sleep(REQ_TAKES);
+    }
+    true
+}
+
+/// Every tool, with the server here and there, and the pingpongs.
+pub fn all(report: &mut Report, lab: &Lab) {
+    // Each run has its own port: the last one's may be held a while longer.
+    let mut port = 21_000;
+    for kind in ["rc", "uc", "ud"] {
+        let feature = format!("pingpong {kind} of the C examples with ibv_{kind}_pingpong of rdma-core");
+        for (side, ours_waits) in [(Side::Ours, false), (Side::Rxe, true)] {
+            port += 1;
+            report.case(&feature, side, "IPv4", || {
+                lab.mangler.watch();
+                lab.mangler.explain(pingpong(lab, kind, ours_waits, port))
+            });
+        }
+    }
+    for tool in &TOOLS {
+        let feature = tool.feature();
+        for (near, far, family) in [("10.77.1.1", "10.77.1.2", "IPv4"), ("fd00:78::1", "fd00:78::2", "IPv6")] {
+            if family == "IPv6" && !tool.six {
+                continue;
+            }
+            for (side, ours_serves) in [(Side::Ours, false), (Side::Rxe, true)] {
+                if find(tool.name).is_none() {
+                    report.remark(&feature, side, "not tried: the tool is not installed here");
+                    continue;
+                }
+                port += 1;
+                report.case(&feature, side, family, || {
+                    lab.mangler.watch();
+                    lab.mangler.script(Some(Box::new(slow_request)));
+                    let done = run_case(lab, tool, ours_serves, near, far, port);
+                    lab.mangler.script(None);
+                    lab.mangler.explain(done)
+                });
+            }
+        }
+    }
+}
