@@ -20,16 +20,16 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
 }
 
 /// A TCP port that nobody listens on, for the tools' own exchange.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let l = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     l.local_addr().expect("its number").port()
 }
 
-/// Whether somebody listens at a TCP port of this host. Connecting would take the tool's only accept.
-fn is_listened_at(port: u16) -> bool {
+/// Whether somebody listens at a TCP port of a process's network. Connecting would take the tool's only accept.
+fn is_listened_at(port: u16, process: u32) -> bool {
     let wanted = format!(":{port:04X} ");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|f| {
-        let text = std::fs::read_to_string(f).unwrap_or_default();
+    ["tcp", "tcp6"].iter().any(|f| {
+        let text = std::fs::read_to_string(format!("/proc/{process}/net/{f}")).unwrap_or_default();
         // Local address, remote address, state 0A (LISTEN).
         text.lines().any(|l| {
             let mut words = l.split_whitespace().skip(1);
@@ -37,6 +37,23 @@ fn is_listened_at(port: u16) -> bool {
             local.ends_with(&wanted) && words.nth(1) == Some("0A")
         })
     })
+}
+
+/// Starts a server and waits until it listens at a TCP port.
+pub fn start_server(command: &mut Command, port: u16) -> Running {
+    let mut server = Running::start(command);
+    let end = Instant::now() + LIMIT;
+    while !is_listened_at(port, server.pid()) && server.is_running() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server
+}
+
+/// Runs a server that listens at a TCP port and its client to their ends.
+pub fn both(server: &mut Command, client: &mut Command, port: u16) -> [Done; 2] {
+    let server = start_server(server, port);
+    let client = Running::start(client).finish(LIMIT);
+    [server.finish(LIMIT), client]
 }
 
 /// Server and client of a tool that exchange over TCP at a port given by `-p`, each on its own address. `n` is the
@@ -75,12 +92,7 @@ impl Pair {
 
     /// Starts the server and waits until it listens.
     pub fn server(&self) -> Running {
-        let mut server = Running::start(&mut self.side(0));
-        let end = Instant::now() + LIMIT;
-        while !is_listened_at(self.port) && server.is_running() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        server
+        start_server(&mut self.side(0), self.port)
     }
 
     /// Starts the client.

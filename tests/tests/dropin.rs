@@ -2,7 +2,7 @@
 
 use gdrcore_tests::dropin::{command, Pair};
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, run, scratch, Done};
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done};
 use gdrcore_tests::{library, skip};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -148,12 +148,7 @@ fn compiled(dir: &std::path::Path, name: &str, flags: &[&str]) -> Option<std::pa
     if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
         return None;
     }
-    let to = dir.join(name);
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o"]).arg(&to);
-    let done = run(cc.arg(root().join(format!("tests/c/{name}.c"))).args(flags), 60);
-    assert!(done.ok(), "{name}.c: {}", done.output);
-    Some(to)
+    Some(compile("cc", name, dir, flags))
 }
 
 #[test]
