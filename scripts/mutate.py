@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Deliberate faults: each is applied to a copy of the sources, and some named test must notice it.
 
-Usage: mutate.py [--list] [--only N[,N...]] [--stages NAME[,NAME...]] [--write]
+Usage: mutate.py [--list] [--stale] [--only N[,N...]] [--stages NAME[,NAME...]] [--write]
 
 The copy is a git worktree of HEAD under build/mutants, with a target folder of its own, so that only what a
 fault touches is compiled again. For each fault the stages below run in order until one fails; the test that
 failed first, or that never ends, is its witness. A fault that nothing notices is a survivor, and makes the exit
 status 1. Faults that only another interleaving of threads would show run under loom alone.
---write puts the table between the marks in docs/PROOF.md.
+--stale only says which faults have no place in the sources any more.
+--write puts the rows into the table between the marks in docs/PROOF.md; those of other faults stay.
 """
 import os, re, signal, subprocess, sys, tempfile, time
 
@@ -35,8 +36,8 @@ LOOM = ("loom", LOOM_TEST + ["--no-run"], LOOM_TEST)
 R = "core/src/roce/"
 # What is wrong then | file | text | what stands there instead | the one stage that can see it, if only one can.
 FAULTS = [
-    ("a request ahead of the expected PSN by one is executed", R + "responder.rs", "if ahead > 0 {", "if ahead > 1 {"),
-    ("duplicates are executed again", R + "responder.rs", "if ahead < 0 {", "if ahead < -4_000_000 {"),
+    ("a request ahead of the expected PSN by one is executed", R + "responder.rs", "if ahead == 0 {", "if ahead == 0 || ahead == 1 {"),
+    ("duplicates are executed again", R + "responder.rs", "if ahead == 0 {", "if ahead <= 0 && ahead > -4_000_000 {"),
     ("acknowledged before slow memory has placed", R + "responder.rs",
      "let waits = resp.placing.is_some() || resp.fence_len > 0;", "let waits = false;"),
     ("the window to a peer never closes", R + "peer.rs", "self.size.saturating_sub(self.inflight)", "self.size"),
@@ -116,6 +117,12 @@ FAULTS = [
     ("a bitmap's summary is only set where it looks clear", "core/src/bitmap.rs",
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 {",
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 && self.top.summary.load(Ordering::Relaxed) >> (leaf % WORD) & 1 == 0 {", LOOM),
+    ("a burst waits for room although no ACK is to come", R + "requester.rs",
+     "fits < burst && self.awaits_ack()", "fits < burst"),
+    ("a closed window asks for no ACK", R + "requester.rs", "if !self.awaits_ack() || self.paced {", "if self.paced {"),
+    ("every burst asks for an ACK", R + "requester.rs", ">= window / 2 {", ">= 1 {"),
+    ("what was asked before a loss counts behind it", R + "requester.rs",
+     "qp.req.asked_psn = qp.req.una_psn.prev();", ""),
 ]
 
 
@@ -182,6 +189,12 @@ def main():
         for i, f in enumerate(FAULTS, 1):
             print(f"{i:2} {f[0]} ({f[1]})")
         return 0
+    if "--stale" in args:
+        stale = [i for i, f in enumerate(FAULTS, 1) if open(os.path.join(ROOT, f[1])).read().count(f[2]) == 0]
+        for i in stale:
+            print(f"{i:2} {FAULTS[i - 1][0]} ({FAULTS[i - 1][1]})")
+        print(f"{len(FAULTS) - len(stale)} passed, {len(stale)} failed")
+        return 1 if stale else 0
     only = None
     if "--only" in args:
         only = {int(n) for n in args[args.index("--only") + 1].split(",")}
@@ -209,7 +222,9 @@ def main():
     if "--write" in args:
         page = os.path.join(ROOT, "docs", "PROOF.md")
         text = open(page).read()
-        table = "\n".join(["| | fault | where | noticed by |", "|---|---|---|---|"] + rows)
+        former = re.search(r"<!-- mutants -->\n(.*?)<!-- end -->", text, flags=re.S)[1] if only else ""
+        numbered = {int(r.split("|")[1]): r for r in former.splitlines()[2:] + rows}
+        table = "\n".join(["| | fault | where | noticed by |", "|---|---|---|---|"] + [numbered[i] for i in sorted(numbered)])
         text = re.sub(r"(<!-- mutants -->\n).*?(<!-- end -->)", lambda m: m[1] + table + "\n" + m[2], text, flags=re.S)
         with open(page, "w") as f:
             f.write(text)

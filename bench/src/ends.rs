@@ -23,6 +23,9 @@ pub struct End {
     _mem: Map,
 }
 
+/// Entries of its CQ.
+const CQE: u32 = 4096;
+
 /// The wr_id of receives.
 const RECV: u64 = u64::MAX;
 
@@ -32,15 +35,15 @@ const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_REA
 impl End {
     /// Opens a device with `n` QPs and a buffer of `bytes`.
     pub fn open(name: &str, n: usize, bytes: usize, depth: u32) -> End {
-        // Room for the rings of so many, at up to 512 bytes for each request and its place in the tables.
-        let ring_bytes = (n as u64 * u64::from(depth) * 512).max(Config::default().ring_bytes);
+        // Room for the rings of so many, at up to 512 bytes for each request and its place in the tables, and for the CQ.
+        let ring_bytes = n as u64 * u64::from(depth) * 512 + u64::from(CQE) * 128 + Config::default().ring_bytes;
         let max_qp = (n as u32).max(Config::default().max_qp);
         let cfg = SoftConfig { core: Config { max_qp, ring_bytes, ..Config::default() }, ..SoftConfig::default() };
         let mem = Map::new(SoftDevice::memsize(name, &cfg).expect("device name")).expect("memory");
         // SAFETY: a fresh mapping, kept beside the device.
         let dev = unsafe { SoftDevice::init(mem.as_ptr(), mem.len(), name, &cfg).expect("device") };
         let pd = dev.pd_alloc().expect("pd");
-        let (cq, _) = dev.cq_create(4096).expect("cq");
+        let (cq, _) = dev.cq_create(CQE).expect("cq");
         let cap =
             QpCap { max_send_wr: depth, max_recv_wr: depth, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
         let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..Default::default() };

@@ -58,8 +58,8 @@ pub mod config_flags {
     pub const STRICT_CQ: u32 = 1;
     /// Congestion notifications set a rate for each QP (DCQCN). Without it they shrink the window to the peer.
     pub const DCQCN: u32 = 32;
-    /// A lost link ([`crate::engine::Guard::link_lost`]) is as silent as a cut wire: only who has something to send hears of it.
-    /// Without it idle queue pairs fail too.
+    /// A lost link ([`crate::engine::Guard::link_lost`]) is as silent as a cut wire: what it carried goes through the port from then
+    /// on, and ends by its timers where nobody answers. Without it the link's queue pairs fail at once, idle ones too.
     pub const SILENT_LOSS: u32 = 64;
 }
 

@@ -44,12 +44,7 @@ fn pass(test: &str, n: u32, lines: &[(&str, &str)], on_one_address: bool) {
             ways.push(Pair { together: true, ..Pair::new(server, client) });
         }
         for pair in &ways {
-            let Some(mut done) = pair.run(n, &dir) else { skip!("no {server} (rdmacm-utils, perftest)") };
-            // Known and open, as in `dropin.rs`: the ACK of a last message may be missed on a busy machine.
-            if !(done[0].ok() || pair.endless) || !done[1].ok() {
-                println!("once more: {server}: {}{}", done[0].output, done[1].output);
-                done = pair.run(n, &dir).expect("found before");
-            }
+            let Some(done) = pair.run(n, &dir) else { skip!("no {server} (rdmacm-utils, perftest)") };
             well(pair, &done);
         }
     }
@@ -82,9 +77,8 @@ fn connections_in_numbers() {
 
 #[test]
 fn datagram_services() {
-    // Not on one address: datagrams that the kernel does not steer yet, while the table of a new process goes round, are passed
-    // on by mail; a burst of them may overflow a mailbox, which for datagrams is loss, and udaddy waits for each for ever.
-    pass("udaddy", 62, &[("udaddy -b {S} -c 10", "udaddy -s {S} -c 10")], false);
+    // Nothing may be lost: udaddy waits for each datagram for ever.
+    all_pass("udaddy", 62, &[("udaddy -b {S} -c 10", "udaddy -s {S} -c 10")]);
 }
 
 #[test]

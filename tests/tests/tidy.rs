@@ -1,7 +1,10 @@
 //! Habits of this repository that a machine can check.
 
+use gdrcore_tests::skip;
 use gdrcore_tests::source::{code, files, is_test_only, relative, root, without_tests, words};
+use gdrcore_tests::tools::{find, run};
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Longer files hold a second idea that wants its own home.
 const LINES_MAX: usize = 900;
@@ -139,4 +142,12 @@ fn every_unsafe_block_has_its_proof() {
         let inherits = text.contains("[lints]") && text.contains("workspace = true");
         assert!(inherits || text.contains("[workspace.lints"), "{} lacks [lints]", relative(crate_manifest));
     }
+}
+
+/// The table of docs/PROOF.md is made by a command that takes long; a fault whose place has changed would silently prove nothing.
+#[test]
+fn every_deliberate_fault_has_its_place_in_the_sources() {
+    let Some(python) = find("python3") else { skip!("no python3") };
+    let done = run(Command::new(python).arg(root().join("scripts/mutate.py")).arg("--stale"), 60);
+    assert!(done.ok(), "{}", done.output);
 }

@@ -1,6 +1,7 @@
 //! Packets out, loopback, and time.
 
 use super::{Guard, Inner};
+use crate::config::config_flags;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
@@ -30,7 +31,23 @@ fn flush_if_failed(t: &mut Transport, s: &Shared, qi: usize) {
     }
 }
 
+/// Lets one QP send, whoever else is ready.
+#[inline]
+fn transmit_alone(t: &mut Transport, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) {
+    match t.transmit(s, qi, tx, now) {
+        Sent::Idle => flush_if_failed(t, s, qi),
+        Sent::Full | Sent::OtherPath => t.ready.set(qi),
+    }
+}
+
 impl Inner {
+    /// What was put into a buffer, and where it goes; `None`: nothing was.
+    #[inline]
+    fn burst(&self, tx: &TxBuf<'_>) -> Option<Burst> {
+        let peer = self.transport.peers.get(tx.peer() as usize).filter(|_| !tx.is_empty())?;
+        Some(Burst { dst: peer.addr, len: tx.len(), seg: tx.seg() })
+    }
+
     /// Collects the QPs that posts have marked, and those that waited for room in a CQ.
     #[inline(always)]
     fn absorb(&mut self, s: &Shared, now: u64) {
@@ -121,11 +138,7 @@ impl Guard<'_> {
         if tx.is_empty() {
             inner.fill(s, &mut tx, now);
         }
-        if tx.is_empty() {
-            return None;
-        }
-        let peer = &inner.transport.peers[tx.peer() as usize];
-        Some(Burst { dst: peer.addr, len: tx.len(), seg: tx.seg() })
+        inner.burst(&tx)
     }
 
     /// The link that a QP with something to send uses, but for those that `skip` names; `None`: there is none.
@@ -164,15 +177,31 @@ impl Guard<'_> {
         tx.len()
     }
 
-    /// The link by which the QP at this index is reached; `None`: it goes another way, or decides that for each request.
+    /// How the peer of the QP at this index is reached; `None`: it has none, or names one with each request.
     #[inline]
-    pub fn link_of(&mut self, qi: usize) -> Option<u16> {
+    pub fn path_of(&mut self, qi: usize) -> Option<Path> {
         let t = &self.split().0.transport;
         let qp = &t.qps[qi];
-        match t.peers.get(qp.peer as usize)?.path {
-            Path::Link(link) if qp.kind != qp_type::UD => Some(link),
-            _ => None,
-        }
+        let peer = t.peers.get(qp.peer as usize)?;
+        (qp.kind != qp_type::UD).then_some(peer.path)
+    }
+
+    /// Whether the QP whose doorbell was rung may send by itself ([`Guard::transmit_to_port`]): no other waits to send, and it
+    /// does not gather requests.
+    #[inline]
+    pub fn may_send_alone(&mut self, qi: usize) -> bool {
+        let (inner, s) = self.split();
+        let t = &inner.transport;
+        t.ready.is_empty() && t.cnp_owed.is_empty() && !inner.cm.is_ready() && !t.may_gather(s, qi)
+    }
+
+    /// As [`Guard::poll_transmit`], for the one QP whose doorbell was rung.
+    #[inline]
+    pub fn transmit_to_port(&mut self, now: u64, qi: usize, buf: &mut [u8]) -> Option<Burst> {
+        let (inner, s) = self.split();
+        let mut tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
+        transmit_alone(&mut inner.transport, s, qi, &mut tx, now);
+        inner.burst(&tx)
     }
 
     /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung: nobody looks for who has work. What does not
@@ -180,12 +209,8 @@ impl Guard<'_> {
     #[inline]
     pub fn transmit_to_link(&mut self, now: u64, qi: usize, link: u16, buf: &mut [u8]) -> usize {
         let (inner, s) = self.split();
-        let t = &mut inner.transport;
         let mut tx = TxBuf::new(buf, Path::Link(link), inner.rx_flow.1);
-        match t.transmit(s, qi, &mut tx, now) {
-            Sent::Idle => flush_if_failed(t, s, qi),
-            Sent::Full | Sent::OtherPath => t.ready.set(qi),
-        }
+        transmit_alone(&mut inner.transport, s, qi, &mut tx, now);
         tx.len()
     }
 
@@ -218,10 +243,14 @@ impl Guard<'_> {
         self.transport.owns(qpn)
     }
 
-    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again.
+    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again. With
+    /// [`config_flags::SILENT_LOSS`] it is [`Guard::link_ended`].
     pub fn link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
+        if t.config.flags & config_flags::SILENT_LOSS != 0 {
+            return self.link_ended(link);
+        }
         for i in 0..t.peers.len() {
             if t.peers[i].path == Path::Link(link) {
                 t.peers[i].path = Path::Lost;
@@ -236,7 +265,8 @@ impl Guard<'_> {
         }
     }
 
-    /// A link that only datagrams use is gone: they go through the port from now on. The number may be used again.
+    /// A link is gone, and what it carried goes through the port from now on. Where nobody answers there, requests end by their
+    /// timers. The number may be used again.
     pub fn link_ended(&mut self, link: u16) {
         let t = &mut self.split().0.transport;
         for i in 0..t.peers.len() {
@@ -306,12 +336,18 @@ impl Guard<'_> {
             || inner.cm.is_ready()
     }
 
-    /// Whether anything but time is to be done: something may be sent, or memory or a CQ is waited for.
+    /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ is waited for.
     #[inline]
-    pub fn waits(&mut self) -> bool {
+    pub fn waits(&mut self, now: u64) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
-        s.active.any() || !t.ready.is_empty() || !t.full_cqs.is_empty() || !t.mem_wait.is_empty() || inner.cm.is_ready()
+        s.active.any()
+            || !t.ready.is_empty()
+            || !t.full_cqs.is_empty()
+            || !t.mem_wait.is_empty()
+            || !t.cnp_owed.is_empty()
+            || inner.cm.is_ready()
+            || now >= t.ack_flush_at
     }
 
     /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that

@@ -31,7 +31,7 @@ impl PeerAddr {
     }
 }
 
-/// How packets to a peer travel. Chosen when the peer's record is made, and never changed but to [`Path::Lost`].
+/// How packets to a peer travel. Chosen when the peer's record is made; a link may end, and leave [`Path::Port`] or [`Path::Lost`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Path {
     /// As packets through the port.

@@ -2,9 +2,8 @@
 
 use super::peer::{FlowControl, Path, PACKET_COST};
 use super::run::Run;
-use super::txbuf::TxBuf;
+use super::txbuf::{Asks, TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
-use crate::config::config_flags;
 use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
@@ -304,15 +303,14 @@ impl Transport {
             n = left.min(psn_room);
             if rc {
                 let room = peer.tx.available(now);
-                if room == 0 && !due {
+                let fits = if n > 1 { room / (mtu + PACKET_COST) } else { u32::from(room > 0) };
+                if (room == 0 || fits < n && qp.waits_for_more(fits, peer.tx.size())) && !due {
                     self.win_wait.set(qi);
                     self.counters.window_closed += 1;
                     qp.counters.window_closed += 1;
                     return Step::Idle;
                 }
-                if n > 1 {
-                    n = n.min((room / (mtu + PACKET_COST)).max(1));
-                }
+                n = n.min(fits.max(1));
             }
             cost = PACKET_COST;
         }
@@ -334,7 +332,13 @@ impl Transport {
         let mut stop = None;
         let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
         let of = Message::request(qp.qpn, index, 0);
-        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, rc, |off, dst| {
+        let asks = match tx.path() {
+            _ if !rc => Asks::Never,
+            Path::Port => qp.asks(psn, n, peer.tx.size()),
+            // An ACK is a line of memory there.
+            _ => Asks::Always,
+        };
+        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, asks, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
@@ -350,6 +354,9 @@ impl Transport {
             let sent_bytes = if is_read { bytes } else { bytes.min(done.packets * mtu) };
             qp.req.cur_pkt = first_pkt + psns;
             qp.req.next_psn = psn.add(psns);
+            if done.asked || is_read {
+                qp.req.asked_psn = qp.req.next_psn.prev();
+            }
             let again = qp.req.max_psn.diff(psn).max(0) as u64;
             if again > 0 {
                 qp.counters.retransmitted_pkts += again.min(u64::from(done.packets));
@@ -488,7 +495,7 @@ impl Transport {
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let (regions, providers, pd, mtu) = (&self.regions, &self.providers, qp.pd, qp.mtu);
         let of = Message::request(qp.qpn, index, 0);
-        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
+        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, Asks::Always, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 // Not worth waiting for: the ACK timeout is there as well.
@@ -544,6 +551,8 @@ impl Transport {
     pub(crate) fn rewind(&mut self, qi: usize, psn: Psn) {
         self.forget_inflight(qi);
         let qp = &mut self.qps[qi];
+        // Whatever was asked may be what was lost.
+        qp.req.asked_psn = qp.req.una_psn.prev();
         let mut i = qp.req.acked;
         loop {
             let ws = *qp.wqe(i);
@@ -573,8 +582,7 @@ impl Transport {
         self.ready.set(qi);
     }
 
-    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does
-    /// (but see [`config_flags::SILENT_LOSS`]).
+    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does.
     #[inline(never)]
     pub(crate) fn fail_path(&mut self, s: &Shared, qi: usize, now: u64) {
         if !self.qps[qi].can_receive() || self.qps[qi].req.failed {
@@ -583,9 +591,6 @@ impl Transport {
         let sq = s.sq(qi, &self.key);
         let waiting = (self.qps[qi].req.next != sq.head().wrapping_add(sq.len())).then_some(self.qps[qi].req.next);
         let request = self.oldest_open(s, qi).or(waiting);
-        if request.is_none() && self.config.flags & config_flags::SILENT_LOSS != 0 {
-            return;
-        }
         self.note(qi, now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
         match request {
             Some(index) if self.qps[qi].can_send() => self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR),
@@ -640,6 +645,39 @@ impl Transport {
     pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
         let at = |k: u32| (u64::from(k) * u64::from(qp.mtu)).min(length);
         (at(to) - at(from)) as u32 + (to - from) * PACKET_COST
+    }
+}
+
+impl Qp {
+    /// Whether an ACK is still to come that was asked for.
+    #[inline]
+    fn awaits_ack(&self) -> bool {
+        self.req.asked_psn.diff(self.req.una_psn) >= 0 && self.req.una_psn != self.req.max_psn
+    }
+
+    /// Whether room for `fits` packets is worth a burst. A short one costs nearly what a long one costs, and divides the window into
+    /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for.
+    #[inline]
+    fn waits_for_more(&self, fits: u32, window: u32) -> bool {
+        let burst = (MAX_BURST as u32 / self.mtu).min(window / 2 / (self.mtu + PACKET_COST));
+        fits < burst && self.awaits_ack()
+    }
+
+    /// Whether the burst that begins with `psn`, of at most `n` packets, asks for an ACK. An ACK costs either side as much as half
+    /// a long burst, so while one that was asked for is still to come, only half a window is worth the next. Where none is, this
+    /// burst asks: a window that is closed always opens again.
+    #[inline]
+    fn asks(&self, psn: Psn, n: u32, window: u32) -> Asks {
+        // Who is held back by a rate goes on too late for the rest to wait.
+        if !self.awaits_ack() || self.paced {
+            return Asks::Always;
+        }
+        let packets = psn.diff(self.req.asked_psn).max(1) as u32 - 1 + n.min((MAX_BURST as u32 / self.mtu).max(1));
+        if packets.saturating_mul(self.mtu + PACKET_COST) >= window / 2 {
+            Asks::Always
+        } else {
+            Asks::IfStopped
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::mail::{self, Mail, Mailbox, Packets, Posted, Received};
 use super::steer::{BLOCK_MAX, CHECK};
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
+use crate::clock::now_ns;
 use crate::local::{is_open, Name};
 use crate::sys::Fd;
 use crate::wait::{poll_set, watch};
@@ -23,6 +24,10 @@ pub use claim::{Claim, Wanted};
 const MAIL_BATCH: usize = 32;
 /// While mail came within this time it is looked for in every round.
 const MAIL_HOT_NS: u64 = 200_000;
+/// How long the owner of a full mailbox is waited for.
+const INSIST_NS: u64 = 500_000;
+/// And how long after one wait in vain comes the next.
+const INSIST_AGAIN_NS: u64 = 20_000_000;
 /// Services that a device can be asked for.
 pub const SERVICES: usize = 256;
 
@@ -125,6 +130,8 @@ pub struct Member {
     hint_ns: u64,
     mail_ns: u64,
     looked_ns: u64,
+    /// Until then nobody is waited for whose mailbox is full.
+    impatient_ns: u64,
     counters: ShareCounters,
 }
 
@@ -193,8 +200,33 @@ impl Member {
 
     /// Passes packets on to the owner of a block. False: nobody owns it.
     pub fn pass(&mut self, block: u16, packets: &Packets<'_>) -> bool {
-        let posted = self.post(block, &Mail::Packets(*packets));
+        let mail = Mail::Packets(*packets);
+        let mut posted = self.post(block, &mail);
+        if posted == Posted::Lost {
+            posted = self.insist(block, &mail);
+        }
         self.count_passed(posted, packets)
+    }
+
+    /// The mailbox is full: it holds ten messages, and a process that has just come may be sent more before the kernel steers its
+    /// packets to it. Its owner empties it within microseconds if it runs at all, so it is waited for a moment; one who does not run
+    /// costs everybody else no more than that every now and then.
+    #[cold]
+    fn insist(&mut self, block: u16, mail: &Mail<'_>) -> Posted {
+        let begun = now_ns();
+        let mut now = begun;
+        while self.impatient_ns <= now {
+            std::thread::yield_now();
+            let posted = self.post(block, mail);
+            if posted != Posted::Lost {
+                return posted;
+            }
+            now = now_ns();
+            if now - begun > INSIST_NS {
+                self.impatient_ns = now + INSIST_AGAIN_NS;
+            }
+        }
+        Posted::Lost
     }
 
     /// Passes a message of the connection manager on to whoever listens. False: nobody does.

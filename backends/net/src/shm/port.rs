@@ -24,6 +24,8 @@ const FRAME_MAX: usize = RING / 4 - 128;
 const FRAME_MIN: usize = 4096 + 512;
 /// A caller that has not said hello for this long is hung up on.
 const HELLO_NS: u64 = 1_000_000_000;
+/// A frame whose handling takes so long that its ACK should not wait for those behind it.
+const LONG: usize = 16 << 10;
 /// Frames of one link that one poll takes, so that a fast peer does not keep others waiting.
 const BATCH: usize = 16;
 
@@ -247,6 +249,10 @@ impl ShmPort {
                         handled += unsafe { records(p, len, |r| take(&link.from, r)) };
                         link.reader.release(len);
                         self.counters.rx_frames += 1;
+                        if len >= LONG {
+                            // What it asks for (an ACK) opens the sender's window: before the next one is read.
+                            break;
+                        }
                     }
                     Ok(None) => break,
                     Err(Broken) => {
@@ -289,14 +295,18 @@ impl ShmPort {
     }
 
     /// Everything that is not data: callers, hellos, bells, ends. Some system calls: now and then, and before sleeping.
-    pub fn tend(&mut self, now: u64, waiter: &Waiter) {
+    /// True: somebody came or went.
+    pub fn tend(&mut self, now: u64, waiter: &Waiter) -> bool {
+        let mut changed = false;
         // Ends first: whatever a process called or sent before its end is then found below.
         for out in self.out.iter_mut().flatten() {
             out.gone |= out.bell.listen() == Heard::Gone;
+            changed |= out.gone;
         }
-        self.let_in(now, waiter);
+        changed |= self.let_in(now, waiter);
         for i in 0..LINKS {
             let Some(caller) = &mut self.callers[i] else { continue };
+            changed |= caller.link.is_none();
             match &mut caller.link {
                 None => match caller.bell.receive() {
                     Ok(Some((from, segment))) => {
@@ -316,6 +326,7 @@ impl ShmPort {
                         tend(link, &caller.bell);
                     }
                     link.gone |= caller.bell.listen() == Heard::Gone;
+                    changed |= link.gone;
                     if link.gone && link.reader.is_empty() {
                         self.hang_up(i);
                     }
@@ -328,6 +339,7 @@ impl ShmPort {
                 self.lose(i);
             }
         }
+        changed
     }
 
     fn has_input_from(&self, from: &Endpoint) -> bool {
@@ -337,20 +349,23 @@ impl ShmPort {
         })
     }
 
-    fn let_in(&mut self, now: u64, waiter: &Waiter) {
+    fn let_in(&mut self, now: u64, waiter: &Waiter) -> bool {
+        let mut came = false;
         let mut free = 0;
         for door in self.doors.iter().flatten() {
             while let Some(bell) = door.accept() {
+                came = true;
                 while free < LINKS && self.callers[free].is_some() {
                     free += 1;
                 }
                 // No place: hung up on, which the other end takes as a lost link.
-                let Some(slot) = self.callers.get_mut(free) else { return };
+                let Some(slot) = self.callers.get_mut(free) else { return came };
                 if waiter.add_socket(bell.fd()).is_ok() {
                     *slot = Some(Caller { bell, since_ns: now, link: None });
                 }
             }
         }
+        came
     }
 
     /// Whether `take_lost` has something.

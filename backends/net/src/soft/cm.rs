@@ -1,6 +1,7 @@
 //! [`SoftDevice`]'s connection manager: the engine's, behind the lock, and a doorbell after what sends.
 
-use super::progress::{Control, Round};
+use super::lock::Control;
+use super::progress::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::progress::{Control, Round};
+use super::lock::Control;
+use super::progress::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::fault;

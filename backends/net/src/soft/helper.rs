@@ -16,6 +16,7 @@ use crate::clock::now_ns;
 use crate::wait::Waiter;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::sleep;
 
 /// Without a poll for this long, the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
@@ -151,6 +152,11 @@ impl SoftDevice {
             return Err(Awake::Input);
         }
         Ok(next)
+    }
+
+    /// Whether somebody sleeps on the sockets, or did when last heard of. Under the lock, under which a sleep is announced.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.sleeping.is_asleep(sleep::ANY) || self.helper.asleep_until.load(Ordering::Relaxed) != AWAKE
     }
 
     /// At the end of a round, under the lock: a helper that sleeps must know when there is something to do earlier than it

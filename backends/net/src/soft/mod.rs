@@ -1,6 +1,7 @@
 //! The soft device: an engine, its port, and whoever drives them.
 //!
-//! * `progress`: one bounded round of the engine, and who runs it when.
+//! * `progress`: one bounded round of the engine, and who runs it when. `lock`: who may.
+//! * `wire`: the socket. `links`: other processes of this host. `paths`: which of them leads to a peer.
 //! * `helper`: the thread that runs it while the program does not.
 //! * `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed.
@@ -12,9 +13,13 @@
 mod cm;
 mod device;
 mod helper;
+mod links;
+mod lock;
 mod multicast;
+mod paths;
 mod progress;
 mod sharing;
+mod wire;
 
 pub use helper::OwnSignals;
 
@@ -102,18 +107,26 @@ struct Port {
     share: Option<Member>,
     shm: Option<ShmPort>,
     pcap: Option<Pcap>,
+    /// The socket is among what wakes a sleeper.
+    watched: bool,
+    /// Rounds that received something since somebody was about to sleep.
+    wakeful: u32,
     /// The send buffer of the socket was full; wake when it can be written.
     blocked: bool,
     /// A ring to another process was full.
     rings_full: bool,
     /// Empty rounds since something was handled.
     empty: u32,
+    /// When the last of them looked at timers.
+    idle_tick: u64,
     /// Errors of the socket seen so far.
     send_err: u64,
     /// When the socket last brought something.
     udp_hot_ns: u64,
-    /// When the shm port was last tended.
-    tended_ns: u64,
+    /// When the shm port is tended next.
+    tend_at: u64,
+    /// And how long after the last time that is.
+    tend_every: u64,
 }
 
 /// A RoCEv2 NIC in software.
@@ -286,12 +299,16 @@ impl SoftDevice {
                 share,
                 shm,
                 pcap,
+                watched: true,
+                wakeful: 0,
                 blocked: false,
                 rings_full: false,
                 empty: 0,
+                idle_tick: 0,
                 send_err: 0,
                 udp_hot_ns: 0,
-                tended_ns: 0,
+                tend_at: 0,
+                tend_every: 0,
             }),
             local,
             waiter,

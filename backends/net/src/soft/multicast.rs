@@ -1,6 +1,6 @@
 //! [`SoftDevice`]'s multicast: the engine knows the members, the socket the groups that have some.
 
-use super::progress::Held;
+use super::lock::Held;
 use super::SoftDevice;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::Handle;

@@ -1,6 +1,6 @@
 //! What others of the same address are owed, and what they bring: see [`crate::share`].
 
-use super::progress::Held;
+use super::lock::Held;
 use super::{peer_addr, Layout, Port, SoftConfig};
 use crate::addr::Endpoint;
 use crate::share::{Claim, ForEngine, Member, Owner, Packets};

@@ -169,6 +169,7 @@ impl Claim {
             checked_ns: now,
             hint_ns: 0,
             mail_ns: 0,
+            impatient_ns: 0,
             looked_ns: 0,
             counters: ShareCounters::default(),
         };

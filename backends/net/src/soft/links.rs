@@ -1,0 +1,111 @@
+//! The links to other processes of this host: taking what they brought, writing what the engine has for them.
+
+use super::progress::{BURSTS, LAST_WORDS};
+use super::sharing::pass_run;
+use super::{peer_addr, PathChoice, Port, SoftDevice};
+use crate::clock::now_ns;
+use crate::shm::ShmPort;
+use gdrcore_core::engine::Guard;
+
+/// How often the sockets of the links are looked at while somebody polls: a new peer waits so long, and a dead one is noticed so
+/// late. It costs a system call per link, which delays the message that comes meanwhile; so while nobody comes or goes the time
+/// doubles, up to the second.
+const TEND_NS: (u64, u64) = (100_000, 1_600_000);
+
+impl SoftDevice {
+    /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another way.
+    #[inline]
+    pub(super) fn send_to_link(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize, link: u16) -> Option<u64> {
+        let shm = port.shm.as_mut()?;
+        let room = shm.room(link)?;
+        let now = now_ns();
+        let len = g.transmit_to_link(now, qi, link, room);
+        if len > 0 {
+            shm.commit(link, len);
+        }
+        Some(now)
+    }
+
+    /// Takes what other processes have put into our rings, and looks after the links now and then.
+    #[inline]
+    pub(super) fn receive_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+        let handled = self.read_links(g, port, now);
+        if handled == 0 && now >= port.tend_at {
+            self.tend(g, port, now);
+        }
+        handled
+    }
+
+    #[inline]
+    fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+        let Port { shm, share, .. } = port;
+        let Some(shm) = shm else { return 0 };
+        shm.poll(|from, run| match run {
+            Ok((run, payload)) if g.owns(run.dest_qpn) => g.handle_run(now, &peer_addr(from), run, payload),
+            Ok((run, payload)) => pass_run(share, &self.local, from, run, payload),
+            Err(_) => g.count_malformed(),
+        })
+    }
+
+    /// New links, bells, links that are gone. Some system calls.
+    #[cold]
+    pub(super) fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
+        let Some(shm) = &mut port.shm else { return };
+        let next =
+            if shm.tend(now, &self.waiter) { TEND_NS.0 } else { (2 * port.tend_every).clamp(TEND_NS.0, TEND_NS.1) };
+        (port.tend_every, port.tend_at) = (next, now + next);
+        if shm.has_lost() {
+            // Who is gone may have said something before: the last ACK counts. Bounded, since others may go on writing.
+            for _ in 0..LAST_WORDS {
+                if self.read_links(g, port, now) == 0 {
+                    break;
+                }
+            }
+        }
+        if let Some(shm) = &mut port.shm {
+            self.lose_links(g, shm, now);
+        }
+    }
+
+    /// Tells the engine of links that are gone. Those of datagrams lead to an address, which may have other owners: they go through
+    /// the network from then on, unless only shared memory is wanted.
+    fn lose_links(&self, g: &mut Guard<'_>, shm: &mut ShmPort, now: u64) {
+        while let Some((link, of_address)) = shm.take_lost() {
+            if of_address && self.path == PathChoice::Auto {
+                g.link_ended(link);
+            } else {
+                g.link_lost(now, link);
+            }
+        }
+    }
+
+    /// Writes what the engine has for other processes into their rings.
+    #[inline]
+    pub(super) fn send_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
+        let Some(shm) = &mut port.shm else { return };
+        port.rings_full = false;
+        let mut full = [u16::MAX; 4];
+        let mut n_full = 0;
+        for _ in 0..BURSTS {
+            let Some(link) = g.next_link(now, |k| full.contains(&k)) else { break };
+            let len = match shm.room(link) {
+                Some(room) => g.poll_transmit_link(now, link, room),
+                None => {
+                    port.rings_full = true;
+                    0
+                }
+            };
+            if len > 0 {
+                shm.commit(link, len);
+                continue;
+            }
+            // No room, or nothing after all: the others have their turn.
+            full[n_full] = link;
+            n_full += 1;
+            if n_full == full.len() {
+                break;
+            }
+        }
+        self.lose_links(g, shm, now);
+    }
+}

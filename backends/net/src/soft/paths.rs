@@ -1,0 +1,58 @@
+//! How a peer is reached: decided when a control call names it.
+
+use super::lock::Held;
+use super::progress::Round;
+use super::{PathChoice, Port, SoftDevice};
+use crate::addr::Endpoint;
+use crate::clock::now_ns;
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::engine::cm::ChoosePath;
+use gdrcore_core::engine::Guard;
+use gdrcore_core::error::Result;
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::types::AhAttr;
+
+impl SoftDevice {
+    /// A call of the connection manager that may move QPs; the peers that it names are reached by the path that is chosen then.
+    pub(super) fn manage_paths<R>(&self, call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R) -> R {
+        let mut held = self.lock_held();
+        let (g, port) = held.parts();
+        let done = call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn)));
+        drop(held);
+        self.run(Round::Send);
+        done
+    }
+
+    /// Decides how the peer of an address vector is reached, and tells the engine, under the lock that the control call which
+    /// names the peer will use. `dest_qpn`: the QP there, for a connected one; the address alone, for datagrams.
+    ///
+    /// # Errors
+    /// Only where nothing but shared memory is wanted: [`Error::NoDevice`]: no process of this host offers it
+    /// under that address; [`Error::Access`]: one of another user does; [`Error::NoMemory`].
+    pub(super) fn choose_path(&self, held: &mut Held<'_>, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<()> {
+        let (g, port) = held.parts();
+        self.choose_path_of(g, port, ah, dest_qpn)
+    }
+
+    /// As [`SoftDevice::choose_path`], of the two halves.
+    fn choose_path_of(&self, g: &mut Guard<'_>, port: &mut Port, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<()> {
+        g.set_link(None);
+        g.set_elsewhere(false);
+        let to = PeerAddr::from_ah(ah, self.local.port);
+        let to = Endpoint::new(to.gid, if to.scope_id == 0 { self.local.scope_id } else { to.scope_id }, to.port);
+        if to == self.local {
+            // A datagram decides for itself.
+            if port.share.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {
+                return Ok(());
+            }
+            g.set_elsewhere(true);
+        }
+        let Some(shm) = &mut port.shm else { return Ok(()) };
+        match shm.connect(&to, dest_qpn.map(|qpn| (qpn / QPN_UNIT) as u16), &self.waiter) {
+            Ok(link) => g.set_link(Some(link)),
+            Err(_) if self.path == PathChoice::Auto => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+}
