@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// The tables, the first of which says what a program is linked to that asks for no version.
-const TABLES: &[&str] = &["debian-12.txt", "rdma-core-65.txt"];
+const TABLES: &[&str] = &["debian-12.txt", "rdma-core-57-to-64.txt", "rdma-core-65.txt"];
 
 struct Symbol {
     name: String,

@@ -40,6 +40,12 @@ command -v ibv_rc_pingpong|ibverbs-utils|the libibverbs drop-in
 command -v ib_write_lat|perftest|the libibverbs drop-in
 command -v rping|rdmacm-utils|librdmacm on the drop-in
 /usr/bin/python3 -c 'import pyverbs'|python3-pyverbs|rdma-core's own suite on the drop-in
+command -v fi_pingpong|libfabric-bin|libfabric on the drop-in
+command -v ucx_perftest|ucx-utils|UCX on the drop-in
+command -v mpirun.openmpi|openmpi-bin|Open MPI on the drop-in
+command -v mpicc.openmpi|libopenmpi-dev|Open MPI on the drop-in
+command -v busybox|busybox|TCP programs over rsockets
+command -v iperf|iperf|TCP programs over rsockets
 command -v valgrind|valgrind|instructions, where the clock says nothing
 EOF
 }

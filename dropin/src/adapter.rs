@@ -53,7 +53,8 @@ unsafe impl Sync for Adapter {}
 pub static STATE: ForkLock<State> = ForkLock::new(State { adapters: Vec::new(), open: Vec::new() });
 
 impl Adapter {
-    fn new(index: u32, endpoint: Endpoint, ifindex: u32) -> Self {
+    /// A device that nobody has seen yet.
+    pub fn new(index: u32, endpoint: Endpoint, ifindex: u32) -> Self {
         let zero = [0 as c_char; 256];
         let mut ibv = ibv_device {
             ops: [core::ptr::null(); 2],
@@ -65,8 +66,8 @@ impl Adapter {
             ibdev_path: zero,
         };
         put(&mut ibv.name, &format!("gdrc{index}"));
-        put(&mut ibv.dev_name, &format!("uverbs{index}"));
-        put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
+        put(&mut ibv.dev_name, &node(index));
+        put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/{}", node(index)));
         put(&mut ibv.ibdev_path, &format!("/sys/class/infiniband/gdrc{index}"));
         Adapter { ibv, endpoint, index, ifindex }
     }
@@ -74,6 +75,21 @@ impl Adapter {
     /// Its name.
     pub fn name(&self) -> String {
         format!("gdrc{}", self.index)
+    }
+
+    /// The name of its file below `/dev/infiniband`, had it one.
+    pub fn node(&self) -> String {
+        node(self.index)
+    }
+
+    /// The name of its network interface, where it has one.
+    pub fn interface(&self) -> Option<String> {
+        let mut name = [0 as c_char; libc::IF_NAMESIZE];
+        // SAFETY: the array has the room that the call asks for, and is terminated by it.
+        unsafe {
+            let p = libc::if_indextoname(self.ifindex, name.as_mut_ptr());
+            (!p.is_null()).then(|| core::ffi::CStr::from_ptr(p).to_string_lossy().into_owned())
+        }
     }
 
     /// What the soft device is opened with.
@@ -96,6 +112,10 @@ impl Adapter {
         // SAFETY: the caller's promise; entries live as long as the process.
         unsafe { &*device.cast::<Adapter>() }
     }
+}
+
+fn node(index: u32) -> String {
+    format!("uverbs{index}")
 }
 
 fn put(field: &mut [c_char], text: &str) {

@@ -103,7 +103,6 @@ unsafe fn answer(port: u8, wc: *const ibv_wc, header: *const ibv_grh) -> Result<
             ..ibv_global_route::default()
         },
         dlid: wc.slid,
-        sl: wc.sl,
         is_global: 1,
         port_num: port,
         ..ibv_ah_attr::default()

@@ -10,7 +10,8 @@ use crate::result::{code, object, pointer};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::device::Device;
-use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::verbs::types::{wc_flags, Handle};
+use gdrcore_core::wire::ip::v4_of_gid;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::soft::SoftDevice;
 
@@ -22,6 +23,8 @@ pub struct Cq {
     pub device: &'static SoftDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
+    /// What `sl` says of a datagram.
+    network_header: u8,
     /// Completion events that the program took.
     events_taken: AtomicU32,
     /// Asynchronous events that the program took.
@@ -49,6 +52,13 @@ pub struct CqInit {
 
 /// Bytes of a CQ entry in the device, for the growth of its memory.
 const ENTRY: usize = 64;
+
+/// What `sl` of a received datagram says. RoCE has no service levels there; mlx5 says which headers came, and UCX 1.13 finds
+/// the addresses in the GRH by that: 8 for UDP, and 1 for IPv6 or 2 for IPv4.
+fn network_header(gid: &[u8; 16]) -> u8 {
+    const UDP: u8 = 8;
+    UDP | if v4_of_gid(gid).is_some() { 2 } else { 1 }
+}
 
 impl Cq {
     /// The CQ that a program's pointer belongs to.
@@ -97,6 +107,7 @@ impl Cq {
             device: c.hca.device,
             hca: c.hca,
             handle,
+            network_header: network_header(&c.hca.attr.gid),
             events_taken: AtomicU32::new(0),
             async_taken: AtomicU32::new(0),
             users: AtomicU32::new(0),
@@ -106,6 +117,19 @@ impl Cq {
             current: ibv_wc::default(),
             stamp_ns: 0,
         })
+    }
+
+    /// Takes completions, as programs see them.
+    ///
+    /// # Errors
+    /// Those of the device's `poll_cq`, but [`Error::Busy`].
+    #[inline]
+    pub fn poll(&self, room: &mut [ibv_wc]) -> Result<usize> {
+        let n = in_turn(|| self.device.poll_cq(self.handle, room))?;
+        for wc in room.iter_mut().take(n).filter(|wc| wc.wc_flags & wc_flags::GRH != 0) {
+            wc.sl = self.network_header;
+        }
+        Ok(n)
     }
 
     /// Its events find it from here on.
@@ -230,7 +254,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> 
     }
     // SAFETY: room for `n` completions, as the program promises; any bits are a valid completion.
     let room = unsafe { core::slice::from_raw_parts_mut(wc, n as usize) };
-    match in_turn(|| c.device.poll_cq(c.handle, room)) {
+    match c.poll(room) {
         Ok(n) => n as c_int,
         Err(e) => -e.errno(),
     }
@@ -241,4 +265,16 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     // SAFETY: the program's CQ.
     let c = unsafe { &*cq.cast::<Cq>() };
     code(c.device.cq_arm(c.handle, solicited_only != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+
+    #[test]
+    fn a_datagram_says_which_headers_came() {
+        assert_eq!(network_header(&Endpoint::v4([10, 0, 0, 1], ROCE_PORT).ip), 0xa);
+        assert_eq!(network_header(&1u128.to_be_bytes()), 0x9);
+    }
 }

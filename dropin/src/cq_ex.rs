@@ -7,11 +7,9 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::cq::{Cq, CqInit};
-use crate::lock::in_turn;
 use crate::pd::Pd;
 use crate::result::{object, pointer};
 use core::ffi::{c_int, c_uint};
-use gdrcore_core::device::Device;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::clock::now_ns;
 
@@ -83,7 +81,7 @@ unsafe fn advance(p: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller's promise; nobody else touches what is written here.
     let cq = unsafe { &mut *p.cast::<Cq>() };
     let mut wc = [ibv_wc::default()];
-    match in_turn(|| cq.device.poll_cq(cq.handle, &mut wc)) {
+    match cq.poll(&mut wc) {
         Ok(0) => libc::ENOENT,
         Ok(_) => {
             let [wc] = wc;

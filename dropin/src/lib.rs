@@ -9,7 +9,7 @@
 //!   process on its address, and the place where its events are handed out.
 //! * `queue`: events on a descriptor. `context`: what `ibv_open_device` gives.
 //! * Objects: `pd`, `mr` (windows too), `dm`, `null`, `ah`, `channel`, `cq`, `cq_ex`, `srq`, `qp`, `qp_ex`, `post`.
-//! * `ucma`: the kernel's end of librdmacm.
+//! * `ucma`: the kernel's end of librdmacm. `names`: files of devices that programs look at.
 //! * What needs no device: `strings`, `rates`, `kern`, `fork`.
 //!
 //! The names that programs bind to, with their versions, are the table `symbols/*.txt`; `build.rs` makes the jumps of it.
@@ -35,6 +35,7 @@ mod hca;
 mod kern;
 mod lock;
 mod mr;
+mod names;
 mod null;
 mod pd;
 mod post;

@@ -369,7 +369,13 @@ pub unsafe extern "C" fn read_sysfs_file(
     // SAFETY: the program's strings.
     let (dir, file) = unsafe { (core::ffi::CStr::from_ptr(dir), core::ffi::CStr::from_ptr(file)) };
     let path = format!("{}/{}", dir.to_string_lossy(), file.to_string_lossy());
-    let Ok(text) = std::fs::read(path) else { return -1 };
+    let text = match crate::names::read(&path) {
+        Some(text) => text.into_bytes(),
+        None => match std::fs::read(path) {
+            Ok(text) => text,
+            Err(_) => return -1,
+        },
+    };
     let text = text.strip_suffix(b"\n").unwrap_or(&text);
     let n = text.len().min(size - 1);
     // SAFETY: `n` and the terminating zero fit into the program's buffer.

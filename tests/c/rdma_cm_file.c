@@ -1,6 +1,5 @@
 /* The device file of rdma_cm as a program sees it, under gdrcore-run: what open, fstat, write and close do, the kernel's layouts,
  * and what becomes of garbage. Prints "ok" at the end; any other end is a failure. */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>

@@ -25,11 +25,11 @@ pub fn free_port() -> u16 {
     l.local_addr().expect("its number").port()
 }
 
-/// Whether somebody listens at a TCP port of this host. Connecting would take the tool's only accept.
-fn is_listened_at(port: u16) -> bool {
+/// Whether somebody listens at a TCP port of a process's network. Connecting would take the tool's only accept.
+fn is_listened_at(port: u16, process: u32) -> bool {
     let wanted = format!(":{port:04X} ");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|f| {
-        let text = std::fs::read_to_string(f).unwrap_or_default();
+    ["tcp", "tcp6"].iter().any(|f| {
+        let text = std::fs::read_to_string(format!("/proc/{process}/net/{f}")).unwrap_or_default();
         // Local address, remote address, state 0A (LISTEN).
         text.lines().any(|l| {
             let mut words = l.split_whitespace().skip(1);
@@ -39,12 +39,26 @@ fn is_listened_at(port: u16) -> bool {
     })
 }
 
-/// Waits until the server listens, or has ended.
+/// Waits until a server listens at a TCP port, or has ended.
 pub fn wait_until_listened_at(port: u16, server: &mut Running) {
     let end = Instant::now() + LIMIT;
-    while !is_listened_at(port) && server.is_running() && Instant::now() < end {
+    while !is_listened_at(port, server.pid()) && server.is_running() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Starts a server and waits until it listens at a TCP port.
+pub fn start_server(command: &mut Command, port: u16) -> Running {
+    let mut server = Running::start(command);
+    wait_until_listened_at(port, &mut server);
+    server
+}
+
+/// Runs a server that listens at a TCP port and its client to their ends.
+pub fn both(server: &mut Command, client: &mut Command, port: u16) -> [Done; 2] {
+    let server = start_server(server, port);
+    let client = Running::start(client).finish(LIMIT);
+    [server.finish(LIMIT), client]
 }
 
 /// Server and client of a tool that exchange over TCP at a port given by `-p`, each on its own address. `n` is the
@@ -83,9 +97,7 @@ impl Pair {
 
     /// Starts the server and waits until it listens.
     pub fn server(&self) -> Running {
-        let mut server = Running::start(&mut self.side(0));
-        wait_until_listened_at(self.port, &mut server);
-        server
+        start_server(&mut self.side(0), self.port)
     }
 
     /// Starts the client.

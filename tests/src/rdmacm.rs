@@ -30,6 +30,13 @@ pub fn command(address: Option<&str>, options: &[&str], program: impl AsRef<std:
     c
 }
 
+/// What `--stats` says of a counter, summed over the processes whose output this is.
+pub fn counted(output: &str, name: &str) -> u64 {
+    let values =
+        output.lines().filter_map(|l| l.strip_prefix("gdrcore: ")?.strip_prefix(name)?.trim().parse::<u64>().ok());
+    values.sum()
+}
+
 /// Waits until a program listens on an address: each service that it offers is the name of a socket, by which the processes of an
 /// address find it.
 pub fn wait_until_it_listens(server: &mut Running, address: &str) {

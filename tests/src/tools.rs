@@ -129,6 +129,16 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(may_run)
 }
 
+/// Compiles one of `tests/c` into a folder; `compiler` is `cc` or one that wraps it.
+pub fn compile(compiler: &str, name: &str, dir: &Path, more: &[&str]) -> PathBuf {
+    let to = dir.join(name);
+    let mut cc = Command::new(compiler);
+    cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o"]).arg(&to);
+    let done = run(cc.arg(crate::source::root().join(format!("tests/c/{name}.c"))).args(more), 60);
+    assert!(done.ok(), "{name}.c: {}", done.output);
+    to
+}
+
 /// The folder of build output (`CARGO_TARGET_DIR`, else `target` in the root).
 pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::source::root().join("target"), PathBuf::from)

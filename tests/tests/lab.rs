@@ -7,6 +7,7 @@
 
 use gdrcore_core::counters::Counters;
 use gdrcore_tests::lab::Lab;
+use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{find, run, scratch, Running};
 use gdrcore_tests::{library, skip};
@@ -108,6 +109,9 @@ fn missing_here() -> Option<String> {
         if find(tool).is_none() {
             return Some(format!("{tool} is not installed"));
         }
+    }
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return Some("no <infiniband/verbs.h> (libibverbs-dev)".into());
     }
     // The page's own way into a network of one's own.
     let enter = "[ $(id -u) = 0 ] && unshare -n ip link set lo up || unshare -cn --keep-caps ip link set lo up";
@@ -227,6 +231,39 @@ fn a_learner_is_told_which_exercise_is_next() {
                 server.output
             );
         }
+    }
+}
+
+/// The lab for libibverbs, alone on the drop-in and with the library's own program at the other end.
+#[test]
+fn the_solution_for_libibverbs_meets_either_program() {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)");
+    }
+    let lab = match Lab::new(1) {
+        Ok(lab) => lab,
+        Err(why) => skip!("no namespaces: {why}"),
+    };
+    let (bin, launcher) = (library::examples(), launcher());
+    let side = |verbs: bool, address: &str, more: &[&str]| {
+        let mut c = if verbs {
+            let mut c = lab.command(0, &launcher);
+            c.args(["--address", address]).arg(bin.join("lab/solution_verbs"));
+            c
+        } else {
+            lab.command(0, &bin.join("lab/solution"))
+        };
+        c.args(["-a", address]).args(more);
+        c
+    };
+    for (server, client) in [(true, true), (true, false), (false, true)] {
+        let waiting = Running::start(&mut side(server, "127.0.0.1", &[]));
+        let done = run(&mut side(client, "127.0.0.2", &["-t", "hello", "-i", "42", "127.0.0.1"]), 60);
+        let waited = waiting.finish(Duration::from_secs(30));
+        assert!(done.ok() && waited.ok(), "{server} {client}: {done:?} {waited:?}");
+        assert!(done.output.contains("our READ: all 10000 bytes are right"), "{done:?}");
+        assert!(waited.output.contains("the client's WRITE: all 10000 bytes are right"), "{waited:?}");
+        assert!(waited.output.contains("received 5 bytes, immediate 0x0000002a: hello"), "{waited:?}");
     }
 }
 

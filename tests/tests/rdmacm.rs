@@ -1,8 +1,8 @@
 //! Debian's librdmacm and its tools, unmodified, over the drop-in's end of the kernel interface.
 
-use gdrcore_tests::rdmacm::{command, launcher, wait_until_it_listens, Pair};
-use gdrcore_tests::tools::{find, loopback, run, scratch, Done, Running};
-use gdrcore_tests::{skip, source};
+use gdrcore_tests::rdmacm::{command, counted, launcher, wait_until_it_listens, Pair};
+use gdrcore_tests::skip;
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
@@ -168,36 +168,69 @@ fn perftest_connects_by_rdma_cm() {
     );
 }
 
-/// Compiles one of `tests/c`.
-fn compiled(name: &str, dir: &Path, more: &[&str]) -> std::path::PathBuf {
-    let to = dir.join(name);
-    let from = source::root().join("tests/c").join(format!("{name}.c"));
-    let done =
-        run(Command::new("cc").args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&to).arg(from).args(more), 60);
-    assert!(done.ok(), "{}", done.output);
-    to
+/// librdmacm's own preload library, which makes RDMA of an ordinary program's TCP.
+fn rsockets() -> Option<&'static Path> {
+    Some(Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so")).filter(|p| p.exists())
 }
 
-/// An ordinary TCP program, which knows nothing of RDMA, with librdmacm's own preload library.
+/// It was RDMA that carried a side's bytes.
+#[track_caller]
+fn received(side: &Done, least: u64) {
+    let bytes = counted(&side.output, "rcvd_bytes");
+    assert!(bytes >= least, "{bytes} bytes of {least} came over RDMA: {}", side.output);
+}
+
+/// An ordinary TCP program, which knows nothing of RDMA.
 #[test]
 fn a_program_of_sockets_runs_over_rdma() {
-    let preload = Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so");
-    if !preload.exists() {
-        skip!("no librspreload.so (librdmacm1)");
-    }
+    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
     let dir = scratch("sockets");
-    let program = compiled("tcp_echo", &dir, &[]).display().to_string();
+    let program = compile("cc", "tcp_echo", &dir, &[]).display().to_string();
     let (server, client) = (format!("{program} {{S}}"), format!("{program} {{C}} {{S}}"));
     for options in [&["--stats"][..], &["--stats", "--path", "udp"]] {
         let pair = Pair { preload: Some(preload), options, ..Pair::new(&server, &client) };
         let done = pair.run(69, &dir).expect("a program with a path");
         well(&pair, &done);
-        for d in &done {
-            // It was RDMA that carried the bytes: 2,000,000 each way.
-            let bytes = d.output.lines().find_map(|l| l.strip_prefix("gdrcore: rcvd_bytes "));
-            assert!(bytes.is_some_and(|b| b.parse::<u64>().is_ok_and(|b| b >= 2_000_000)), "{}", d.output);
-        }
+        // 2,000,000 each way.
+        done.iter().for_each(|d| received(d, 2_000_000));
     }
+}
+
+/// As Debian ships them. The server's standard input is the file; the client's stays open, since who shuts his side down ends both.
+#[test]
+fn a_file_comes_by_netcat_over_rdma() {
+    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
+    if find("busybox").is_none() {
+        skip!("no busybox");
+    }
+    let dir = scratch("netcat");
+    let bytes = noise(3_000_001);
+    std::fs::write(dir.join("from"), &bytes).expect("a file");
+    std::fs::write(dir.join("server"), "exec busybox nc -l -p 7004 <from\n").expect("a script");
+    std::fs::write(dir.join("client"), "mkfifo open; exec 3<>open; exec busybox nc $1 7004 <&3 >to\n")
+        .expect("a script");
+    for options in [&["--stats"][..], &["--stats", "--path", "udp"]] {
+        for old in ["open", "to"] {
+            let _ = std::fs::remove_file(dir.join(old));
+        }
+        let pair = Pair { preload: Some(preload), options, endless: true, ..Pair::new("sh server", "sh client {S}") };
+        let done = pair.run(75, &dir).expect("sh");
+        well(&pair, &done);
+        received(&done[1], 3_000_001);
+        assert!(std::fs::read(dir.join("to")).expect("what came") == bytes, "the copy differs");
+    }
+}
+
+#[test]
+fn iperf_measures_rdma_for_tcp() {
+    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
+    let dir = scratch("iperf");
+    let (server, client) = ("iperf -s -B {S}", "iperf -c {S} -t 1 -P 2");
+    let pair = Pair { preload: Some(preload), options: &["--stats"], endless: true, ..Pair::new(server, client) };
+    let Some(done) = pair.run(76, &dir) else { skip!("no iperf") };
+    well(&pair, &done);
+    // The sender counts what was acknowledged.
+    assert!(counted(&done[1].output, "request_bytes") > 10_000_000, "{}", done[1].output);
 }
 
 #[test]
@@ -207,7 +240,7 @@ fn the_device_file_takes_what_a_program_writes() {
         skip!("no headers (libibverbs-dev)");
     }
     let dir = scratch("rdma-cm-file");
-    let program = compiled("rdma_cm_file", &dir, &["-libverbs"]);
+    let program = compile("cc", "rdma_cm_file", &dir, &["-libverbs"]);
     let address = loopback(70, 1);
     let done = run(command(Some(&address), &[], program).arg(&address), 60);
     assert!(done.ok() && done.output.contains("ok"), "{:?}\n{}", done.status, done.output);

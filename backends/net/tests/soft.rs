@@ -160,6 +160,57 @@ fn write_read_send_over_udp_ipv6() {
     traffic(&mut a, &mut b);
 }
 
+/// Who takes a message and leaves at once, by whichever call, has said that it came.
+#[test]
+fn the_last_message_is_acknowledged_before_its_receiver_leaves() {
+    let leave: [fn(&Side); 4] = [
+        |b| {
+            b.dev
+                .qp_modify(b.qp, &QpAttr { qp_state: qp_state::ERR, ..Default::default() }, qp_attr_mask::STATE)
+                .unwrap()
+        },
+        |b| {
+            b.dev
+                .qp_modify(b.qp, &QpAttr { qp_state: qp_state::RESET, ..Default::default() }, qp_attr_mask::STATE)
+                .unwrap()
+        },
+        |b| b.dev.qp_reset(b.qp).unwrap(),
+        |b| b.dev.qp_destroy(b.qp).unwrap(),
+    ];
+    for (i, leave) in leave.iter().enumerate() {
+        let a = open("soft:127.0.0.3:4801", 4096);
+        let b = open("soft:127.0.0.4:4801", 4096);
+        connect(&a, &b);
+        let (sge, rsge) = (
+            Sge { addr: a.mr.addr, length: 64, lkey: a.mr.lkey },
+            Sge { addr: b.mr.addr, length: 64, lkey: b.mr.lkey },
+        );
+        let recv = RecvWr { wr_id: 9, next: std::ptr::null(), sg_list: &rsge, num_sge: 1 };
+        let send = wr(wr_opcode::SEND, &sge, 0, 0);
+        let (mut bad_recv, mut bad_send) = (std::ptr::null(), std::ptr::null());
+        // SAFETY: the requests and their lists live through the calls.
+        unsafe {
+            b.dev.post_recv(b.qp, &recv, &mut bad_recv).unwrap();
+            a.dev.post_send(a.qp, &send, &mut bad_send).unwrap();
+        }
+        let mut wc = [Wc::default()];
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while b.dev.poll_cq(b.cq, &mut wc).unwrap() == 0 {
+            assert!(std::time::Instant::now() < end, "the message did not come");
+        }
+        leave(&b);
+        while a.dev.poll_cq(a.cq, &mut wc).unwrap() == 0 {
+            assert!(std::time::Instant::now() < end, "neither success nor failure");
+        }
+        assert_eq!(wc[0].status, wc_status::SUCCESS, "left in way {i}");
+        // SAFETY: nobody uses the devices any more.
+        unsafe {
+            a.dev.close();
+            b.dev.close();
+        }
+    }
+}
+
 #[test]
 fn a_doorbell_that_meets_a_control_call_is_rung_by_it() {
     let a = open("loopback", 4096);

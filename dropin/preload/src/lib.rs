@@ -3,6 +3,8 @@
 //! librdmacm reaches the kernel by four calls of the C library: it opens the device file, looks whether it is a character
 //! device, writes commands into it and closes it. Only a library that stands before the C library in the order of symbol lookup
 //! can take these calls over; a NEEDED libibverbs stands behind it, hence this one, for `LD_PRELOAD`, as `gdrcore-run` sets it.
+//! The names of devices in the file system, which programs look at, lead there too (`names`).
+//!
 //! It has no state but which descriptors are such files, and does nothing for all others but call on: one load and a jump.
 //!
 //! The drop-in is found when the file is opened: it is in the process then, since librdmacm needs it. Where the process has another
@@ -11,6 +13,7 @@
 //! Calls of other interposers (librspreload's, a sanitizer's) work in either order: each calls the next.
 
 mod files;
+mod names;
 mod real;
 
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
@@ -35,18 +38,23 @@ struct Table {
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
 
+/// What the drop-in has under a name, if the process has the drop-in; null if it has another libibverbs, or none.
+fn of_the_drop_in(name: &CStr) -> *mut c_void {
+    // SAFETY: constant names; NOLOAD loads nothing, and the handle is kept, so the library stays.
+    unsafe {
+        let library = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        if library.is_null() {
+            return core::ptr::null_mut();
+        }
+        libc::dlsym(library, name.as_ptr())
+    }
+}
+
 /// The drop-in's table, if the process has the drop-in.
 fn table() -> Option<&'static Table> {
     let mut at = TABLE.load(Ordering::Acquire);
     if at.is_null() {
-        // SAFETY: constant names; NOLOAD loads nothing, and the handle is kept, so the library stays.
-        unsafe {
-            let library = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-            if library.is_null() {
-                return None;
-            }
-            at = libc::dlsym(library, c"gdrc_ucma_1".as_ptr()).cast();
-        }
+        at = of_the_drop_in(c"gdrc_ucma_1").cast();
         TABLE.store(at, Ordering::Release);
     }
     // SAFETY: null, or a table of this layout, which its name stands for and which never changes.
@@ -87,6 +95,21 @@ fn open_ours(flags: c_int) -> Option<c_int> {
     Some(fd)
 }
 
+/// Opens what is the drop-in's; `None`: the name goes on to the kernel.
+///
+/// # Safety
+/// A C string, or null.
+unsafe fn open_known(path: *const c_char, flags: c_int) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_ours(path) {
+            open_ours(flags)
+        } else {
+            names::open(path, flags)
+        }
+    }
+}
+
 /// A descriptor is about to be closed: the drop-in forgets the file, if it is one.
 fn forget(fd: c_int) {
     if FILES.has(fd) {
@@ -108,10 +131,8 @@ macro_rules! opens {
         #[no_mangle]
         pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
             // SAFETY: the program's string.
-            if unsafe { is_ours(path) } {
-                if let Some(fd) = open_ours(flags) {
-                    return fd;
-                }
+            if let Some(fd) = unsafe { open_known(path, flags) } {
+                return fd;
             }
             // SAFETY: the program's own arguments.
             unsafe { (REAL.$name())(path, flags, mode) }
@@ -135,10 +156,8 @@ macro_rules! checked_opens {
         #[no_mangle]
         pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the program's string.
-            if unsafe { is_ours(path) } {
-                if let Some(fd) = open_ours(flags) {
-                    return fd;
-                }
+            if let Some(fd) = unsafe { open_known(path, flags) } {
+                return fd;
             }
             // SAFETY: the program's own arguments.
             unsafe { (REAL.$name())(path, flags) }
@@ -162,10 +181,8 @@ macro_rules! openats {
         #[no_mangle]
         pub unsafe extern "C" fn $name(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
             // SAFETY: the program's string.
-            if unsafe { is_ours(path) } {
-                if let Some(fd) = open_ours(flags) {
-                    return fd;
-                }
+            if let Some(fd) = unsafe { open_known(path, flags) } {
+                return fd;
             }
             // SAFETY: the program's own arguments.
             unsafe { (REAL.$name())(dir, path, flags, mode) }
@@ -180,22 +197,34 @@ openats! {
     openat64;
 }
 
-/// What fstat(2) says of the device file: a character device, with the kernel's number where the kernel has one.
+/// What is said of a file that the kernel does not have: a mode and, for a character device, the number that the connection
+/// manager's has where the kernel has one.
 ///
 /// # Safety
 /// `st` is the program's, to be written.
-unsafe fn stat_ours(st: *mut libc::stat) -> c_int {
+unsafe fn stat_as(mode: libc::mode_t, st: *mut libc::stat) -> c_int {
     if st.is_null() {
         return fail(libc::EFAULT);
     }
     // SAFETY: integers only.
     let mut s: libc::stat = unsafe { core::mem::zeroed() };
-    s.st_mode = libc::S_IFCHR | 0o666;
+    s.st_mode = mode;
     s.st_nlink = 1;
-    s.st_rdev = files::device_number();
+    if mode & libc::S_IFMT == libc::S_IFCHR {
+        s.st_rdev = files::device_number();
+    }
     // SAFETY: the caller's promise.
     unsafe { st.write(s) };
     0
+}
+
+/// What fstat(2) says of the device file.
+///
+/// # Safety
+/// As for [`stat_as`].
+unsafe fn stat_ours(st: *mut libc::stat) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { stat_as(libc::S_IFCHR | 0o666, st) }
 }
 
 macro_rules! fstats {

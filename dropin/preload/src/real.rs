@@ -11,6 +11,9 @@ pub mod next {
     pub type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
     pub type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
     pub type OldFstat = unsafe extern "C" fn(c_int, c_int, *mut libc::stat) -> c_int;
+    pub type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
+    pub type OldStat = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat) -> c_int;
+    pub type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
     pub type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
     pub type Close = unsafe extern "C" fn(c_int) -> c_int;
     pub type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
@@ -60,6 +63,11 @@ calls! {
     fstat64: next::Fstat;
     __fxstat: next::OldFstat;
     __fxstat64: next::OldFstat;
+    stat: next::Stat;
+    stat64: next::Stat;
+    __xstat: next::OldStat;
+    __xstat64: next::OldStat;
+    access: next::Access;
     write: next::Write;
     close: next::Close;
     dup2: next::Dup2;

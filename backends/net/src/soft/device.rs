@@ -14,7 +14,9 @@ use gdrcore_core::engine::{cm::node_guid, limits};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::cause::Cause;
-use gdrcore_core::verbs::types::{access, qp_attr_mask, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc};
+use gdrcore_core::verbs::types::{
+    access, qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+};
 
 impl SoftDevice {
     #[inline]
@@ -229,6 +231,10 @@ impl Device for SoftDevice {
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
         self.fork.check()?;
+        if mask & qp_attr_mask::STATE != 0 && matches!(attr.qp_state, qp_state::ERR | qp_state::RESET) {
+            // As in `qp_destroy`: who disconnects (rdma_disconnect) has taken the last message, and its sender waits for the ACK.
+            self.flush_owed();
+        }
         let mut held = self.lock_held();
         if mask & qp_attr_mask::AV != 0 {
             let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);

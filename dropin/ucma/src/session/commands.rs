@@ -5,7 +5,7 @@ use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, QpAttr
 use gdrcore_core::{Error, Result};
 
 use super::events::number;
-use super::{Devices, End, Id, Session, Stage, ACK_TIMEOUT, UDP_QKEY};
+use super::{Devices, End, Id, Session, Stage, UDP_QKEY};
 use crate::proto::{addr_answer, created, events_reported, path_answer, qp_attr_answer, query, Addr, ConnParam, Route};
 
 /// Levels and names of SET_OPTION.
@@ -56,7 +56,7 @@ impl<D: Devices> Session<D> {
                 psn,
                 qkey: UDP_QKEY,
                 traffic_class: 0,
-                ack_timeout: ACK_TIMEOUT,
+                ack_timeout: None,
                 reported: 0,
             },
         );
@@ -290,6 +290,10 @@ impl<D: Devices> Session<D> {
                 attr.rq_psn = i.psn;
             }
             attr.ah.traffic_class = i.traffic_class;
+            if let Some(code) = i.ack_timeout {
+                // Of either side: what the request said is the default only.
+                attr.timeout = code;
+            }
             (attr, m)
         };
         Ok(qp_attr_answer(&attr, m, device.gid_index))
@@ -324,7 +328,7 @@ impl<D: Devices> Session<D> {
             // A port is free again as soon as its id is destroyed, so there is nothing that these two could change.
             (option::LEVEL_ID, option::REUSEADDR | option::AFONLY, 4) if i.stage == Stage::Idle => {}
             (option::LEVEL_ID, option::ACK_TIMEOUT, 1) => match byte()? {
-                code @ 0..=ACK_TIMEOUT_MAX => i.ack_timeout = code,
+                code @ 0..=ACK_TIMEOUT_MAX => i.ack_timeout = Some(code),
                 _ => return Err(Error::Invalid),
             },
             // The path that a program brings instead of having it resolved: there is only one here.

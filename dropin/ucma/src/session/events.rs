@@ -4,7 +4,7 @@ use gdrcore_core::cm::types::{cm_event, CmEvent, DATA_MAX};
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 
-use super::{Devices, End, Id, Manager, Session, Stage, ACK_TIMEOUT, UDP_QKEY};
+use super::{Devices, End, Id, Manager, Session, Stage, UDP_QKEY};
 use crate::proto::{event_answer, events_reported, Addr, EventParam};
 
 /// Events that only this layer raises (numbers of `rdma_cm_event_type`).
@@ -101,7 +101,7 @@ impl<D: Devices> Session<D> {
                 psn,
                 qkey: UDP_QKEY,
                 traffic_class,
-                ack_timeout: if ack_timeout == 0 { ACK_TIMEOUT } else { ack_timeout },
+                ack_timeout,
                 reported: 0,
             },
         );

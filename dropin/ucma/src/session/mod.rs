@@ -100,7 +100,8 @@ struct Id {
     psn: u32,
     qkey: u32,
     traffic_class: u8,
-    ack_timeout: u8,
+    /// What the program has set.
+    ack_timeout: Option<u8>,
     /// Events that the program has been told.
     reported: u32,
 }
@@ -345,7 +346,7 @@ impl Id {
             initiator_depth: p.initiator_depth,
             retry_count: p.retry_count.min(7),
             rnr_retry: p.rnr_retry_count.min(7),
-            ack_timeout: self.ack_timeout,
+            ack_timeout: self.ack_timeout.unwrap_or(ACK_TIMEOUT),
             response_timeout: 0,
             path_mtu: 0,
             srq: p.srq,

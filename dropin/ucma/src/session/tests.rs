@@ -11,6 +11,8 @@ use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state};
 struct Program {
     s: Session<Lab>,
     channel: u32,
+    /// What a program's memory holds where SET_OPTION looks.
+    option: u8,
 }
 
 fn sockaddr(ip: [u8; 4], port: u16) -> Vec<u8> {
@@ -37,15 +39,16 @@ impl Program {
     fn new() -> Program {
         let mut s = Session::new(lab::open(), 42);
         let channel = s.open();
-        Program { s, channel }
+        Program { s, channel, option: 0x20 }
     }
 
     fn try_raw(&mut self, channel: u32, number: u32, room: u16, body: &[&[u8]]) -> Result<Vec<u8>> {
         let body = body.concat();
         let head = [&number.to_ne_bytes()[..], &(body.len() as u16).to_ne_bytes(), &room.to_ne_bytes()].concat();
         let bytes = [head, body].concat();
+        let value = self.option;
         let option = |_: u64, to: &mut [u8]| {
-            to.fill(0x20);
+            to.fill(value);
             Ok(())
         };
         let of = |fd: i32| u32::try_from(fd).ok();
@@ -385,6 +388,34 @@ fn options() {
     p.expect(1, number::ROUTE_RESOLVED);
     let a = p.raw(cmd::QUERY_ROUTE, &[&[0; 8], &id.to_ne_bytes(), &[0; 4]]).unwrap();
     assert_eq!((a[192], a[8 + 55]), (1, 0x20));
+}
+
+#[test]
+fn who_accepts_may_choose_its_ack_timeout_too() {
+    let mut p = Program::new();
+    p.server(1, port_space::TCP, 4001);
+    let c = p.client(2, port_space::TCP, 4001);
+    let set = |p: &mut Program, id: u32, code: u8| {
+        p.option = code;
+        p.raw(
+            cmd::SET_OPTION,
+            &[&[0; 8], &id.to_ne_bytes(), &0u32.to_ne_bytes(), &3u32.to_ne_bytes(), &1u32.to_ne_bytes()],
+        )
+    };
+    set(&mut p, c, 19).unwrap();
+    p.connect(c, 0x100, &[]).unwrap();
+    let r = p.expect(1, cm_event::CONNECT_REQUEST).id;
+    let timeout = |p: &mut Program, id: u32| {
+        let (m, a) = p.attr(id, qp_state::RTS).unwrap();
+        assert_eq!(m & mask::TIMEOUT, mask::TIMEOUT);
+        a[a.len() - 10]
+    };
+    p.accept(r, 3, 0x200, &[]).unwrap();
+    p.expect(2, cm_event::CONNECT_RESPONSE);
+    // What the request said, until the program says otherwise.
+    assert_eq!((timeout(&mut p, c), timeout(&mut p, r)), (19, 19));
+    set(&mut p, r, 21).unwrap();
+    assert_eq!((timeout(&mut p, c), timeout(&mut p, r)), (19, 21));
 }
 
 #[test]
