@@ -60,6 +60,7 @@ command -v iperf3|iperf3|a TCP stream
 command -v rsync|rsync|file copy
 command -v nc|netcat-openbsd|file copy
 command -v strace|strace|system calls of the file copies
+command -v ib_send_lat|perftest|the drop-in
 EOF
 }
 

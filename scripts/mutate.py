@@ -118,7 +118,7 @@ FAULTS = [
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 {",
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 && self.top.summary.load(Ordering::Relaxed) >> (leaf % WORD) & 1 == 0 {", LOOM),
     ("a burst waits for room although no ACK is to come", R + "requester.rs",
-     "fits < burst && self.awaits_ack()", "fits < burst"),
+     "fits < burst / 2 && self.awaits_ack()", "fits < burst / 2"),
     ("a closed window asks for no ACK", R + "requester.rs", "if !self.awaits_ack() || self.paced ||", "if self.paced ||"),
     ("every burst asks for an ACK", R + "requester.rs", ">= window.size() / 2 {", ">= 1 {"),
     ("what was asked before a loss counts behind it", R + "requester.rs",

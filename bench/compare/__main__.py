@@ -157,7 +157,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all message counts")
     parser.add_argument("--file-mib", type=int, default=2048)
-    parser.add_argument("--budget", type=int, default=270, help="seconds after which no measurement begins")
+    parser.add_argument("--budget", type=int, default=300, help="seconds after which no measurement begins")
     args = parser.parse_args()
     # A killed run leaves no busy server behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -170,11 +170,13 @@ def main():
         subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-o", bare,
                         os.path.join(ROOT, "bench/compare/bare.c"), "-lm"], check=True)
         bench, run = contestants.Bench(args.bin, bare, args.scale), Run(args)
-        run.until(0.22).alternate([("lat", contestants.latencies(bench), "")], "latency")
-        run.until(0.42).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
-        run.until(0.60).alternate([("shm", contestants.same_host(bench), ", same host"),
+        run.until(0.20).alternate([("lat", contestants.latencies(bench), "")], "latency")
+        run.until(0.38).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
+        run.until(0.56).alternate([("shm", contestants.same_host(bench), ", same host"),
                                    ("shm bw", contestants.same_host_bandwidth(bench), ", same host")], "same host")
-        mib = run.until(0.87).copies(args.bin, bare)
+        run.until(0.72).alternate([("drop-in", contestants.drop_in(bench), ", drop-in"),
+                                   ("drop-in bw", contestants.drop_in_bandwidth(bench), ", drop-in")], "drop-in")
+        mib = run.until(0.90).copies(args.bin, bare)
         run.until(1).alternate([(("curve", size), contestants.curve(bench, size), f", {size} bytes")
                        for size in contestants.CURVE_SIZES], "bandwidth over size", 2)
     finally:

@@ -8,7 +8,7 @@ import shutil
 from proc import Failed, Process, cores, pair
 
 SERVER, CLIENT = "127.0.0.1", "127.0.0.2"
-PERF_PORT, BARE_PORT, UCX_PORT, FI_PORT, IPERF_PORT = 18619, 4795, 18621, 18622, 18623
+PERF_PORT, BARE_PORT, UCX_PORT, FI_PORT, IPERF_PORT, TOOL_PORT = 18619, 4795, 18621, 18622, 18623, 18625
 MIB = 1 << 20
 UCX_TCP = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 UCX_SHM = {"UCX_TLS": "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
@@ -19,6 +19,7 @@ class Bench:
 
     def __init__(self, bin_dir, bare, scale):
         self.perf, self.bare, self.scale = os.path.join(bin_dir, "perf/perf"), bare, scale
+        self.launcher = os.path.join(bin_dir, "gdrcore-run")
 
     def times(self, n, least=64):
         return max(least, int(n * self.scale))
@@ -40,6 +41,23 @@ class Bench:
 
     def gdrcore_bandwidth(self, verb, size, n, **how):
         return {"MB_per_s": self._perf(verb, "bw", size, self.times(n), **how)["MB_per_s"]}
+
+    # ---- unmodified perftest on the drop-in ---------------------------------------------------------
+
+    def _perftest(self, tool, size, n):
+        # As perf does it: small messages inline, a queue of 128.
+        test = [tool, "-F", "-x", "0", "-d", "gdrc0", "-p", str(TOOL_PORT), "-s", str(size), "-n", str(n)]
+        run = lambda address: [self.launcher, "--address", address, "--path", "shm"] + test
+        done = pair(run(SERVER), run(CLIENT) + [SERVER], TOOL_PORT)
+        return [float(cell) for line in done.text().splitlines() if line.split()[:1] == [str(size)] for cell in line.split()]
+
+    def perftest_latency(self, tool, size, n):
+        row = self._perftest(tool, size, self.times(n))
+        return {"min_us": row[2], "median_us": row[4], "p99_us": row[7], "p999_us": row[8]}
+
+    def perftest_bandwidth(self, tool, size, n):
+        # Its MB has 2^20 bytes.
+        return {"MB_per_s": self._perftest(tool, size, self.times(n))[3] * MIB / 1e6}
 
     # ---- sockets alone --------------------------------------------------------------------------
 
@@ -142,6 +160,27 @@ def same_host_bandwidth(b):
         ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000)),
         ("write_big", "gdrcore WRITE, 64 MiB", None, lambda: b.gdrcore_bandwidth("write", big, 64, path="shm")),
         ("ucx_tag_big", "UCX shm, tag (CMA), 64 MiB", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", big, 64)),
+    ]
+
+
+def drop_in(b):
+    """perftest on the drop-in and the same operation by the C API, both through memory, 8 and 64 bytes."""
+    return [
+        ("send", "gdrcore SEND 64 B", None, lambda: b.gdrcore_latency("send", 64, 100000, path="shm")),
+        ("ib_send_lat", "ib_send_lat 64 B", "ib_send_lat", lambda: b.perftest_latency("ib_send_lat", 64, 100000)),
+        ("write", "gdrcore WRITE 8 B", None, lambda: b.gdrcore_latency("write", 8, 100000, path="shm")),
+        ("ib_write_lat", "ib_write_lat 8 B", "ib_write_lat", lambda: b.perftest_latency("ib_write_lat", 8, 100000)),
+    ]
+
+
+def drop_in_bandwidth(b):
+    """The same for 64 KiB."""
+    size = 64 << 10
+    return [
+        ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", size, 40000, path="shm")),
+        ("ib_write_bw", "ib_write_bw", "ib_write_bw", lambda: b.perftest_bandwidth("ib_write_bw", size, 40000)),
+        ("send", "gdrcore SEND", None, lambda: b.gdrcore_bandwidth("send", size, 40000, path="shm")),
+        ("ib_send_bw", "ib_send_bw", "ib_send_bw", lambda: b.perftest_bandwidth("ib_send_bw", size, 40000)),
     ]
 
 

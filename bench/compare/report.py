@@ -125,6 +125,11 @@ class Results:
         goal("same host: WRITE 1 MiB / UCX shm tag", over(shm_bw("write"), shm_bw("ucx_tag")), 3, True)
         goal("same host: WRITE 1 MiB / UCX shm put", over(shm_bw("write"), shm_bw("ucx_put")), 0.7, True)
         goal("same host: WRITE 64 MiB / UCX shm tag", over(shm_bw("write_big"), shm_bw("ucx_tag_big")), 1.3, True)
+        drop, drop_bw = lambda key: self.typical(key, "drop-in"), lambda key: self.get("drop-in bw", key, "MB_per_s")
+        goal("drop-in: ib_send_lat 64 B / the C API", over(drop("ib_send_lat"), drop("send")), 1.15, False)
+        goal("drop-in: the C API's WRITE 64 KiB / ib_write_bw", over(drop_bw("write"), drop_bw("ib_write_bw")), 1.15, False)
+        goal("drop-in: the C API's SEND 64 KiB / ib_send_bw", over(drop_bw("send"), drop_bw("ib_send_bw")), 1.15, False)
+        goal("drop-in: ib_write_lat 8 B through memory, us", drop("ib_write_lat"), 5, False)
         for key in ("rsync", "nc"):
             for field in ("wall", "sys"):
                 goal(f"file copy / {key}, {field}", over(self.get("file", "gdrcore", field), self.get("file", key, field)), 1, False)
@@ -142,6 +147,10 @@ class Results:
         if self.keys("shm"):
             parts += ["## Same host", "", self.latency_table("shm", "8 B through memory, half round trip, us"), "",
                       self.bandwidth_table("shm bw", "through memory, MB/s"), ""]
+        if self.keys("drop-in"):
+            parts += ["## The drop-in", "", "Unmodified perftest on the drop-in, and the same operation by the C API; two processes that share memory.", "",
+                      self.latency_table("drop-in", "half round trip, us"), "",
+                      self.bandwidth_table("drop-in bw", "64 KiB messages, MB/s"), ""]
         if self.keys("file"):
             parts += ["## A file", "", self.file_table(mib), "",
                       "CPU time is of both sides together. System calls are of both sides, by `strace -f -c` in a run of its own on a smaller",

@@ -8,6 +8,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::{access, Handle};
 use gdrcore_core::{Error, Result};
+use gdrcore_net::map::{page_size, Map};
 
 /// A memory region.
 #[repr(C)]
@@ -20,6 +21,8 @@ pub struct Mr {
     /// What it was registered with, for `ibv_rereg_mr`.
     iova: u64,
     access: u32,
+    /// What the library mapped for it: the buffer of another device.
+    map: Option<Map>,
 }
 
 /// A memory window.
@@ -85,7 +88,8 @@ pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
         lkey: attr.lkey,
         rkey: attr.rkey,
     };
-    let mr = Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, domain, iova: w.iova, access: w.access }));
+    let mr =
+        Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, domain, iova: w.iova, access: w.access, map: None }));
     pd.hca.objects().regions.insert(small(handle), mr);
     Ok(mr.cast())
 }
@@ -125,16 +129,35 @@ pub unsafe extern "C" fn reg_mr_iova2(
     pointer(unsafe { new(&Wanted { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
 }
 
-/// `ibv_reg_dmabuf_mr`: this device reaches no memory of other devices yet.
+/// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this device's copies are the CPU's. One
+/// that it cannot, such as a GPU's, is EOPNOTSUPP: the C ABI's `gdrc_mr_reg_memory` has another way for those.
 pub unsafe extern "C" fn reg_dmabuf_mr(
-    _pd: *mut ibv_pd,
-    _offset: u64,
-    _length: usize,
-    _iova: u64,
-    _fd: c_int,
-    _access: c_int,
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
 ) -> *mut ibv_mr {
-    pointer(Err(Error::Unsupported))
+    pointer((|| {
+        let access = access as u32;
+        let into = offset % page_size() as u64;
+        let whole = length.checked_add(into as usize).filter(|_| length > 0).ok_or(Error::Invalid)?;
+        let writes = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+        let map = Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
+            Error::NoDevice => Error::Unsupported,
+            e => e,
+        })?;
+        let addr = map.as_ptr() as u64 + into;
+        // SAFETY: the program's domain.
+        let mr = unsafe { new(&Wanted { pd, addr, length, iova, access, provider: 0 })? };
+        // SAFETY: made just now; nobody else knows it.
+        let m = unsafe { &mut *mr.cast::<Mr>() };
+        // As rdma-core has it: the address is the place in the buffer.
+        m.ibv.addr = offset as *mut c_void;
+        m.map = Some(map);
+        Ok(mr)
+    })())
 }
 
 /// `ibv_rereg_mr_flags`.
@@ -160,6 +183,10 @@ pub unsafe extern "C" fn rereg_mr(
         // SAFETY: the program's region, which it gives us for the call.
         let m = unsafe { &mut *mr.cast::<Mr>() };
         let moves = flags & CHANGE_TRANSLATION != 0;
+        if m.map.is_some() {
+            // Its memory has no address of the program's that another call could name or keep.
+            return Err(Error::Unsupported);
+        }
         if moves && (addr.is_null() || length == 0) {
             return Err(Error::Invalid);
         }
@@ -223,7 +250,8 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
             addr: core::ptr::null_mut(),
             ..m.ibv
         };
-        let alias = Mr { ibv, hca: m.hca, handle: m.handle, domain: p.hold(), iova: m.iova, access: m.access };
+        let alias =
+            Mr { ibv, hca: m.hca, handle: m.handle, domain: p.hold(), iova: m.iova, access: m.access, map: None };
         Ok(Box::into_raw(Box::new(alias)).cast())
     })())
 }

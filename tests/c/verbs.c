@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -284,6 +285,54 @@ static void hostile(void) {
     drop(&b);
 }
 
+// A buffer that is a descriptor's (ibv_reg_dmabuf_mr). Here it is plain memory: what counts is that the CPU can map it.
+static void buffers(void) {
+    enum { OFFSET = 4096 + 64, LENGTH = 8000, IOVA = 0x10000 };
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    int fd = memfd_create("buffer", 0), nothing[2];
+    CHECK(fd >= 0 && ftruncate(fd, 4 * 4096) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
+    int flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    errno = 0;
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, nothing[0], flags) && errno == EOPNOTSUPP);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, -1, flags) && errno == EBADF);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, IOVA, fd, flags) && errno == EINVAL);
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, OFFSET, LENGTH, IOVA, fd, flags);
+    CHECK(mr && mr->length == LENGTH && ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) != 0);
+    char *map = mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && close(fd) == 0);
+    memset(a.buf, 0x5a, 1000);
+    struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = 1000, .lkey = a.mr->lkey};
+    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {IOVA + LENGTH - 1000, mr->rkey}}, *bad;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_SUCCESS);
+    CHECK(map[OFFSET + LENGTH - 1001] == 0 && map[OFFSET + LENGTH] == 0 && memcmp(map + OFFSET + LENGTH - 1000, a.buf, 1000) == 0);
+    memset(map + OFFSET, 0x33, 8);
+    sge.length = 8;
+    wr.opcode = IBV_WR_RDMA_READ;
+    wr.wr.rdma.remote_addr = IOVA;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_SUCCESS && memcmp(a.buf, map + OFFSET, 8) == 0);
+    // Beyond its end.
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.wr.rdma.remote_addr = IOVA + LENGTH - 7;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(munmap(map, 4 * 4096) == 0 && close(nothing[0]) == 0 && close(nothing[1]) == 0);
+    CHECK(ibv_dereg_mr(mr) == 0);
+    drop(&a);
+    drop(&b);
+
+    // One that is cut short under traffic is an error of the queue pair, not the end of the program.
+    pair(&a, &b, IBV_QPT_RC, 0);
+    CHECK((fd = memfd_create("buffer", 0)) >= 0 && ftruncate(fd, 4096) == 0);
+    CHECK((mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, fd, flags)) && ftruncate(fd, 0) == 0 && close(fd) == 0);
+    sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
+    wr.wr.rdma.remote_addr = IOVA;
+    wr.wr.rdma.rkey = mr->rkey;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status != IBV_WC_SUCCESS);
+    CHECK(ibv_dereg_mr(mr) == 0);
+    drop(&a);
+    drop(&b);
+}
+
 // Far more objects than the device begins with room for.
 static void grow(void) {
     enum { QPS = 700 };
@@ -349,7 +398,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"router", router}, {"events", events}, {"forks", forks}, {"hostile", hostile}, {"grow", grow}, {"leaks", leaks}};
+    } modes[] = {{"router", router}, {"events", events}, {"forks", forks}, {"hostile", hostile}, {"buffers", buffers}, {"grow", grow}, {"leaks", leaks}};
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();

@@ -180,7 +180,7 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
     let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
     };
-    for mode in ["router", "events", "forks", "hostile", "grow", "leaks"] {
+    for mode in ["router", "events", "forks", "hostile", "buffers", "grow", "leaks"] {
         let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
         assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
     }

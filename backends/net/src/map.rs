@@ -1,10 +1,11 @@
-//! Anonymous memory for contexts in memory that the library maps once.
+//! Memory that the library maps: anonymous, for contexts, and what a descriptor stands for.
 
 use crate::sys::last_error;
 use gdrcore_core::error::{Error, Result};
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-/// Zeroed, page-aligned, private memory; unmapped when dropped. A forked child inherits a copy.
+/// Page-aligned memory, unmapped when dropped: zeroed and private ([`Map::new`]; a forked child inherits a copy), or a descriptor's.
 #[derive(Debug)]
 pub struct Map {
     ptr: NonNull<u8>,
@@ -45,6 +46,29 @@ impl Map {
         Ok(Map { ptr, len })
     }
 
+    /// Maps `len` bytes, whole pages of them, of what `fd` stands for, shared; `offset` is that of a page. The mapping outlives the
+    /// descriptor. What ends before the mapping does (a file that is cut) faults when it is touched: see [`crate::fault`].
+    ///
+    /// # Errors
+    /// `Invalid` as [`Map::new`], and for an offset inside a page; `Os(EBADF)`, `Access` or `Os(EACCES)`, `NoDevice`: no
+    /// descriptor, not open for that, nothing that the CPU could map; `NoMemory`.
+    pub fn shared(fd: RawFd, offset: u64, len: usize, writable: bool) -> Result<Map> {
+        let page = page_size();
+        let len = len.checked_add(page - 1).ok_or(Error::Invalid)? & !(page - 1);
+        let at = libc::off_t::try_from(offset).map_err(|_| Error::Invalid)?;
+        if len == 0 || offset % page as u64 != 0 {
+            return Err(Error::Invalid);
+        }
+        let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let p = unsafe { libc::mmap(core::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, at) };
+        if p == libc::MAP_FAILED {
+            return Err(last_error());
+        }
+        let ptr = NonNull::new(p.cast()).ok_or(Error::NoMemory)?;
+        Ok(Map { ptr, len })
+    }
+
     /// First byte; aligned to a page.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
@@ -77,7 +101,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping that `new` made; whoever uses it borrows it or was promised by `from_raw`.
+        // SAFETY: exactly the mapping that `new` or `shared` made; whoever uses it borrows it or was promised by `from_raw`.
         unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len) };
     }
 }

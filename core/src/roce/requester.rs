@@ -656,11 +656,12 @@ impl Qp {
     }
 
     /// Whether room for `fits` packets is not worth a burst. A short one costs nearly what a long one costs, and divides the window into
-    /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for.
+    /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for; not for a whole one, since what is left
+    /// unused meanwhile is missing where the way is long.
     #[inline]
     fn waits_for_more(&self, fits: u32, window: &Window) -> bool {
         let burst = (MAX_BURST as u32 / self.mtu).min(window.size() / 2 / (self.mtu + PACKET_COST));
-        fits < burst && self.awaits_ack()
+        fits < burst / 2 && self.awaits_ack()
     }
 
     /// Whether the burst that begins with `psn`, of at most `n` packets, asks for an ACK. An ACK costs either side as much as half
