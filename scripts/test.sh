@@ -75,6 +75,8 @@ main() {
     stage fmt 60 bash -c 'with fmt $CARGO fmt --all --check'
     stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
     stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- --show-output
+    # Each once: that they run, not how fast.
+    stage bench 600 "$CARGO" test -p bench --benches --examples
     if [ -e core/tests/loom_ring.rs ]; then
         # Release for its speed; the exploring, not the link, is what needs it.
         stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \

@@ -1,6 +1,6 @@
 //! Flow control over default socket buffers: one QP, 16 QPs, and one 2 GiB READ, as ratios of one run.
 //!
-//! `cargo bench -p bench --bench flow [-- ROUNDS]`
+//! `cargo bench -p bench --bench flow [-- ROUNDS]`; as a test (`cargo test --benches`) it moves little and only shows that it runs.
 
 use bench::ends::End;
 use gdrcore_core::device::Device;
@@ -60,7 +60,9 @@ fn median(mut v: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let rounds = std::env::args().filter_map(|a| a.parse().ok()).next().unwrap_or(3);
+    let brief = !std::env::args().any(|a| a == "--bench");
+    let rounds = if brief { 1 } else { std::env::args().filter_map(|a| a.parse().ok()).next().unwrap_or(3) };
+    let total: u64 = if brief { 32 << 20 } else { 2 << 30 };
     let a = End::open("soft:127.0.0.1:4811", 16, 2 << 30, 64);
     let b = End::open("soft:127.0.0.2:4811", 16, 2 << 30, 64);
     End::connect(&a, &b);
@@ -73,15 +75,15 @@ fn main() {
                 }
             }
         });
-        rate(&a, &b, 1, wr_opcode::RDMA_WRITE, MIB, 1 << 30, false);
+        rate(&a, &b, 1, wr_opcode::RDMA_WRITE, MIB, total / 2, false);
         let (mut many, mut big, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
-        let two_gib = 2048 * MIB - 4096;
+        let at_once = (total - 4096) as u32;
         for _ in 0..rounds {
-            let one = rate(&a, &b, 1, wr_opcode::RDMA_WRITE, MIB, 2 << 30, false);
-            many.push(rate(&a, &b, 16, wr_opcode::RDMA_WRITE, MIB, 2 << 30, false) / one);
-            let write = rate(&a, &b, 1, wr_opcode::RDMA_WRITE, MIB, 2 << 30, true);
-            rate(&a, &b, 1, wr_opcode::RDMA_READ, MIB, 2 << 30, true);
-            let read = rate(&a, &b, 1, wr_opcode::RDMA_READ, two_gib, u64::from(two_gib), false);
+            let one = rate(&a, &b, 1, wr_opcode::RDMA_WRITE, MIB, total, false);
+            many.push(rate(&a, &b, 16, wr_opcode::RDMA_WRITE, MIB, total, false) / one);
+            let write = rate(&a, &b, 1, wr_opcode::RDMA_WRITE, MIB, total, true);
+            rate(&a, &b, 1, wr_opcode::RDMA_READ, MIB, total, true);
+            let read = rate(&a, &b, 1, wr_opcode::RDMA_READ, at_once, u64::from(at_once), false);
             big.push(read / write);
             fresh.push(read / one);
         }

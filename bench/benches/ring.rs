@@ -16,7 +16,7 @@ const STRIDE: u32 = size_of::<Wc>() as u32;
 /// A ring of completions, its slot memory leaked.
 fn ring() -> &'static SlotRing<Wc> {
     let bytes = SlotRing::<Wc>::bytes(CAPACITY, STRIDE).expect("geometry");
-    let memory = Map::new(Heap::bytes_for(bytes)).expect("memory");
+    let memory = Map::new(Heap::bytes_for(2 * bytes)).expect("memory");
     let (at, len) = memory.into_raw();
     let mut heap = Heap::new();
     // SAFETY: a fresh mapping, never unmapped.

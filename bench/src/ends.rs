@@ -35,8 +35,9 @@ const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_REA
 impl End {
     /// Opens a device with `n` QPs and a buffer of `bytes`.
     pub fn open(name: &str, n: usize, bytes: usize, depth: u32) -> End {
-        // Room for the rings of so many, at up to 512 bytes for each request and its place in the tables, and for the CQ.
-        let ring_bytes = n as u64 * u64::from(depth) * 512 + u64::from(CQE) * 128 + Config::default().ring_bytes;
+        // Room for the rings of so many, at up to 512 bytes for each request and its place in the tables (each ring a whole page), and for the CQ.
+        let ring_bytes =
+            n as u64 * (u64::from(depth) * 512 + 8192) + u64::from(CQE) * 128 + Config::default().ring_bytes;
         let max_qp = (n as u32).max(Config::default().max_qp);
         let cfg = SoftConfig { core: Config { max_qp, ring_bytes, ..Config::default() }, ..SoftConfig::default() };
         let mem = Map::new(SoftDevice::memsize(name, &cfg).expect("device name")).expect("memory");

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
+#include <getopt.h>
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -316,20 +317,25 @@ static void check_block(bool server, const char *what)
 int main(int argc, char **argv)
 {
     const char *ip = NULL, *text = "hello", *immediate = NULL;
-
     bool good = true;
-    for (int c; (c = getopt(argc, argv, "a:t:i:")) != -1;) {
+    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {0}};
+    static const char usage[] = "usage: solution_verbs -a IP                         the server\n"
+                                "       solution_verbs -a IP [-t TEXT] [-i N] SERVER  the client\n"
+                                "  -a IP    the address of the device to use; its GID is found by it\n"
+                                "  -t TEXT  what the client sends\n"
+                                "  -i N     with immediate data, a number\n";
+    for (int c; (c = getopt_long(argc, argv, "ha:t:i:", options, NULL)) != -1;) {
         switch (c) {
         case 'a': ip = optarg; break;
         case 't': text = optarg; break;
         case 'i': immediate = optarg; break;
+        case 'h': return fputs(usage, stdout) < 0;
         default: good = false;
         }
     }
     const char *server = optind < argc ? argv[optind] : NULL;
-    if (!good || !ip || strlen(text) >= TEXT_MAX) {
-        fputs("usage: solution_verbs -a IP                         the server\n"
-              "       solution_verbs -a IP [-t TEXT] [-i N] SERVER  the client\n", stderr);
+    if (!good || !ip || strlen(text) >= TEXT_MAX || argc - optind > 1) {
+        fputs(usage, stderr);
         return 2;
     }
     me = server ? "client" : "server";
