@@ -1,7 +1,7 @@
 //! What the responder sends: READ responses, atomic answers, ACKs and NAKs, in the order of the requests.
 
 use super::run::Run;
-use super::txbuf::{Asks, TxBuf};
+use super::txbuf::TxBuf;
 use super::{Sent, Transport, AHEAD};
 use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
@@ -84,7 +84,7 @@ impl Transport {
             let mut packets = 0;
             if stop.is_none() {
                 let (providers, qpn) = (&self.providers, qp.qpn);
-                let done = tx.emit(&run, qp.mtu, bytes, Asks::Never, |off, dst| match &target {
+                let done = tx.emit(&run, qp.mtu, bytes, false, |off, dst| match &target {
                     Some(t) => providers.fetch(
                         t,
                         off,

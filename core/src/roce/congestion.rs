@@ -9,7 +9,7 @@
 
 use super::peer::{FlowControl, Path};
 use super::run::Run;
-use super::txbuf::{Asks, TxBuf};
+use super::txbuf::TxBuf;
 use super::{Origin, Transport};
 use crate::config::config_flags;
 use crate::dcqcn::Dcqcn;
@@ -138,7 +138,7 @@ impl Transport {
                 to.fill(0);
                 Access::Ready
             };
-            if tx.emit(&run, qp.mtu, CNP_BYTES, Asks::Never, zeroes).packets == 0 {
+            if tx.emit(&run, qp.mtu, CNP_BYTES, false, zeroes).packets == 0 {
                 return;
             }
             self.cnp_owed.clear(qi);

@@ -3,7 +3,7 @@
 use super::peer::Path;
 use super::requester::{copy_sges, gather, Move, Stop};
 use super::run::Run;
-use super::txbuf::{Asks, TxBuf};
+use super::txbuf::TxBuf;
 use super::{Origin, Sent, Transport};
 use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
@@ -85,7 +85,7 @@ impl Transport {
                     Access::Busy
                 }
             };
-            let packets = if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, Asks::Never, fill).packets };
+            let packets = if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, false, fill).packets };
             match stop {
                 None if packets == 1 => {}
                 None => return Sent::Full,

@@ -2,7 +2,7 @@
 
 use super::peer::{FlowControl, Path, Window, PACKET_COST};
 use super::run::Run;
-use super::txbuf::{Asks, TxBuf, MAX_BURST};
+use super::txbuf::{TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
 use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
@@ -332,13 +332,7 @@ impl Transport {
         let mut stop = None;
         let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
         let of = Message::request(qp.qpn, index, 0);
-        let asks = match tx.path() {
-            _ if !rc => Asks::Never,
-            Path::Port => qp.asks(psn, n, &peer.tx),
-            // An ACK is a line of memory there.
-            _ => Asks::Always,
-        };
-        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, asks, |off, dst| {
+        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, rc, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
@@ -354,9 +348,6 @@ impl Transport {
             let sent_bytes = if is_read { bytes } else { bytes.min(done.packets * mtu) };
             qp.req.cur_pkt = first_pkt + psns;
             qp.req.next_psn = psn.add(psns);
-            if done.asked || is_read {
-                qp.req.asked_psn = qp.req.next_psn.prev();
-            }
             let again = qp.req.max_psn.diff(psn).max(0) as u64;
             if again > 0 {
                 qp.counters.retransmitted_pkts += again.min(u64::from(done.packets));
@@ -495,7 +486,7 @@ impl Transport {
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let (regions, providers, pd, mtu) = (&self.regions, &self.providers, qp.pd, qp.mtu);
         let of = Message::request(qp.qpn, index, 0);
-        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, Asks::Always, |off, dst| {
+        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 // Not worth waiting for: the ACK timeout is there as well.
@@ -551,8 +542,6 @@ impl Transport {
     pub(crate) fn rewind(&mut self, qi: usize, psn: Psn) {
         self.forget_inflight(qi);
         let qp = &mut self.qps[qi];
-        // Whatever was asked may be what was lost.
-        qp.req.asked_psn = qp.req.una_psn.prev();
         let mut i = qp.req.acked;
         loop {
             let ws = *qp.wqe(i);
@@ -649,36 +638,13 @@ impl Transport {
 }
 
 impl Qp {
-    /// Whether an ACK is still to come that was asked for.
-    #[inline]
-    fn awaits_ack(&self) -> bool {
-        self.req.asked_psn.diff(self.req.una_psn) >= 0 && self.req.una_psn != self.req.max_psn
-    }
-
     /// Whether room for `fits` packets is not worth a burst. A short one costs nearly what a long one costs, and divides the window into
-    /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for; not for a whole one, since what is left
-    /// unused meanwhile is missing where the way is long.
+    /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for: each burst asks for one. Not until
+    /// there is room for a whole one, since what is left unused meanwhile is missing where the way is long.
     #[inline]
     fn waits_for_more(&self, fits: u32, window: &Window) -> bool {
         let burst = (MAX_BURST as u32 / self.mtu).min(window.size() / 2 / (self.mtu + PACKET_COST));
-        fits < burst / 2 && self.awaits_ack()
-    }
-
-    /// Whether the burst that begins with `psn`, of at most `n` packets, asks for an ACK. An ACK costs either side as much as half
-    /// a long burst, so while one that was asked for is still to come, only half a window is worth the next. Where none is, this
-    /// burst asks: a window that is closed always opens again. Who shares it asks each time: what others wait for is not his to keep.
-    #[inline]
-    fn asks(&self, psn: Psn, n: u32, window: &Window) -> Asks {
-        // Who is held back by a rate goes on too late for the rest to wait.
-        if !self.awaits_ack() || self.paced || window.inflight() != self.req.inflight {
-            return Asks::Always;
-        }
-        let packets = psn.diff(self.req.asked_psn).max(1) as u32 - 1 + n.min((MAX_BURST as u32 / self.mtu).max(1));
-        if packets.saturating_mul(self.mtu + PACKET_COST) >= window.size() / 2 {
-            Asks::Always
-        } else {
-            Asks::IfStopped
-        }
+        fits < burst / 2 && self.req.una_psn != self.req.max_psn
     }
 }
 

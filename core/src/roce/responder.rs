@@ -450,24 +450,19 @@ impl Transport {
         let qp = &mut self.qps[qi];
         let resp = &mut qp.resp;
         resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
-        let many = resp.pkts_since_ack >= super::ACK_PACKETS;
         if asked {
             resp.ack_owed = true;
             if qp.loopback {
                 // Within the engine an ACK is no packet, so there is nothing that company would save.
                 resp.ack_now = true;
                 self.local_ack.owe(qi, &mut self.ready);
-            } else if many {
+            } else if resp.pkts_since_ack >= super::ACK_PACKETS {
                 resp.ack_now = true;
                 self.ready.set(qi);
             } else {
                 self.ack_pending.set(qi);
                 self.ack_flush_at = self.ack_flush_at.min(now + super::ACK_DELAY_NS);
             }
-        } else if many && resp.ack_owed && resp.fence_len == 0 && !resp.ack_now {
-            // What was asked for with a few packets waits no longer behind many.
-            resp.ack_now = true;
-            self.ready.set(qi);
         }
     }
 

@@ -45,28 +45,8 @@ impl Handed {
 pub struct Emitted {
     /// Packets that are in the buffer now.
     pub packets: u32,
-    /// The last of them asks for an ACK.
-    pub asked: bool,
     /// What memory answered where it stopped the emission; `Ready` if it did not.
     pub memory: Access,
-}
-
-impl Emitted {
-    /// Nothing, and why.
-    const fn none(memory: Access) -> Emitted {
-        Emitted { packets: 0, asked: false, memory }
-    }
-}
-
-/// Where an emission asks for an ACK besides the run's own end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
-    /// Nowhere: nothing of it is ever acknowledged.
-    Never,
-    /// Where memory ends it: when it goes on is not known, and the peer's window must open meanwhile.
-    IfStopped,
-    /// There, and where the buffer ends it.
-    Always,
 }
 
 /// A buffer that takes packets for one destination.
@@ -181,28 +161,27 @@ impl<'b> TxBuf<'b> {
 
     /// Emits as many packets of `run` as fit. `payload` is what all its packets carry together; `fill`
     /// copies a piece of it. Where the buffer ends before the run, the last packet asks for an ACK
-    /// as `asks` says, so that a window can open again.
+    /// if `ack_each_burst`, so that a window can open again.
     #[inline(always)]
-    pub fn emit<F>(&mut self, run: &Run, mtu: u32, payload: u32, asks: Asks, fill: F) -> Emitted
+    pub fn emit<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, fill: F) -> Emitted
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
         match self.framing {
-            Framing::Packets => self.emit_packets(run, mtu, payload, asks, fill),
-            Framing::Runs => self.emit_run(run, mtu, payload, asks, fill),
-            Framing::Records => self.emit_record(run, mtu, payload, asks, fill),
+            Framing::Packets => self.emit_packets(run, mtu, payload, ack_each_burst, fill),
+            Framing::Runs => self.emit_run(run, mtu, payload, ack_each_burst, fill),
+            Framing::Records => self.emit_record(run, mtu, payload, ack_each_burst, fill),
         }
     }
 
     /// Each framing by itself, so that the short one does not pay for what the long ones keep in registers.
     #[inline(never)]
-    fn emit_packets<F>(&mut self, run: &Run, mtu: u32, payload: u32, asks: Asks, mut fill: F) -> Emitted
+    fn emit_packets<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, mut fill: F) -> Emitted
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
         let mut k = 0;
         let mut last_size = 0;
-        let mut asked = false;
         while k < run.n {
             let off = k * mtu;
             let len = (payload - off.min(payload)).min(mtu) as usize;
@@ -218,21 +197,21 @@ impl<'b> TxBuf<'b> {
                 || at + 2 * size > self.buf.len().min(MAX_BURST)
                 || (self.nseg > 0 && size < self.seg)
                 || run.first && k == 0 && headers > crate::wire::Bth::LEN;
-            asked = run.ack_req && k + 1 == run.n || asks == Asks::Always && ends_burst;
+            let ack = run.ack_req && k + 1 == run.n || ack_each_burst && ends_burst;
             let Some(packet) = self.buf.get_mut(at..at + size) else { break };
             let (head, body) = packet.split_at_mut(headers);
             let (data, tail) = body.split_at_mut(len);
             let memory = if len > 0 { fill(off, data) } else { Access::Ready };
             if memory != Access::Ready {
-                if k > 0 && asks != Asks::Never {
+                if k > 0 && ack_each_burst {
                     self.ask_for_ack(at, last_size);
                 }
-                return Emitted { packets: k, asked: k > 0 && asks != Asks::Never, memory };
+                return Emitted { packets: k, memory };
             }
             last_size = size;
             let pad = pad4(len) - len;
             tail[..pad].fill(0);
-            run.emit_headers(opcode, run.psn.add(k), asked, pad as u8, head);
+            run.emit_headers(opcode, run.psn.add(k), ack, pad as u8, head);
             self.flow.append_icrc(self.nseg, packet);
             if self.nseg == 0 {
                 self.seg = size;
@@ -243,16 +222,16 @@ impl<'b> TxBuf<'b> {
             self.len += size;
             k += 1;
         }
-        Emitted { packets: k, asked, memory: Access::Ready }
+        Emitted { packets: k, memory: Access::Ready }
     }
 
     #[inline(always)]
-    fn emit_run<F>(&mut self, run: &Run, mtu: u32, payload: u32, asks: Asks, mut fill: F) -> Emitted
+    fn emit_run<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, mut fill: F) -> Emitted
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
         let Some(handed) = self.runs.get_mut(usize::from(self.nseg)) else {
-            return Emitted::none(Access::Ready);
+            return Emitted { packets: 0, memory: Access::Ready };
         };
         let room = self.buf.len() - self.len;
         let (n, bytes) = if payload as usize <= room {
@@ -262,19 +241,19 @@ impl<'b> TxBuf<'b> {
             (n, n * mtu)
         };
         if n == 0 {
-            return Emitted::none(Access::Ready);
+            return Emitted { packets: 0, memory: Access::Ready };
         }
         if bytes > 0 {
             let Some(body) = self.buf.get_mut(self.len..self.len + bytes as usize) else {
-                return Emitted::none(Access::Ready);
+                return Emitted { packets: 0, memory: Access::Ready };
             };
             let memory = fill(0, body);
             if memory != Access::Ready {
-                return Emitted::none(memory);
+                return Emitted { packets: 0, memory };
             }
         }
         handed.run = *run;
-        handed.run.ack_req |= asks == Asks::Always;
+        handed.run.ack_req |= ack_each_burst;
         if n < run.n {
             handed.run.end_before(n);
         }
@@ -282,16 +261,16 @@ impl<'b> TxBuf<'b> {
         // The next payload begins aligned, for the copies' sake.
         self.len = (self.len + bytes as usize).next_multiple_of(16).min(self.buf.len());
         self.nseg += 1;
-        Emitted { packets: n, asked: handed.run.ack_req, memory: Access::Ready }
+        Emitted { packets: n, memory: Access::Ready }
     }
 
     #[inline(never)]
-    fn emit_record<F>(&mut self, run: &Run, mtu: u32, payload: u32, asks: Asks, mut fill: F) -> Emitted
+    fn emit_record<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, mut fill: F) -> Emitted
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
         let head = run.head_len();
-        let full = Emitted::none(Access::Ready);
+        let full = Emitted { packets: 0, memory: Access::Ready };
         let Some(room) = self.buf.len().checked_sub(self.len + head) else { return full };
         let room = room & !(RECORD_ALIGN - 1);
         let mut part = *run;
@@ -305,14 +284,14 @@ impl<'b> TxBuf<'b> {
             bytes = n * mtu;
         }
         // A record is a burst of its own, whether the buffer or the window ended it.
-        part.ack_req |= asks == Asks::Always;
+        part.ack_req |= ack_each_burst;
         let record = &mut self.buf[self.len..];
         let memory = match record.get_mut(head..head + bytes as usize) {
             Some(body) if bytes > 0 => fill(0, body),
             _ => Access::Ready,
         };
         if memory != Access::Ready {
-            return Emitted::none(memory);
+            return Emitted { packets: 0, memory };
         }
         // What follows the message's own head (immediate data, a key) makes the opcode of a shorter part another one, but no
         // head shorter or longer: none of it is in the optional parts.
@@ -321,7 +300,7 @@ impl<'b> TxBuf<'b> {
         }
         self.len += head + (bytes as usize).next_multiple_of(RECORD_ALIGN);
         self.nseg = self.nseg.saturating_add(1);
-        Emitted { packets: part.n, asked: part.ack_req, memory: Access::Ready }
+        Emitted { packets: part.n, memory: Access::Ready }
     }
 
     /// Memory ended the burst where nothing foretold it: its last packet, of `size` bytes, asks for an ACK after all.
@@ -337,6 +316,6 @@ impl<'b> TxBuf<'b> {
     /// Emits a single packet without payload.
     #[inline]
     pub fn emit_bare(&mut self, run: &Run) -> bool {
-        self.emit(run, 256, 0, Asks::Never, |_, _| Access::Ready).packets == 1
+        self.emit(run, 256, 0, false, |_, _| Access::Ready).packets == 1
     }
 }

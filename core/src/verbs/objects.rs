@@ -73,8 +73,6 @@ pub struct Req {
     pub una_psn: Psn,
     /// One past the highest PSN ever sent.
     pub max_psn: Psn,
-    /// The last packet that asked for an ACK; means something only while packets are outstanding.
-    pub asked_psn: Psn,
     /// Bytes that count against the peer's window.
     pub inflight: u32,
     /// Bytes asked for by READs and not yet received.

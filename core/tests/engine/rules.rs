@@ -381,7 +381,7 @@ fn requests_wait_for_company_only_while_many_are_under_way() {
 }
 
 #[test]
-fn a_long_message_asks_for_an_ack_every_half_window_and_its_bursts_are_whole() {
+fn a_long_message_leaves_in_long_bursts_and_waits_for_no_timer() {
     let (mut net, a, b) = Net::pair(Opts { mtu: mtu::MTU_4096, ..Opts::default() });
     let len = 1 << 20;
     // The window has grown by the second one.
@@ -393,12 +393,9 @@ fn a_long_message_asks_for_an_ack_every_half_window_and_its_bursts_are_whole() {
     // No timer had to open the window again.
     assert_eq!((net.now, net.poll(a.host, a.scq).len()), (begun, 1));
     let log = log.borrow();
-    let asks = log.iter().filter(|(from, p)| *from == a.host && p[8] & 0x80 != 0).count();
-    let acks = log.iter().filter(|(from, _)| *from == b.host).count();
     let packets = log.iter().filter(|(from, _)| *from == a.host).count();
-    // 256 packets, at most 15 in a burst: 18 bursts with the short one at the beginning, two ACKs for three of them where each window is sent before it is heard of.
+    let bursts = log.iter().filter(|(from, p)| *from == a.host && p[8] & 0x80 != 0).count();
+    // 256 packets, at most 15 in a burst, and the first burst ends after the second packet, which is shorter. Each asks for an ACK.
     assert_eq!(packets, 256);
-    assert!((6..=14).contains(&asks), "{asks} packets ask for an ACK");
-    assert!(acks <= asks, "{acks} ACKs");
-    assert!(log.iter().any(|(_, p)| p[8] & 0x80 != 0 && p[0] == Opcode::RC_WRITE_MIDDLE.0));
+    assert!((18..=20).contains(&bursts), "{bursts} bursts");
 }
