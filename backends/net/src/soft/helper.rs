@@ -23,6 +23,9 @@ const TAKE_OVER_NS: u64 = 100_000;
 /// Takings-over that found work, after which polls that find none no longer count.
 const STICKY: u32 = 2;
 
+/// After work it looks for more this long before it sleeps.
+const LINGER_NS: u64 = 20_000;
+
 /// The helper of a device.
 pub(super) struct Slot {
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -177,6 +180,7 @@ impl SoftDevice {
         let w = &self.helper.waiter;
         let mut watching = false;
         let mut found = 0;
+        let mut worked = 0;
         while !self.helper.stop.load(Ordering::Acquire) {
             let now = now_ns();
             let last = self.last_poll_ns.load(Ordering::Relaxed);
@@ -197,12 +201,18 @@ impl SoftDevice {
             }
             if self.run(Round::Full) > 0 {
                 found += 1;
+                worked = now;
                 if found >= STICKY {
                     self.helper.sticky.store(true, Ordering::Relaxed);
                 }
                 continue;
             }
             found = 0;
+            if now.saturating_sub(worked) < LINGER_NS {
+                // Between two bursts of a stream: to sleep and be woken costs both sides more than to look again.
+                std::thread::yield_now();
+                continue;
+            }
             let next = match self.fall_asleep() {
                 Ok(next) => next,
                 Err(Awake::Work) => {
