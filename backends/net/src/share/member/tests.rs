@@ -62,11 +62,19 @@ impl One {
     }
 }
 
-fn settle(members: &mut [One]) {
-    let end = now_ns() + 100_000_000;
-    while now_ns() < end {
-        members.iter_mut().for_each(|m| _ = m.round());
+/// Repeats `each` for so long. Time in which this thread was not running does not count: members wait for answers by the clock.
+fn run(ns: u64, mut each: impl FnMut()) {
+    let (mut ran, mut last) = (0, now_ns());
+    while ran < ns {
+        each();
+        let now = now_ns();
+        ran += (now - last).min(100_000);
+        last = now;
     }
+}
+
+fn settle(members: &mut [One]) {
+    run(100_000_000, || members.iter_mut().for_each(|m| _ = m.round()));
 }
 
 /// Sends a packet to a QPN at the address; who got it: (member, directly).
@@ -151,12 +159,16 @@ fn who_is_not_reached_finds_out_by_itself() {
         assert_eq!(who, 2);
         members[2].member.check(now_ns());
         settle(&mut members);
-        if let (_, false) = send_to(&mut members, 700 * QPN_UNIT).expect("it arrives") {
-            // By chance its own packets had come to the right place: whoever hears of a detour looks again.
-            members[2].member.hint(now_ns());
-            settle(&mut members);
-        }
-        assert_eq!(send_to(&mut members, 700 * QPN_UNIT), Some((2, true)));
+        // By chance its own packets may have come to the right place: whoever hears of a detour looks again.
+        let found = (0..10).any(|_| match send_to(&mut members, 700 * QPN_UNIT).expect("it arrives") {
+            (2, true) => true,
+            _ => {
+                members[2].member.hint(now_ns());
+                settle(&mut members);
+                false
+            }
+        });
+        assert!(found, "it is still reached by a detour");
     }
 }
 
@@ -165,10 +177,7 @@ fn a_member_that_never_runs_is_steered_to_and_delays_nobody() {
     let at = at(3);
     let mut members = vec![one(&at, 5), one(&at, 9)];
     // Only the second one runs.
-    let end = now_ns() + 150_000_000;
-    while now_ns() < end {
-        members[1].round();
-    }
+    run(150_000_000, || _ = members[1].round());
     if members[1].member.refused {
         println!("skipped: the kernel attaches no program to a group of sockets here");
         return;
