@@ -2,7 +2,7 @@
 //!
 //! It sleeps on the sockets, a timer and an event. While the program polls (within the last
 //! [`TAKE_OVER_NS`]) it takes its hands off the sockets and only looks at the clock, so that never two
-//! threads spin for one message; once the polls stop it runs the engine until nothing is left to do.
+//! threads spin for one message, and rarer the longer the program polls; once the polls stop it runs the engine until nothing is left to do.
 //! A program that polls memory and only now and then a CQ would make it hesitate for ever: when it found
 //! work twice in a row between polls it stays in charge, until a poll finds work itself.
 
@@ -20,6 +20,8 @@ use gdrcore_core::sleep;
 
 /// Without a poll for this long, the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
+/// Each look costs the program some 16 µs of a core that both share. While it polls on they become rarer, down to this.
+const LOOK_MAX_NS: u64 = 800_000;
 /// Takings-over that found work, after which polls that find none no longer count.
 const STICKY: u32 = 2;
 
@@ -181,6 +183,7 @@ impl SoftDevice {
         let mut watching = false;
         let mut found = 0;
         let mut worked = 0;
+        let mut look = TAKE_OVER_NS;
         while !self.helper.stop.load(Ordering::Acquire) {
             let now = now_ns();
             let last = self.last_poll_ns.load(Ordering::Relaxed);
@@ -190,11 +193,13 @@ impl SoftDevice {
                     let _ = w.attach(self.waiter.io_fd(), false);
                     watching = false;
                 }
-                w.set_timer(Some(last + TAKE_OVER_NS));
+                w.set_timer(Some(last + look));
+                look = (2 * look).min(LOOK_MAX_NS);
                 w.sleep(-1);
                 w.drain();
                 continue;
             }
+            look = TAKE_OVER_NS;
             if !watching {
                 let _ = w.attach(self.waiter.io_fd(), true);
                 watching = true;
