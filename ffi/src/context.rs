@@ -163,7 +163,7 @@ fn abandon(c: &gdrc_context) {
 #[doc(hidden)]
 #[cfg(test)]
 pub(crate) fn open_test_device(device: &'static dyn Owned) -> *mut gdrc_context {
-    let owner = ForkGuard::new().unwrap();
+    let owner = ForkGuard::new();
     publish(claim().unwrap(), Body { device, owner, nic: None, mapped: (core::ptr::null_mut(), 0) })
 }
 
@@ -396,7 +396,7 @@ fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_cont
 /// # Safety
 /// `len` bytes at `base`, page-aligned, are this context's until it is closed.
 unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> Result<*mut gdrc_context> {
-    let owner = ForkGuard::new().inspect_err(|&e| open_error::explain(r.name, Stage::Device, e))?;
+    let owner = ForkGuard::new();
     let c = claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
     let opened: Result<(&'static dyn Owned, _)> = if verbs::is_named(r.name) {
         // SAFETY: our contract is that of `open`.

@@ -1,8 +1,8 @@
 //! Who owns a context after fork: the parent. The child sees it in one load.
 //!
-//! One page per process carries a word, at a place that is known when the program is linked. The kernel wipes the page in every child (MADV_WIPEONFORK), so a guard
-//! that was made before the fork no longer agrees with it; a child that opens contexts of its own writes a new
-//! word, later than any of its ancestors'. A child that shares its parent's memory (vfork, threads) shares the
+//! One page per process carries a word, at a place that is known when the program is linked. The kernel wipes the page in
+//! every child (MADV_WIPEONFORK), so a guard that was made before the fork no longer agrees with it; a child that opens
+//! contexts of its own writes a new word, later than any of its ancestors'. A child that shares its parent's memory (vfork, threads) shares the
 //! page too and stays an owner, rightly.
 
 use gdrcore_core::error::{Error, Result};
@@ -34,12 +34,10 @@ pub struct ForkGuard {
     word: u64,
 }
 
+#[allow(clippy::new_without_default)] // a guard is made for a process, not by default
 impl ForkGuard {
     /// A guard for contexts that this process opens from now on. Any thread.
-    ///
-    /// # Errors
-    /// `NoMemory`.
-    pub fn new() -> Result<ForkGuard> {
+    pub fn new() -> ForkGuard {
         see_to_wiping();
         // Time since boot is later than that of every guard made before the fork, and neither 0 nor its complement.
         let fresh = crate::clock::now_ns().max(1);
@@ -47,7 +45,7 @@ impl ForkGuard {
             Ok(_) => fresh,
             Err(current) => current,
         };
-        Ok(ForkGuard { word: !word })
+        ForkGuard { word: !word }
     }
 
     /// What [`here`] says in the process that made the guard, and nowhere else.
@@ -99,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_child_is_no_owner_but_may_make_guards() {
-        let guard = ForkGuard::new().unwrap();
+        let guard = ForkGuard::new();
         assert!(guard.is_owner());
         assert_eq!(guard.check(), Ok(()));
         // SAFETY: the child makes only async-signal-safe calls and ends by _exit.
@@ -108,7 +106,7 @@ mod tests {
         if pid == 0 {
             let old_refused = guard.check() == Err(Error::OwnerDead);
             let fresh = ForkGuard::new();
-            let fresh_works = fresh.is_ok_and(|g| g.is_owner());
+            let fresh_works = fresh.is_owner();
             let still_refused = !guard.is_owner();
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(i32::from(!(old_refused && fresh_works && still_refused))) };

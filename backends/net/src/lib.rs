@@ -24,3 +24,7 @@ pub mod soft;
 mod sys;
 pub mod udp;
 pub mod wait;
+
+/// Bytes of a burst or frame, sent or received, that takes so long to handle that the other end should not wait for what follows
+/// it: microseconds, much more than it saves to handle several at once.
+const LONG: usize = 16 << 10;

@@ -1,6 +1,7 @@
 //! Memory that the library maps: anonymous, for contexts, and what a descriptor stands for.
 
 use crate::sys::last_error;
+use core::ffi::c_int;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -23,27 +24,8 @@ impl Map {
     /// # Errors
     /// `Invalid` for a length of 0 or near the end of the address space, `NoMemory`.
     pub fn new(len: usize) -> Result<Map> {
-        let page = page_size();
-        let len = len.checked_add(page - 1).ok_or(Error::Invalid)? & !(page - 1);
-        if len == 0 {
-            return Err(Error::Invalid);
-        }
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
-        let p = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if p == libc::MAP_FAILED {
-            return Err(last_error());
-        }
-        let ptr = NonNull::new(p.cast()).ok_or(Error::NoMemory)?;
-        Ok(Map { ptr, len })
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::of(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
     /// Maps `len` bytes, whole pages of them, of what `fd` stands for, shared; `offset` is that of a page. The mapping outlives the
@@ -53,15 +35,23 @@ impl Map {
     /// `Invalid` as [`Map::new`], and for an offset inside a page; `Os(EBADF)`, `Access` or `Os(EACCES)`, `NoDevice`: no
     /// descriptor, not open for that, nothing that the CPU could map; `NoMemory`.
     pub fn shared(fd: RawFd, offset: u64, len: usize, writable: bool) -> Result<Map> {
-        let page = page_size();
-        let len = len.checked_add(page - 1).ok_or(Error::Invalid)? & !(page - 1);
         let at = libc::off_t::try_from(offset).map_err(|_| Error::Invalid)?;
-        if len == 0 || offset % page as u64 != 0 {
+        if offset % page_size() as u64 != 0 {
             return Err(Error::Invalid);
         }
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let p = unsafe { libc::mmap(core::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, at) };
+        Self::of(len, prot, libc::MAP_SHARED, fd, at)
+    }
+
+    /// What both are: `len` rounded up to whole pages, at an address of the kernel's choice.
+    fn of(len: usize, prot: c_int, flags: c_int, fd: RawFd, at: libc::off_t) -> Result<Map> {
+        let page = page_size();
+        let len = len.checked_add(page - 1).ok_or(Error::Invalid)? & !(page - 1);
+        if len == 0 {
+            return Err(Error::Invalid);
+        }
+        // SAFETY: a new mapping, without MAP_FIXED, touches nothing that exists.
+        let p = unsafe { libc::mmap(core::ptr::null_mut(), len, prot, flags, fd, at) };
         if p == libc::MAP_FAILED {
             return Err(last_error());
         }

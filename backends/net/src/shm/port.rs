@@ -24,8 +24,6 @@ const FRAME_MAX: usize = RING / 4 - 128;
 const FRAME_MIN: usize = 4096 + 512;
 /// A caller that has not said hello for this long is hung up on.
 const HELLO_NS: u64 = 1_000_000_000;
-/// A frame whose handling takes so long that its ACK should not wait for those behind it.
-const LONG: usize = 16 << 10;
 /// Frames of one link that one poll takes, so that a fast peer does not keep others waiting.
 const BATCH: usize = 16;
 
@@ -249,7 +247,7 @@ impl ShmPort {
                         handled += unsafe { records(p, len, |r| take(&link.from, r)) };
                         link.reader.release(len);
                         self.counters.rx_frames += 1;
-                        if len >= LONG {
+                        if len >= crate::LONG {
                             // What it asks for (an ACK) opens the sender's window: before the next one is read.
                             break;
                         }

@@ -2,8 +2,8 @@
 //!
 //! It sleeps on the sockets, a timer and an event. While the program polls (within the last
 //! [`TAKE_OVER_NS`]) it takes its hands off the sockets and only looks at the clock, so that never two
-//! threads spin for one message, and rarer the longer the program polls; once the polls stop it runs the engine until nothing is left to do.
-//! A program that polls memory and only now and then a CQ would make it hesitate for ever: when it found
+//! threads spin for one message, and rarer the longer the program polls; once the polls stop it runs the engine until
+//! nothing is left to do. A program that polls memory and only now and then a CQ would make it hesitate for ever: when it found
 //! work twice in a row between polls it stays in charge, until a poll finds work itself.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +24,6 @@ const TAKE_OVER_NS: u64 = 100_000;
 const LOOK_MAX_NS: u64 = 800_000;
 /// Takings-over that found work, after which polls that find none no longer count.
 const STICKY: u32 = 2;
-
 /// After work it looks for more this long before it sleeps.
 const LINGER_NS: u64 = 20_000;
 

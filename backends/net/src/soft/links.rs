@@ -9,7 +9,7 @@ use gdrcore_core::engine::Guard;
 
 /// How often the sockets of the links are looked at while somebody polls: a new peer waits so long, and a dead one is noticed so
 /// late. It costs a system call per link, which delays the message that comes meanwhile; so while nobody comes or goes the time
-/// doubles, up to the second.
+/// doubles, from the first of these to the other.
 const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {

@@ -117,8 +117,8 @@ struct Port {
     rings_full: bool,
     /// Empty rounds since something was handled.
     empty: u32,
-    /// When the last of them looked at timers.
-    idle_tick: u64,
+    /// The tick in which the last of them did all there is to do, and whether it looked at the socket, without which no timer runs.
+    idle_tick: (u64, bool),
     /// Errors of the socket seen so far.
     send_err: u64,
     /// When the socket last brought something.
@@ -245,7 +245,7 @@ impl SoftDevice {
             return Err(Error::NoMemory);
         }
         crate::fault::install()?;
-        let fork = ForkGuard::new()?;
+        let fork = ForkGuard::new();
         let waiter = Waiter::new()?;
         let mut core = config.core;
         if core.seed == 0 {
@@ -304,7 +304,7 @@ impl SoftDevice {
                 blocked: false,
                 rings_full: false,
                 empty: 0,
-                idle_tick: 0,
+                idle_tick: (0, false),
                 send_err: 0,
                 udp_hot_ns: 0,
                 tend_at: 0,

@@ -174,21 +174,16 @@ impl SoftDevice {
                 }
             }
         }
-        if handled > 0 && !port.is_blocked() && !g.waits(now) {
-            // An ACK, or a message that asks for nothing now, is most of what comes.
-            port.empty = 0;
-            self.tell_helper(g, now, round);
-            self.tell(g);
-            return handled;
-        }
-        if handled == 0 && round == Round::Full && !port.is_blocked() && !g.waits(now) {
-            // Nothing came and nothing waits: timers and owed ACKs are looked at once in a few microseconds, the socket meanwhile.
-            let tick = now / IDLE_TICK_NS;
-            if tick == port.idle_tick {
-                port.empty = port.empty.saturating_add(1);
+        if round == Round::Full && !port.is_blocked() && !g.waits(now) {
+            // Nothing is to be sent: an ACK, or a message that asks for nothing now, is most of what comes. Where nothing came, timers
+            // and owed ACKs are looked at once in a few microseconds, the socket meanwhile.
+            let tick = (now / IDLE_TICK_NS, listened);
+            let done = tick == port.idle_tick || tick == (port.idle_tick.0, false);
+            if handled > 0 || done {
+                port.empty = if handled > 0 { 0 } else { port.empty.saturating_add(1) };
                 self.tell_helper(g, now, round);
                 self.tell(g);
-                return 0;
+                return handled;
             }
             port.idle_tick = tick;
         }

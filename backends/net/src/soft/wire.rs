@@ -6,12 +6,9 @@ use super::{endpoint, peer_addr, Port, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::udp::{Burst, ErrorKind, TxOutcome, GROUPS};
+use crate::LONG;
 use gdrcore_core::engine::{self, Guard};
 use std::os::fd::RawFd;
-
-/// A burst, sent or received, that takes so long that the other end should not wait for what follows it: microseconds, much more than
-/// the system call that it saves to handle several at once.
-const LONG: usize = 16 << 10;
 
 /// Rounds that receive something, one after the other, with nobody about to sleep, after which nobody watches the socket.
 const WAKEFUL: u32 = 64;
@@ -81,7 +78,7 @@ impl SoftDevice {
         let Port { udp: Some(udp), empty, .. } = port else { return handled };
         if handled > 0 {
             port.udp_hot_ns = now;
-            port.wakeful += 1;
+            port.wakeful = port.wakeful.saturating_add(1);
             if port.wakeful >= WAKEFUL && port.watched && !port.blocked {
                 self.unwatch(udp.fd(), &mut port.watched);
             }
@@ -105,7 +102,7 @@ impl SoftDevice {
         }
     }
 
-    /// Takes the socket from what wakes a sleeper, unless there is one: waking nobody costs whoever sends to us some 300 ns for each
+    /// Takes the socket from what wakes a sleeper, unless there is one: waking nobody costs whoever sends to us some 400 ns for each
     /// burst, in two epoll sets.
     #[cold]
     fn unwatch(&self, fd: RawFd, watched: &mut bool) {

@@ -162,7 +162,8 @@ fn who_is_not_reached_finds_out_by_itself() {
         // By chance its own packets may have come to the right place: whoever hears of a detour looks again.
         let found = (0..10).any(|_| match send_to(&mut members, 700 * QPN_UNIT).expect("it arrives") {
             (2, true) => true,
-            _ => {
+            (who, _) => {
+                assert_eq!(who, 2);
                 members[2].member.hint(now_ns());
                 settle(&mut members);
                 false
