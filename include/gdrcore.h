@@ -158,6 +158,12 @@
 // iova holds. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
 #define GDRC_MEMORY_IOVA 2
 
+// Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from `dmabuf_offset` on. A peer that is
+// another process of this user on this host, reached through shared memory (path=shm or auto), may map it and then executes its
+// RDMA WRITEs by copying into it, with no help of this process and without a packet. Such a peer could write the memory at
+// any time, whatever its keys say: share only what it may have. Other devices, and peers elsewhere: no effect.
+#define GDRC_MEMORY_SHARED 4
+
 // How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
 #define GDRC_ROUTE_HOST 0
 
@@ -748,9 +754,10 @@ typedef struct gdrc_memory {
     uint64_t iova;
     // GDRC_MEMORY_ flags.
     uint32_t flags;
-    // A dma-buf of the memory, which stays the caller's (GDRC_MEMORY_DMABUF).
+    // What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF), or a memfd
+    // (GDRC_MEMORY_SHARED).
     int32_t dmabuf_fd;
-    // Where the first byte lies in the dma-buf.
+    // Where the first byte lies in what the descriptor stands for.
     uint64_t dmabuf_offset;
 } gdrc_memory;
 
@@ -1445,7 +1452,8 @@ int gdrc_srq_query(struct gdrc_context *ctx, struct gdrc_srq srq, struct gdrc_sr
 // Threads: any. Cost: none. Source: IBTA verb Destroy Shared Receive Queue; ibv_destroy_srq(3).
 int gdrc_srq_destroy(struct gdrc_context *ctx, struct gdrc_srq srq);
 
-// Registers memory of any kind. Host memory: as gdrc_mr_reg. GPU memory: by the first way that works, dma-buf (the
+// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of this host write it by themselves
+// (docs/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
 // caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
 // gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
 // gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its
@@ -1455,8 +1463,9 @@ int gdrc_srq_destroy(struct gdrc_context *ctx, struct gdrc_srq srq);
 // The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU memory are atomic among the
 // operations of this context only. The first such registration of a context pins 8 MiB of host memory.
 //
-// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation; -EOPNOTSUPP:
-// the NIC has no way; gdrc_open_error has the words.
+// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation, or
+// (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no descriptor; -EOPNOTSUPP: the NIC has no way;
+// gdrc_open_error has the words.
 // Threads: any. Cost: calls of the driver.
 int gdrc_mr_reg_memory(struct gdrc_context *ctx,
                        struct gdrc_pd pd,

@@ -118,6 +118,13 @@ FAULTS = [
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 {",
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 && self.top.summary.load(Ordering::Relaxed) >> (leaf % WORD) & 1 == 0 {", LOOM),
     ("a window is filled with bursts of any size", R + "requester.rs", "fits < burst / 2 && self.req.una_psn", "false && self.req.una_psn"),
+    ("a WRITE into mapped memory overtakes what was posted before", R + "mapped.rs",
+     "r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn", "true"),
+    ("memory that ends half way counts as written", R + "mapped.rs", "                placed = false;\n                break;",
+     "                at = wqe.length;\n                break;"),
+    ("a region is lent to whoever names its key", R + "mapped.rs", "&& qp.attr.dest_qp_num == from_qpn", ""),
+    ("a region that peers may not write is lent", R + "mapped.rs",
+     ".filter(|region| region.access & access::REMOTE_WRITE != 0)", ""),
 ]
 
 

@@ -26,13 +26,13 @@ class Bench:
 
     # ---- gdrcore ------------------------------------------------------------------------------
 
-    def _perf(self, verb, mode, size, n, loopback=False, path="udp", one_core=False):
+    def _perf(self, verb, mode, size, n, loopback=False, path="udp", one_core=False, mem="host"):
         test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (["-H"] if mode == "lat" else [])
         if loopback:
             done = Process([self.perf, "-d", "loopback"] + test, cores()[1]).wait(15)
         else:
-            done = pair([self.perf, "-d", f"soft:{SERVER},path={path}", "-p", str(PERF_PORT)],
-                        [self.perf, "-d", f"soft:{CLIENT},path={path}", "-p", str(PERF_PORT)] + test + [SERVER], PERF_PORT,
+            end = lambda at: [self.perf, "-d", f"soft:{at},path={path}", "-p", str(PERF_PORT), "--mem", mem]
+            done = pair(end(SERVER), end(CLIENT) + test + [SERVER], PERF_PORT,
                         one_core=one_core)
         return json.loads(done.text())["results"][0]
 
@@ -142,6 +142,8 @@ def same_host(b):
     return [
         ("send", "gdrcore SEND", None, lambda: b.gdrcore_latency("send", 8, 200000, path="shm")),
         ("write", "gdrcore WRITE, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 200000, path="shm")),
+        ("write_shared", "gdrcore WRITE into shared memory", None,
+         lambda: b.gdrcore_latency("write", 8, 200000, path="shm", mem="shared")),
         ("send_one_core", "gdrcore SEND, both on one core", None, lambda: b.gdrcore_latency("send", 8, 2000, path="shm", one_core=True)),
         ("ucx_tag", "UCX shm, tag", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000)),
         ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000)),
@@ -155,9 +157,13 @@ def same_host_bandwidth(b):
     big = 64 * MIB
     return [
         ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm")),
+        ("write_shared", "gdrcore WRITE into shared memory", None,
+         lambda: b.gdrcore_bandwidth("write", MIB, 10000, path="shm", mem="shared")),
         ("ucx_tag", "UCX shm, tag (CMA)", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", MIB, 5000)),
         ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000)),
         ("write_big", "gdrcore WRITE, 64 MiB", None, lambda: b.gdrcore_bandwidth("write", big, 64, path="shm")),
+        ("write_shared_big", "gdrcore WRITE into shared memory, 64 MiB", None,
+         lambda: b.gdrcore_bandwidth("write", big, 64, path="shm", mem="shared")),
         ("ucx_tag_big", "UCX shm, tag (CMA), 64 MiB", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", big, 64)),
     ]
 

@@ -10,15 +10,23 @@
  * idle queue pairs that are connected as well.
  *
  * hop, write-hop: one way of a ping-pong of 8 bytes over shared memory between two contexts, both driven by this thread: the
- * post of one (inline, unsignalled), the poll or the progress of the other that finds it, and its next receive.
+ * post of one (inline, unsignalled), the poll or the progress of the other that finds it, and its next receive. mapped-hop:
+ * the same WRITE into memory that the target shares, so that the initiator has mapped it.
  */
 #include <gdrcore.h>
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
+
+#define DATA 4096
 
 #define BATCH 50
 #define BATCHES 20000
@@ -120,9 +128,11 @@ static struct end {
     gdrc_qp qp;
     gdrc_mr mr;
     struct gdrc_mr_attr attr;
-    _Alignas(64) volatile uint64_t data[16];
+    volatile uint64_t *data; /* 16 words of a memfd */
+    int fd;
 } ends[2];
 static uint64_t hops;
+static bool shared;
 
 static void end_recv(struct end *e)
 {
@@ -168,6 +178,25 @@ static void op_write_hop(void)
     }
 }
 
+/* Until either end has mapped the other's memory: asking for it takes some milliseconds. */
+static void ends_mapped(void)
+{
+    uint64_t counters[256] = { 0 };
+    uint32_t which = 0, n = gdrc_counter_count();
+    while (which < n && strcmp(gdrc_counter_name(which), "mapped_writes"))
+        which++;
+    check("counters", which < n && n <= 256 ? 0 : -ENOENT);
+    for (int i = 0; i < 2; i++) {
+        do {
+            op_write_hop();
+            // An ACK that waits for company leaves with a round in which nothing has come.
+            for (int k = 0; k < 4; k++)
+                check("progress", gdrc_progress(ends[k & 1].ctx));
+            check("counters", gdrc_counters(ends[i].ctx, counters, n));
+        } while (counters[which] < 10);
+    }
+}
+
 static void ends_open(void)
 {
     static const char *names[2] = { "soft:127.0.0.1:4841", "soft:127.0.0.2:4841" };
@@ -182,7 +211,14 @@ static void ends_open(void)
         check("open", gdrc_open(names[i], &config, &e->ctx));
         check("pd", gdrc_pd_alloc(e->ctx, &e->pd));
         check("cq", gdrc_cq_create(e->ctx, 256, &e->cq));
-        check("mr", gdrc_mr_reg(e->ctx, e->pd, (void *)e->data, sizeof e->data, ALL, &e->mr, &e->attr));
+        e->fd = memfd_create("stages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        check("memory", e->fd < 0 || ftruncate(e->fd, DATA) < 0 || fcntl(e->fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0 ? -ENOMEM : 0);
+        e->data = mmap(NULL, DATA, PROT_READ | PROT_WRITE, MAP_SHARED, e->fd, 0);
+        check("memory", e->data == MAP_FAILED ? -ENOMEM : 0);
+        struct gdrc_memory memory = { .struct_size = sizeof memory, .kind = GDRC_MEMORY_HOST, .addr = (uintptr_t)e->data, .length = DATA };
+        memory.flags = shared ? GDRC_MEMORY_SHARED : 0;
+        memory.dmabuf_fd = e->fd;
+        check("mr", gdrc_mr_reg_memory(e->ctx, e->pd, &memory, ALL, &e->mr, &e->attr));
         struct gdrc_qp_init init;
         memset(&init, 0, sizeof init);
         init.struct_size = sizeof init;
@@ -215,7 +251,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } ops[] = { { "write", op_write }, { "send", op_send }, { "read", op_read }, { "post", op_post }, { "empty", op_empty }, { "clock", op_clock },
-            { "hop", op_hop }, { "write-hop", op_write_hop } };
+            { "hop", op_hop }, { "write-hop", op_write_hop }, { "mapped-hop", op_write_hop } };
 
 __attribute__((noinline)) void measured(void (*op)(void), long count)
 {
@@ -233,7 +269,7 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop COUNT|time\n");
+        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|mapped-hop COUNT|time\n");
         return 2;
     }
     void (*op)(void) = NULL;
@@ -260,8 +296,11 @@ int main(int argc, char **argv)
         gdrc_qp other[2];
         join(other);
     }
+    shared = !strcmp(argv[1], "mapped-hop");
     if (op == op_hop || op == op_write_hop)
         ends_open();
+    if (shared)
+        ends_mapped();
     for (int i = 0; i < 1000; i++)
         op();
     if (strcmp(argv[2], "time")) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Buffers by kind of memory. Programs name the kind ("host", "cuda", "cuda:BDF") and otherwise do not
+ * Buffers by kind of memory. Programs name the kind ("host", "shared", "cuda", "cuda:BDF") and otherwise do not
  * know what they hold: a kind is one row of the table below.
  */
 #include "gx.h"
@@ -58,6 +58,13 @@ static int host_alloc(struct gx_mem *mem, const char *where, size_t length, bool
     mem->addr = addr;
     mem->fd = fd;
     return 0;
+}
+
+/* Memory of a descriptor, which a peer on this host maps and writes by itself. */
+static int shared_alloc(struct gx_mem *mem, const char *where, size_t length, bool shareable)
+{
+    (void)shareable;
+    return host_alloc(mem, where, length, true);
 }
 
 static int host_import(struct gx_mem *mem, const char *where, int fd, const void *token, size_t token_bytes, size_t length)
@@ -184,6 +191,7 @@ static int cuda_copy(const struct gx_mem *mem, size_t offset, void *bytes, size_
 
 static const struct kind kinds[] = {
     { "host", host_alloc, host_import, host_release, host_copy },
+    { "shared", shared_alloc, host_import, host_release, host_copy },
     { "cuda", cuda_alloc, cuda_import, cuda_release, cuda_copy },
 };
 
@@ -197,7 +205,7 @@ static const struct kind *find(const char *name, const char **where)
             return &kinds[i];
         }
     }
-    gx_error("Kinds are: host, cuda[:BDF].", "there is no kind of memory '%s'", name);
+    gx_error("Kinds are: host, shared, cuda[:BDF].", "there is no kind of memory '%s'", name);
     return NULL;
 }
 
@@ -282,4 +290,8 @@ void gx_mem_describe(const struct gx_mem *mem, struct gdrc_memory *out)
     out->kind = mem->gpu ? GDRC_MEMORY_CUDA : GDRC_MEMORY_HOST;
     out->addr = as_address(mem);
     out->length = mem->length;
+    if (!strcmp(mem->kind, "shared")) {
+        out->flags = GDRC_MEMORY_SHARED;
+        out->dmabuf_fd = mem->fd;
+    }
 }

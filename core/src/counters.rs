@@ -112,4 +112,6 @@ counters! {
     share_by_detour,
     /// Times the kernel refused to steer packets to the devices of the address; they take detours then.
     share_refused,
+    /// WRITE messages that were placed into memory of the peer that this process has mapped, without a packet.
+    mapped_writes,
 }

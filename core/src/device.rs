@@ -165,6 +165,12 @@ pub trait Device: Sync {
     fn mr_rereg(&self, _mr: Handle, _reg: &MrReg) -> Result<MrAttr> {
         Err(crate::Error::Unsupported)
     }
+    /// Lets peers of this host write the region's memory by themselves where its keys let them: it begins `offset` bytes into what `fd`,
+    /// which stays the caller's, stands for. Ends with the region. [`crate::Error::Invalid`]: it is not that memory. A device that
+    /// needs no such help has nothing to do.
+    fn mr_share(&self, mr: Handle, _fd: i32, _offset: u64) -> Result<()> {
+        self.mr_query(mr).map(|_| ())
+    }
     fn mr_query(&self, mr: Handle) -> Result<MrAttr>;
     fn mr_dereg(&self, mr: Handle) -> Result<()>;
     /// `mw_type` 1 or 2; returns the handle and the first rkey.

@@ -86,6 +86,11 @@ pub const GDRC_MEMORY_CUDA: u32 = 1;
 pub const GDRC_MEMORY_DMABUF: u32 = 1;
 /// iova holds. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
 pub const GDRC_MEMORY_IOVA: u32 = 2;
+/// Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from `dmabuf_offset` on. A peer that is
+/// another process of this user on this host, reached through shared memory (path=shm or auto), may map it and then executes its
+/// RDMA WRITEs by copying into it, with no help of this process and without a packet. Such a peer could write the memory at
+/// any time, whatever its keys say: share only what it may have. Other devices, and peers elsewhere: no effect.
+pub const GDRC_MEMORY_SHARED: u32 = 4;
 
 /// How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
 pub const GDRC_ROUTE_HOST: u32 = 0;

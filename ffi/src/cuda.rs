@@ -201,7 +201,8 @@ impl Ways for Nic {
     }
 }
 
-/// Registers memory of any kind. Host memory: as gdrc_mr_reg. GPU memory: by the first way that works, dma-buf (the
+/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of this host write it by themselves
+/// (docs/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
 /// caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
 /// gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
 /// gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its
@@ -211,8 +212,9 @@ impl Ways for Nic {
 /// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU memory are atomic among the
 /// operations of this context only. The first such registration of a context pins 8 MiB of host memory.
 ///
-/// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation; -EOPNOTSUPP:
-/// the NIC has no way; gdrc_open_error has the words.
+/// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation, or
+/// (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no descriptor; -EOPNOTSUPP: the NIC has no way;
+/// gdrc_open_error has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_reg_memory(
@@ -241,7 +243,7 @@ fn mr_reg_memory(
         0 => m.addr,
         _ => m.iova,
     };
-    let known = GDRC_MEMORY_DMABUF | GDRC_MEMORY_IOVA;
+    let known = GDRC_MEMORY_DMABUF | GDRC_MEMORY_IOVA | GDRC_MEMORY_SHARED;
     if m.flags & !known != 0 || m.kind > GDRC_MEMORY_CUDA || (zero_based && iova != 0) {
         return Err(Error::Invalid);
     }
@@ -250,7 +252,11 @@ fn mr_reg_memory(
             return Err(Error::Invalid);
         }
         let addr = core::ptr::with_exposed_provenance_mut(m.addr as usize);
-        return objects::mr_reg(ctx, pd, addr, m.length as usize, iova, access, out, attr);
+        let shared = (m.flags & GDRC_MEMORY_SHARED != 0).then_some((m.dmabuf_fd, m.dmabuf_offset));
+        return objects::mr_reg(ctx, pd, addr, m.length as usize, iova, access, shared, out, attr);
+    }
+    if m.flags & GDRC_MEMORY_SHARED != 0 {
+        return Err(Error::Invalid);
     }
     let out = out!(out);
     let attr = sized_out_optional!(attr);

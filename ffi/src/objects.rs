@@ -55,7 +55,7 @@ pub unsafe extern "C" fn gdrc_mr_reg(
     attr: *mut gdrc_mr_attr,
 ) -> c_int {
     let iova = if access & GDRC_ACCESS_ZERO_BASED != 0 { 0 } else { addr.expose_provenance() as u64 };
-    ret(mr_reg(ctx, pd, addr, length, iova, access, out, attr))
+    ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
 }
 
 /// As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova must be 0.
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn gdrc_mr_reg_iova(
     out: *mut gdrc_mr,
     attr: *mut gdrc_mr_attr,
 ) -> c_int {
-    ret(mr_reg(ctx, pd, addr, length, iova, access, out, attr))
+    ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
 }
 
 #[allow(clippy::too_many_arguments)] // those of the C call
@@ -83,6 +83,7 @@ pub(crate) fn mr_reg(
     length: usize,
     iova: u64,
     access: u32,
+    shared: Option<(i32, u64)>,
     out: *mut gdrc_mr,
     attr: *mut gdrc_mr_attr,
 ) -> Result<c_int> {
@@ -99,6 +100,12 @@ pub(crate) fn mr_reg(
         return Err(Error::Invalid);
     }
     let (mr, a) = dev.mr_reg(&MrReg { pd: pd.handle, addr, length: len, iova, access, provider: 0, cookie: 0 })?;
+    if let Some((fd, offset)) = shared {
+        if let Err(e) = dev.mr_share(mr, fd, offset) {
+            dev.mr_dereg(mr)?;
+            return Err(e);
+        }
+    }
     out.write(gdrc_mr { handle: mr });
     if let Some(attr) = attr {
         attr.write(&mr_attr(&a));

@@ -377,9 +377,10 @@ pub struct gdrc_memory {
     pub iova: u64,
     /// GDRC_MEMORY_ flags.
     pub flags: u32,
-    /// A dma-buf of the memory, which stays the caller's (GDRC_MEMORY_DMABUF).
+    /// What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF), or a memfd
+    /// (GDRC_MEMORY_SHARED).
     pub dmabuf_fd: i32,
-    /// Where the first byte lies in the dma-buf.
+    /// Where the first byte lies in what the descriptor stands for.
     pub dmabuf_offset: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Memory that the library maps: anonymous, for contexts, and what a descriptor stands for.
 
-use crate::sys::last_error;
+use crate::sys::{check, last_error, Fd};
 use core::ffi::c_int;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
@@ -96,6 +96,75 @@ impl Drop for Map {
     }
 }
 
+/// Whether the memory at `addr` is, all of it, a shared mapping of what `fd` stands for, from `offset` on; by /proc/self/maps. Allocates
+/// nothing.
+///
+/// # Errors
+/// `Os`: no such descriptor, or no /proc.
+pub fn is_mapping_of(addr: u64, len: u64, fd: RawFd, offset: u64) -> Result<bool> {
+    // SAFETY: zeroes are a valid stat, and it lives through the call.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: as above.
+    check(unsafe { libc::fstat(fd, &mut stat) })?;
+    // SAFETY: the name is a C string.
+    let maps = Fd::from_call(unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })?;
+    let Some(end) = addr.checked_add(len) else { return Ok(false) };
+    let mut next = addr;
+    let mut line = [0u8; 128];
+    let mut n = 0;
+    let mut buf = [0u8; 1024];
+    loop {
+        // SAFETY: room for that many bytes.
+        let got = check(unsafe { libc::read(maps.raw(), buf.as_mut_ptr().cast(), buf.len()) } as i32)? as usize;
+        for &byte in &buf[..got] {
+            if byte != b'\n' {
+                // Of a long name only the beginning is kept: what counts stands before it.
+                if let Some(place) = line.get_mut(n) {
+                    (*place, n) = (byte, n + 1);
+                }
+                continue;
+            }
+            let mapping = core::str::from_utf8(&line[..n]).ok().and_then(Mapping::parse);
+            n = 0;
+            let Some(m) = mapping.filter(|m| next < end && m.start <= next && next < m.end) else { continue };
+            let device = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
+            let at = (next - m.start).checked_add(m.offset);
+            let wanted = (next - addr).checked_add(offset);
+            if !m.shared || m.inode != stat.st_ino || m.device != device || at.is_none() || at != wanted {
+                return Ok(false);
+            }
+            next = m.end.min(end);
+        }
+        if next == end || got == 0 {
+            return Ok(next == end);
+        }
+    }
+}
+
+/// A line of /proc/self/maps.
+struct Mapping {
+    start: u64,
+    end: u64,
+    shared: bool,
+    offset: u64,
+    device: (u32, u32),
+    inode: u64,
+}
+
+impl Mapping {
+    fn parse(line: &str) -> Option<Mapping> {
+        let hex = |s| u64::from_str_radix(s, 16).ok();
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let shared = fields.next()?.as_bytes().get(3) == Some(&b's');
+        let offset = hex(fields.next()?)?;
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let inode = fields.next()?.parse().ok()?;
+        let device = (hex(major)? as u32, hex(minor)? as u32);
+        Some(Mapping { start: hex(start)?, end: hex(end)?, shared, offset, device, inode })
+    }
+}
+
 /// Bytes of a page.
 pub fn page_size() -> usize {
     // SAFETY: sysconf has no precondition.
@@ -118,6 +187,22 @@ mod tests {
         let (p, n) = m.into_raw();
         // SAFETY: straight from into_raw.
         drop(unsafe { Map::from_raw(p, n) });
+    }
+
+    #[test]
+    fn a_mapping_is_known_by_its_descriptor() {
+        // SAFETY: the name is a C string; no other pointers.
+        let fd = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_CLOEXEC) }).unwrap();
+        // SAFETY: no pointers.
+        check(unsafe { libc::ftruncate(fd.raw(), 16 << 12) }).unwrap();
+        let m = Map::shared(fd.raw(), 4 << 12, 8 << 12, true).unwrap();
+        let at = m.as_ptr() as u64;
+        let is = |addr, len, offset| is_mapping_of(addr, len, fd.raw(), offset).unwrap();
+        assert!(is(at, 8 << 12, 4 << 12) && is(at + 100, 5000, (4 << 12) + 100));
+        assert!(!is(at, 8 << 12, 0) && !is(at, (8 << 12) + 1, 4 << 12) && !is(u64::MAX - 10, 100, 0) && !is(8, 16, 0));
+        let other = Map::new(4096).unwrap();
+        assert!(!is(other.as_ptr() as u64, 100, 0));
+        assert!(is_mapping_of(at, 10, -1, 0).is_err());
     }
 
     #[test]

@@ -9,10 +9,14 @@
 //! room. A socket of our own can be written without ever blocking, which is not so for a descriptor that
 //! a peer made (an eventfd of his may be full on purpose), so there are no eventfds.
 //!
+//! Beside data and bells the socket carries [`loan`]s: regions of which the program shares the memory are mapped by those who write to
+//! them.
+//!
 //! Trust: both ends belong to one user, or the other to the router, as the kernel says (SO_PEERCRED). Nevertheless neither
 //! end believes an index or a length that the other wrote, and a peer that breaks its ring loses its link, nothing else.
 
 pub mod door;
+pub mod loan;
 mod port;
 pub mod ring;
 pub mod segment;

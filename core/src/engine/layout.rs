@@ -132,6 +132,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         cause: Cause::default(),
         members: Members::new(),
         event_qps,
+        changes: 0,
     };
     let mut cm = p.cm;
     cm.set_local(super::cm::local(config, &local));

@@ -2,6 +2,8 @@
 
 use super::{Guard, Inner};
 use crate::config::config_flags;
+use crate::device::MrAttr;
+use crate::roce::mapped::PeerMemory;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
@@ -166,13 +168,13 @@ impl Guard<'_> {
 
     /// Writes what QPs have for a link into `buf`, as runs without ICRC; the bytes, 0 where there is nothing now.
     /// As [`Guard::poll_transmit`] otherwise.
-    pub fn poll_transmit_link(&mut self, now: u64, link: u16, buf: &mut [u8]) -> usize {
+    pub fn poll_transmit_link(&mut self, now: u64, link: u16, buf: &mut [u8], memory: &mut dyn PeerMemory) -> usize {
         let (inner, s) = self.split();
         inner.absorb(s, now);
         if now >= inner.transport.ack_flush_at {
             inner.flush_acks();
         }
-        let mut tx = TxBuf::new(buf, Path::Link(link), inner.rx_flow.1);
+        let mut tx = TxBuf::to_link(buf, link, inner.rx_flow.1, memory);
         inner.fill(s, &mut tx, now);
         tx.len()
     }
@@ -207,11 +209,38 @@ impl Guard<'_> {
     /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung: nobody looks for who has work. What does not
     /// fit leaves with the next round.
     #[inline]
-    pub fn transmit_to_link(&mut self, now: u64, qi: usize, link: u16, buf: &mut [u8]) -> usize {
+    pub fn transmit_to_link(
+        &mut self,
+        now: u64,
+        qi: usize,
+        link: u16,
+        buf: &mut [u8],
+        memory: &mut dyn PeerMemory,
+    ) -> usize {
         let (inner, s) = self.split();
-        let mut tx = TxBuf::new(buf, Path::Link(link), inner.rx_flow.1);
+        let mut tx = TxBuf::to_link(buf, link, inner.rx_flow.1, memory);
         transmit_alone(&mut inner.transport, s, qi, &mut tx, now);
         tx.len()
+    }
+
+    /// Places what the QP at this index was just posted into memory of its peer, as long as it is WRITEs to what is mapped. True: that
+    /// was all there is to send, and nothing else was to be done.
+    #[inline]
+    pub fn write_mapped(&mut self, qi: usize, memory: &mut dyn PeerMemory) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.write_mapped(s, qi, memory)
+    }
+
+    /// The region that the peer at `gid` may write by itself ([`PeerMemory`]), with a key of it, through its QP `from_qpn` that is
+    /// connected to `qpn` here over a link. `None`: its WRITEs would not all be allowed. Ask again when [`Guard::changes`] has moved.
+    pub fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
+        self.transport.mappable(qpn, from_qpn, gid, rkey)
+    }
+
+    /// Moves with every change of what [`Guard::mappable`] has answered.
+    #[inline]
+    pub fn changes(&self) -> u32 {
+        self.transport.changes
     }
 
     /// From here on a peer may answer through the port what it hears over a link, and the other way round: links are used where

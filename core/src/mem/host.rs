@@ -60,10 +60,31 @@ pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
     if src.is_empty() {
         return Ok(());
     }
-    // The last word ends at the last byte and begins at its 8-byte boundary, or at the payload's start.
-    let end = addr.wrapping_add(src.len() as u64);
-    let last = ((end.wrapping_sub(1) & 7) as usize + 1).min(src.len());
-    imp::place(addr, src, last)
+    imp::place(addr, src, last_word(addr, src.len()))
+}
+
+/// Copies `len` bytes from one address to another, both of them memory that belongs to programs, in the order of [`place`]. 8 bytes are read
+/// in one piece, and written so where `to` is aligned to them.
+///
+/// # Errors
+/// [`Fault`], of either address; some bytes may be written then.
+#[inline]
+pub fn transfer(from: u64, to: u64, len: usize) -> Result<(), Fault> {
+    if len == 8 && to & 7 == 0 {
+        return imp::store8(to, imp::load8(from)?);
+    }
+    if len == 0 {
+        return Ok(());
+    }
+    imp::transfer(from, to, len, last_word(to, len))
+}
+
+/// Bytes of the last word of `len` bytes, at least one, at `addr`: it ends at the last byte and begins at its 8-byte boundary, or at
+/// the payload's start.
+#[inline]
+fn last_word(addr: u64, len: usize) -> usize {
+    let end = addr.wrapping_add(len as u64);
+    ((end.wrapping_sub(1) & 7) as usize + 1).min(len)
 }
 
 /// Adds to the 8 bytes at `addr` (wrapping) and returns the value before. One access of the CPU, sequentially consistent.

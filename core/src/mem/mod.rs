@@ -181,6 +181,22 @@ impl Providers {
         }
     }
 
+    /// Copies `len` bytes at `off` of the target to `to`, memory that is not of this table: what a peer let this process map. Only
+    /// from host memory; from another kind it is a fault. The order in which the bytes are seen: as [`Providers::place`].
+    #[inline]
+    pub fn transfer(&self, target: &Target, off: u32, to: u64, len: usize) -> Access {
+        match piece(target, off, len) {
+            Some(addr) if target.provider == 0 => answer(host::transfer(addr, to, len)),
+            _ => Access::Fault,
+        }
+    }
+
+    /// As [`Providers::transfer`], from a buffer of the engine's.
+    #[inline]
+    pub fn put(&self, to: u64, src: &[u8]) -> Access {
+        answer(host::place(to, src))
+    }
+
     /// An 8-byte atomic at the start of the target. Returns the value before.
     ///
     /// # Errors

@@ -528,6 +528,14 @@ impl Regions {
         Ok(s.target(offset, len))
     }
 
+    /// The whole region of host memory that this key names, of this protection domain; `None`: there is none, or the key is a window's.
+    pub fn whole(&self, rkey: u32, pd: u32) -> Option<MrAttr> {
+        let index = (rkey >> 16) as usize;
+        let s = self.slots.get(index)?;
+        let is = s.key == rkey && s.kind == Kind::Mr && s.pd == pd && s.provider == 0;
+        is.then(|| self.query(self.handle(index)).ok()).flatten()
+    }
+
     fn handle(&self, index: usize) -> Handle {
         let s = &self.slots[index];
         let tag = if s.is_window() { TAG_MW } else { TAG_MR };

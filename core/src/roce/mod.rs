@@ -6,13 +6,14 @@
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
 //! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications), `direct` (what needs none of
-//! their questions), `queues` (completions, flush, states).
+//! their questions), `mapped` (what needs no packet), `queues` (completions, flush, states).
 
 mod answers;
 mod completer;
 mod congestion;
 mod datagram;
 mod direct;
+pub mod mapped;
 pub mod multicast;
 pub mod peer;
 mod queues;
@@ -148,6 +149,8 @@ pub struct Transport {
     pub members: multicast::Members,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
+    /// Moves with everything that [`Transport::mappable`] asks: states and attributes of QPs, regions that end.
+    pub changes: u32,
 }
 
 impl Transport {

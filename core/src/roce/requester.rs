@@ -1,5 +1,6 @@
 //! The requester: send queue to packets, and again after a loss.
 
+use super::mapped::Mapped;
 use super::peer::{FlowControl, Path, Window, PACKET_COST};
 use super::run::Run;
 use super::txbuf::{TxBuf, MAX_BURST};
@@ -251,12 +252,22 @@ impl Transport {
                 let wqe = *wqe;
                 return self.execute_local(s, qi, now, index, &wqe);
             }
+            if let Some((memory, turn)) = tx.memory() {
+                match self.place_mapped(s, qi, memory, turn, now) {
+                    Mapped::No => {}
+                    Mapped::Later => return Step::Idle,
+                    Mapped::Part => return Step::Full,
+                    Mapped::Whole => return Step::Sent,
+                }
+            }
+            let qp = &mut self.qps[qi];
             ws.started = true;
             ws.psn = qp.req.next_psn;
             ws.npkts = if wqe.length <= u64::from(qp.mtu) { 1 } else { wqe.length.div_ceil(u64::from(qp.mtu)) as u32 };
             *qp.wqe(index) = ws;
             qp.req.cur_pkt = 0;
         }
+        let qp = &mut self.qps[qi];
         let first_pkt = qp.req.cur_pkt;
         let mtu = qp.mtu;
         let psn = ws.psn.add(first_pkt);

@@ -1,6 +1,7 @@
 //! The burst being built: packets in the port's buffer, or whole runs for a path that carries them.
 
 use crate::mem::Access;
+use crate::roce::mapped::{PeerMemory, TURN};
 use crate::roce::peer::Path;
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::objects::NONE;
@@ -55,6 +56,10 @@ pub struct TxBuf<'b> {
     /// [`Path::Loopback`]: where the runs go.
     runs: &'b mut [Handed],
     path: Path,
+    /// [`Path::Link`]: the peer's memory that is mapped here.
+    memory: Option<&'b mut dyn PeerMemory>,
+    /// Bytes that may be placed there before others have their turn.
+    turn: u64,
     framing: Framing,
     len: usize,
     seg: usize,
@@ -82,6 +87,8 @@ impl<'b> TxBuf<'b> {
             buf,
             runs: &mut [],
             path,
+            memory: None,
+            turn: TURN,
             framing,
             len: 0,
             seg: 0,
@@ -97,6 +104,20 @@ impl<'b> TxBuf<'b> {
     #[inline]
     pub fn of_runs(buf: &'b mut [u8], runs: &'b mut [Handed], flow: Flow) -> Self {
         TxBuf { runs, ..TxBuf::new(buf, Path::Loopback, flow) }
+    }
+
+    /// An empty burst over a link to a peer of which memory may be mapped.
+    pub fn to_link(buf: &'b mut [u8], link: u16, flow: Flow, memory: &'b mut dyn PeerMemory) -> Self {
+        TxBuf { memory: Some(memory), ..TxBuf::new(buf, Path::Link(link), flow) }
+    }
+
+    /// Memory of the peer that is mapped here, and how many bytes may be placed there now.
+    #[inline]
+    pub(crate) fn memory(&mut self) -> Option<(&mut dyn PeerMemory, &mut u64)> {
+        match &mut self.memory {
+            Some(memory) => Some((*memory, &mut self.turn)),
+            None => None,
+        }
     }
 
     /// Runs in the list.

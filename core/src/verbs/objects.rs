@@ -67,6 +67,8 @@ pub struct Req {
     pub next: u32,
     /// Packets of `next` already sent (READ: PSNs already asked for).
     pub cur_pkt: u32,
+    /// Bytes of `next` that lie in memory of the peer already, without a packet.
+    pub placed: u64,
     /// PSN of the next packet.
     pub next_psn: Psn,
     /// Oldest unacknowledged PSN.

@@ -6,6 +6,7 @@ mod direct;
 mod hostile;
 mod links;
 mod lossy;
+mod mapped;
 mod parts;
 mod reset;
 mod rules;

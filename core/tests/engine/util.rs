@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
 use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::roce::mapped::PeerMemory;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::Flow;
@@ -69,6 +70,8 @@ pub struct Net {
     held: Vec<VecDeque<(usize, Vec<u8>)>>,
     /// Peers that are named from now on are reached over links: the number of a link is its host's.
     pub links: bool,
+    /// Memory of the peer that host 0 has mapped.
+    pub memory: Option<Box<dyn PeerMemory>>,
     buf: Vec<u8>,
 }
 
@@ -165,6 +168,7 @@ impl Net {
             marks: None,
             held: vec![VecDeque::new(); n],
             links: o.way == Way::Link,
+            memory: None,
             buf: vec![0; 65_536],
         }
     }
@@ -398,7 +402,11 @@ impl Net {
         for _ in 0..100_000 {
             let link = self.hosts[from].lock().next_link(self.now, |k| idle == Some(k));
             let Some(link) = link else { break };
-            let len = self.hosts[from].lock().poll_transmit_link(self.now, link, &mut buf[..20_000]);
+            let memory: &mut dyn PeerMemory = match &mut self.memory {
+                Some(memory) if from == 0 => &mut **memory,
+                _ => &mut (),
+            };
+            let len = self.hosts[from].lock().poll_transmit_link(self.now, link, &mut buf[..20_000], memory);
             if len == 0 {
                 idle = Some(link);
                 continue;

@@ -1,8 +1,9 @@
 //! How a segment gets from one process to another: an abstract Unix socket named after the address ([`crate::local`]).
 //!
 //! Whoever wants to send connects, looks who listens, and sends one hello with the memory; nothing comes back but,
-//! later, bells.
+//! later, bells and loans.
 
+use super::loan::{Ask, Loan, LOAN_LEN};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{accept, is_trusted, socket, Name};
@@ -11,11 +12,9 @@ use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 
 /// First bytes of a hello: name and version.
-const HELLO: [u8; 8] = *b"gdrshm\x01\0";
+const HELLO: [u8; 8] = *b"gdrshm\x02\0";
 /// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
 const HELLO_LEN: usize = 40;
-/// Descriptors that we look at in one message; a stranger who sends more gets the rest closed by the kernel.
-const FDS_MAX: usize = 8;
 
 /// Where others bring their segments.
 #[derive(Debug)]
@@ -51,17 +50,21 @@ impl Door {
 }
 
 /// What the other end of a link last did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+#[derive(Debug)]
+pub(super) enum Heard {
     /// Nothing.
     Quiet,
     /// It rang.
     Rung,
+    /// It asks for a loan.
+    Asked(Ask),
+    /// It lends memory, which is the descriptor's.
+    Lent(Loan, Fd),
     /// It is gone, or said something that no process of ours says.
     Gone,
 }
 
-/// The socket of one link: life and wake-ups. Nothing on it ever blocks.
+/// The socket of one link: life, wake-ups and loans. Nothing on it ever blocks.
 #[derive(Debug)]
 pub struct Bell {
     fd: Fd,
@@ -79,20 +82,30 @@ impl Bell {
         unsafe { libc::send(self.fd.raw(), [1u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     }
 
-    /// Takes what was rung. Bounded: a peer that rings without end is heard once per call.
-    pub fn listen(&self) -> Heard {
-        let mut heard = Heard::Quiet;
-        for _ in 0..64 {
-            let mut byte = [0u8; 2];
-            // SAFETY: room for two bytes.
-            let n = unsafe { libc::recv(self.fd.raw(), byte.as_mut_ptr().cast(), 2, libc::MSG_DONTWAIT) };
-            match n {
-                1 => heard = Heard::Rung,
-                n if n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR) => break,
-                _ => return Heard::Gone,
+    /// Sends a message, with a descriptor or without. False: it did not go.
+    pub(super) fn say(&self, bytes: &[u8], fd: Option<RawFd>) -> bool {
+        match fd {
+            Some(fd) => send_with(self.fd.raw(), bytes, fd).is_ok(),
+            None => {
+                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+                // SAFETY: the bytes live through the call.
+                let n = unsafe { libc::send(self.fd.raw(), bytes.as_ptr().cast(), bytes.len(), flags) };
+                n == bytes.len() as isize
             }
         }
-        heard
+    }
+
+    /// The next thing that the other end did.
+    pub(super) fn hear(&self) -> Heard {
+        let mut bytes = [0u8; LOAN_LEN + 1];
+        let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else { return Heard::Quiet };
+        let said = &bytes[..len.min(bytes.len())];
+        match (said, fds, fd) {
+            ([_], 0, None) => Heard::Rung,
+            (_, 0, None) => Ask::parse(said).map_or(Heard::Gone, Heard::Asked),
+            (_, 1, Some(fd)) => Loan::parse(said).map_or(Heard::Gone, |loan| Heard::Lent(loan, fd)),
+            _ => Heard::Gone,
+        }
     }
 
     /// Receives the hello of a caller. `Ok(None)`: it has not come yet.
@@ -101,47 +114,9 @@ impl Bell {
     /// [`Error::Access`]: it is none, or the memory is not what it must be; to be hung up on. [`Error::NoMemory`].
     pub fn receive(&self) -> Result<Option<(Endpoint, Segment)>> {
         let mut bytes = [0u8; HELLO_LEN + 1];
-        let mut control = [0u64; 16];
-        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        // SAFETY: zeroes are a valid msghdr.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-        msg.msg_iov = &mut iov;
-        msg.msg_iovlen = 1;
-        msg.msg_control = control.as_mut_ptr().cast();
-        msg.msg_controllen = core::mem::size_of_val(&control) as _;
-        // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the length beside it.
-        let n = unsafe { libc::recvmsg(self.fd.raw(), &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
-        if n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR) {
-            return Ok(None);
-        }
-        // Whatever came, its descriptors are ours to close.
-        let mut fds: [Option<Fd>; FDS_MAX] = [const { None }; FDS_MAX];
-        let mut count = 0;
-        if n >= 0 {
-            // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
-            let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
-            while !cmsg.is_null() {
-                // SAFETY: not null, so a whole header inside the control buffer.
-                let head = unsafe { cmsg.read_unaligned() };
-                if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
-                    // SAFETY: no pointers.
-                    let data = head.cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize;
-                    for i in 0..data / core::mem::size_of::<RawFd>() {
-                        // SAFETY: the kernel wrote that many descriptors behind the header.
-                        let raw = unsafe { libc::CMSG_DATA(cmsg).cast::<RawFd>().add(i).read_unaligned() };
-                        let fd = Fd::from_call(raw)?;
-                        if let Some(slot) = fds.get_mut(count) {
-                            *slot = Some(fd);
-                        }
-                        count += 1;
-                    }
-                }
-                // SAFETY: as above.
-                cmsg = unsafe { libc::CMSG_NXTHDR(&msg, cmsg) };
-            }
-        }
-        let Some(memory) = &fds[0] else { return Err(Error::Access) };
-        if n != HELLO_LEN as isize || bytes[..8] != HELLO || count != 1 {
+        let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else { return Ok(None) };
+        let Some(memory) = fd else { return Err(Error::Access) };
+        if len != HELLO_LEN || bytes[..8] != HELLO || fds != 1 {
             return Err(Error::Access);
         }
         let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
@@ -154,6 +129,56 @@ impl Bell {
         })?;
         Ok(Some((from, segment)))
     }
+}
+
+/// One message of a socket: its length (0 also where the other end is gone), the first of its descriptors, and how many it had.
+struct Message {
+    len: usize,
+    fd: Option<Fd>,
+    fds: usize,
+}
+
+/// Takes the next message; `None`: there is none now. All descriptors but the first are closed.
+fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
+    let mut control = [0u64; 16];
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: zeroes are a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = core::mem::size_of_val(&control) as _;
+    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the length beside it.
+    let n = unsafe { libc::recvmsg(from, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
+    if n < 0 {
+        let gone = Message { len: 0, fd: None, fds: 0 };
+        return (!matches!(errno(), libc::EAGAIN | libc::EINTR)).then_some(gone);
+    }
+    // Whatever came, its descriptors are ours to close.
+    let mut message = Message { len: n as usize, fd: None, fds: 0 };
+    // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
+    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
+    while !cmsg.is_null() {
+        // SAFETY: not null, so a whole header inside the control buffer.
+        let head = unsafe { cmsg.read_unaligned() };
+        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: no pointers.
+            let data = head.cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize;
+            for i in 0..data / core::mem::size_of::<RawFd>() {
+                // SAFETY: the kernel wrote that many descriptors behind the header.
+                let raw = unsafe { libc::CMSG_DATA(cmsg).cast::<RawFd>().add(i).read_unaligned() };
+                // Dropped, and so closed, unless it is the first.
+                let fd = Fd::from_call(raw).ok();
+                if message.fds == 0 {
+                    message.fd = fd;
+                }
+                message.fds += 1;
+            }
+        }
+        // SAFETY: as above.
+        cmsg = unsafe { libc::CMSG_NXTHDR(&msg, cmsg) };
+    }
+    Some(message)
 }
 
 /// Connects to the process that listens under a name and hands it a new segment of `size` bytes.

@@ -1,6 +1,7 @@
 //! The links of one device: those it writes, those it reads, and the door through which new ones come.
 
 use super::door::{knock, Bell, Door, Heard};
+use super::loan::{Asked, Borrowed, Loans, Shared};
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
@@ -9,6 +10,7 @@ use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::mapped::PeerMemory;
 use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
@@ -24,6 +26,10 @@ const FRAME_MAX: usize = RING / 4 - 128;
 const FRAME_MIN: usize = 4096 + 512;
 /// A caller that has not said hello for this long is hung up on.
 const HELLO_NS: u64 = 1_000_000_000;
+/// Messages of one link's socket that one look takes, so that a peer that rings without end is heard once.
+const WORDS: usize = 64;
+/// Regions whose memory may be shared at a time.
+pub const SHARED: usize = 256;
 /// Frames of one link that one poll takes, so that a fast peer does not keep others waiting.
 const BATCH: usize = 16;
 
@@ -34,6 +40,8 @@ struct Out {
     block: Option<u16>,
     bell: Bell,
     writer: Writer,
+    /// Memory of the other end that we write by ourselves.
+    borrowed: Borrowed,
     /// The other end is gone: what it sent us before is read, then the link counts as lost.
     gone: bool,
     /// Held for its mapping.
@@ -44,6 +52,8 @@ struct Out {
 struct In {
     from: Endpoint,
     reader: Reader,
+    /// Memory of ours that the other end writes by itself.
+    loans: Loans,
     /// The other end is gone: what it left is read, then the link is closed.
     gone: bool,
     _segment: Segment,
@@ -82,6 +92,10 @@ pub struct ShmPort {
     /// Links that are gone and not yet told; true: it led to an address, not to a block.
     lost: RawSlice<Option<bool>>,
     any_lost: bool,
+    /// Regions of which the program shares the memory.
+    shared: RawSlice<Option<Shared>>,
+    /// Loans that were asked for and not yet looked at.
+    asked: RawSlice<Option<Asked>>,
     counters: ShmCounters,
 }
 
@@ -96,6 +110,8 @@ struct Parts {
     callers: RawSlice<Option<Caller>>,
     open: RawSlice<u16>,
     lost: RawSlice<Option<bool>>,
+    shared: RawSlice<Option<Shared>>,
+    asked: RawSlice<Option<Asked>>,
 }
 
 fn walk(w: &mut Walk, blocks: u16) -> Result<Parts> {
@@ -105,6 +121,8 @@ fn walk(w: &mut Walk, blocks: u16) -> Result<Parts> {
         callers: w.slice_with(LINKS, |_| None)?,
         open: w.slice(LINKS, 0)?,
         lost: w.slice(LINKS, None)?,
+        shared: w.slice_with(SHARED, |_| None)?,
+        asked: w.slice(LINKS, None)?,
     })
 }
 
@@ -135,11 +153,21 @@ impl ShmPort {
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
         let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks)?;
-        let Parts { doors, out, callers, open, lost } = parts;
-        let counters = ShmCounters::default();
+        let Parts { doors, out, callers, open, lost, shared, asked } = parts;
         // From here on a drop gives the names back.
-        let mut port =
-            ShmPort { local: *local, doors, out, callers, open, open_len: 0, lost, any_lost: false, counters };
+        let mut port = ShmPort {
+            local: *local,
+            doors,
+            out,
+            callers,
+            open,
+            open_len: 0,
+            lost,
+            any_lost: false,
+            shared,
+            asked,
+            counters: ShmCounters::default(),
+        };
         for (i, place) in port.doors.iter_mut().enumerate() {
             let door = match i {
                 0 => Door::open(&Name::address(local)),
@@ -188,13 +216,15 @@ impl ShmPort {
         let (bell, segment) = knock(&name, &self.local, RING)?;
         waiter.add_socket(bell.fd())?;
         let writer = Writer::new(segment.place());
-        self.out[i] = Some(Out { to: *to, block, bell, writer, gone: false, _segment: segment });
+        let borrowed = Borrowed::new(segment.place());
+        self.out[i] = Some(Out { to: *to, block, bell, writer, borrowed, gone: false, _segment: segment });
         Ok(i as u16)
     }
 
-    /// Room for the next frame of a link; `None`: its ring is full (a bell will say when it no longer is), or the link is gone.
+    /// Room for the next frame of a link, and the other end's memory that is mapped here; `None`: its ring is full (a bell will say
+    /// when it no longer is), or the link is gone.
     #[inline]
-    pub fn room(&mut self, link: u16) -> Option<&mut [u8]> {
+    pub fn room(&mut self, link: u16) -> Option<(&mut [u8], &mut dyn PeerMemory)> {
         let i = usize::from(link);
         let Some(Some(out)) = self.out.get_mut(i) else { return None };
         let mut room = out.writer.room(FRAME_MIN, FRAME_MAX);
@@ -205,15 +235,28 @@ impl ShmPort {
             room = out.writer.room(FRAME_MIN, FRAME_MAX);
         }
         match room {
-            // SAFETY: the bytes are the writer's until it publishes; the engine only writes them. A peer that
-            // writes there too spoils what it will read, nothing of ours.
-            Ok(Some((p, len))) => Some(unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) }),
+            Ok(Some((p, len))) => {
+                let Some(Some(out)) = self.out.get_mut(i) else { return None };
+                // SAFETY: the bytes are the writer's until it publishes; the engine only writes them. A peer that
+                // writes there too spoils what it will read, nothing of ours.
+                let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
+                Some((room, &mut out.borrowed))
+            }
             Ok(None) => None,
             Err(Broken) => {
                 self.lose(i);
                 self.counters.broken += 1;
                 None
             }
+        }
+    }
+
+    /// The other end's memory that is mapped here, if it has any to lend.
+    #[inline]
+    pub fn memory(&mut self, link: u16) -> Option<&mut dyn PeerMemory> {
+        match self.out.get_mut(usize::from(link)) {
+            Some(Some(out)) if out.borrowed.any() => Some(&mut out.borrowed),
+            _ => None,
         }
     }
 
@@ -298,7 +341,18 @@ impl ShmPort {
         let mut changed = false;
         // Ends first: whatever a process called or sent before its end is then found below.
         for out in self.out.iter_mut().flatten() {
-            out.gone |= out.bell.listen() == Heard::Gone;
+            for _ in 0..WORDS {
+                match out.bell.hear() {
+                    Heard::Quiet => break,
+                    Heard::Rung => {}
+                    Heard::Lent(loan, fd) => out.borrowed.take(&loan, &fd),
+                    Heard::Asked(_) | Heard::Gone => {
+                        out.gone = true;
+                        break;
+                    }
+                }
+            }
+            out.borrowed.tend(now, &out.bell);
             changed |= out.gone;
         }
         changed |= self.let_in(now, waiter);
@@ -309,7 +363,10 @@ impl ShmPort {
                 None => match caller.bell.receive() {
                     Ok(Some((from, segment))) => {
                         let reader = Reader::new(segment.place());
-                        caller.link = Some(In { from, reader, gone: false, _segment: segment });
+                        let lends = self.shared.iter().any(Option::is_some);
+                        segment.place().lends().store(lends.into(), Ordering::Relaxed);
+                        let loans = Loans::new();
+                        caller.link = Some(In { from, reader, loans, gone: false, _segment: segment });
                         self.open[self.open_len] = i as u16;
                         self.open_len += 1;
                     }
@@ -323,7 +380,22 @@ impl ShmPort {
                     if link.reader.settle() {
                         tend(link, &caller.bell);
                     }
-                    link.gone |= caller.bell.listen() == Heard::Gone;
+                    for _ in 0..WORDS {
+                        match caller.bell.hear() {
+                            Heard::Quiet => break,
+                            Heard::Rung => {}
+                            // One too many is asked for again.
+                            Heard::Asked(ask) => {
+                                if let Some(free) = self.asked.iter_mut().find(|a| a.is_none()) {
+                                    *free = Some(Asked { caller: i as u16, from: link.from, ask });
+                                }
+                            }
+                            Heard::Lent(..) | Heard::Gone => {
+                                link.gone = true;
+                                break;
+                            }
+                        }
+                    }
                     changed |= link.gone;
                     if link.gone && link.reader.is_empty() {
                         self.hang_up(i);
@@ -459,6 +531,7 @@ impl Drop for ShmPort {
     fn drop(&mut self) {
         // The slices never run destructors: sockets and mappings are given back here.
         self.doors.fill_with(|| None);
+        self.shared.fill_with(|| None);
         for i in 0..LINKS {
             self.out[i] = None;
             self.callers[i] = None;
@@ -466,5 +539,6 @@ impl Drop for ShmPort {
     }
 }
 
+mod loans;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,9 @@
 //!                     line 1: tail      bytes consumed            (the reader's)
 //!                     line 2: asleep    the reader sleeps         (both)
 //!                     line 3: starved   the writer waits for room (both)
+//!                     line 4: lends     the reader lends memory   (the reader's; loans: see `loan`)
+//!                     line 5: entered   the loan in use + 1       (the writer's)
+//!                     line 6: loans     serials of those in force (the reader's)
 //! data, twice         frames, each at a multiple of 64 bytes: length (4 bytes), zero (4), then the frame
 //! ```
 //!
@@ -33,7 +36,9 @@ pub const DATA_MAX: usize = 1 << 20;
 /// First bytes of a control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcring");
 /// Layout of this file.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// Loans in force at a time.
+pub const LOANS: usize = 16;
 
 /// The other end wrote something that it never may: the link is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +54,12 @@ struct Control {
     tail: Line<AtomicU64>,
     asleep: Line<Asleep>,
     starved: Line<AtomicU32>,
+    lends: Line<AtomicU32>,
+    entered: Line<AtomicU32>,
+    loans: Line<[AtomicU32; LOANS]>,
 }
 
-const _: () = assert!(size_of::<Control>() == 256 && size_of::<Control>() <= CONTROL);
+const _: () = assert!(size_of::<Control>() == 448 && size_of::<Control>() <= CONTROL);
 
 /// Where a ring lies in this process. Copies name the same ring.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +110,24 @@ impl Place {
     #[inline]
     pub fn starved(&self) -> &AtomicU32 {
         &self.control().starved.0
+    }
+
+    /// The word in which the reader says that it has memory to lend.
+    #[inline]
+    pub fn lends(&self) -> &AtomicU32 {
+        &self.control().lends.0
+    }
+
+    /// The word in which the writer says which loan it is using.
+    #[inline]
+    pub fn entered(&self) -> &AtomicU32 {
+        &self.control().entered.0
+    }
+
+    /// The serial of a loan while it is in force, by its number, below [`LOANS`].
+    #[inline]
+    pub fn loan(&self, number: u32) -> &AtomicU32 {
+        &self.control().loans.0[number as usize % LOANS]
     }
 
     /// Address of a position in the data; `CONTROL + size` and more bytes behind it are mapped.

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::loans::look_after_loans;
 use super::lock::Control;
 use super::progress::Round;
 use super::SoftDevice;
@@ -137,7 +138,15 @@ impl Device for SoftDevice {
     fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         self.fork.check()?;
         probe(reg)?;
-        self.lock().mr_rereg(mr, reg)
+        let mut held = self.lock_held();
+        let attr = held.guard.mr_rereg(mr, reg)?;
+        Self::unshare_region(&mut held, attr.rkey);
+        Ok(attr)
+    }
+
+    fn mr_share(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
+        self.fork.check()?;
+        self.share_region(mr, fd, offset)
     }
 
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
@@ -147,7 +156,11 @@ impl Device for SoftDevice {
 
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
         self.fork.check()?;
-        self.lock().mr_dereg(mr)
+        let mut held = self.lock_held();
+        let rkey = held.guard.mr_query(mr)?.rkey;
+        held.guard.mr_dereg(mr)?;
+        Self::unshare_region(&mut held, rkey);
+        Ok(())
     }
 
     fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
@@ -241,6 +254,8 @@ impl Device for SoftDevice {
             self.choose_path(&mut held, &attr.ah, dest_qpn)?;
         }
         held.guard.qp_modify(now_ns(), qp, attr, mask)?;
+        let (g, port) = held.parts();
+        look_after_loans(g, port);
         drop(held);
         self.run(Round::Send);
         Ok(())

@@ -1,5 +1,6 @@
 //! The links to other processes of this host: taking what they brought, writing what the engine has for them.
 
+use super::loans::lend;
 use super::progress::{BURSTS, LAST_WORDS};
 use super::sharing::pass_run;
 use super::{peer_addr, PathChoice, Port, SoftDevice};
@@ -12,14 +13,17 @@ use gdrcore_core::engine::Guard;
 /// doubles, from the first of these to the other.
 const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 
+/// It waits for a round in which nothing has come, but not for ever: where each round brings something, somebody may knock all the same.
+const OVERDUE_NS: u64 = 2_000_000;
+
 impl SoftDevice {
     /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another way.
     #[inline]
     pub(super) fn send_to_link(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize, link: u16) -> Option<u64> {
         let shm = port.shm.as_mut()?;
-        let room = shm.room(link)?;
+        let (room, memory) = shm.room(link)?;
         let now = now_ns();
-        let len = g.transmit_to_link(now, qi, link, room);
+        let len = g.transmit_to_link(now, qi, link, room, memory);
         if len > 0 {
             shm.commit(link, len);
         }
@@ -30,7 +34,7 @@ impl SoftDevice {
     #[inline]
     pub(super) fn receive_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         let handled = self.read_links(g, port, now);
-        if handled == 0 && now >= port.tend_at {
+        if now >= port.tend_at && (handled == 0 || now - port.tend_at >= OVERDUE_NS) {
             self.tend(g, port, now);
         }
         handled
@@ -54,6 +58,7 @@ impl SoftDevice {
         let next =
             if shm.tend(now, &self.waiter) { TEND_NS.0 } else { (2 * port.tend_every).clamp(TEND_NS.0, TEND_NS.1) };
         (port.tend_every, port.tend_at) = (next, now + next);
+        lend(g, shm);
         if shm.has_lost() {
             // Who is gone may have said something before: the last ACK counts. Bounded, since others may go on writing.
             for _ in 0..LAST_WORDS {
@@ -89,7 +94,7 @@ impl SoftDevice {
         for _ in 0..BURSTS {
             let Some(link) = g.next_link(now, |k| full.contains(&k)) else { break };
             let len = match shm.room(link) {
-                Some(room) => g.poll_transmit_link(now, link, room),
+                Some((room, memory)) => g.poll_transmit_link(now, link, room, memory),
                 None => {
                     port.rings_full = true;
                     0

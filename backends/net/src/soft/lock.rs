@@ -3,6 +3,7 @@
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
+use super::loans::look_after_loans;
 use super::progress::Round;
 use super::{Port, SoftDevice};
 use gdrcore_core::engine::Guard;
@@ -69,6 +70,9 @@ impl<'d> DerefMut for Control<'d> {
 
 impl Drop for Control<'_> {
     fn drop(&mut self) {
+        let g = &mut *self.guard;
+        // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and nobody else has borrowed it.
+        look_after_loans(g, unsafe { &mut *self.device.port.get() });
         // What the call itself raised (flushed completions, a QP in error) waits for no round.
         self.device.deliver(&mut self.guard);
         // SAFETY: dropped here and nowhere else, and not used afterwards.

@@ -1,7 +1,7 @@
 //! The soft device: an engine, its port, and whoever drives them.
 //!
 //! * `progress`: one bounded round of the engine, and who runs it when. `lock`: who may.
-//! * `wire`: the socket. `links`: other processes of this host. `paths`: which of them leads to a peer.
+//! * `wire`: the socket. `links`: other processes of this host. `loans`: memory that they write by themselves. `paths`: which of them leads to a peer.
 //! * `helper`: the thread that runs it while the program does not.
 //! * `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed.
@@ -14,6 +14,7 @@ mod cm;
 mod device;
 mod helper;
 mod links;
+mod loans;
 mod lock;
 mod multicast;
 mod paths;
@@ -127,6 +128,8 @@ struct Port {
     tend_at: u64,
     /// And how long after the last time that is.
     tend_every: u64,
+    /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the loans were last checked.
+    changes: u32,
 }
 
 /// A RoCEv2 NIC in software.
@@ -309,6 +312,7 @@ impl SoftDevice {
                 udp_hot_ns: 0,
                 tend_at: 0,
                 tend_every: 0,
+                changes: 0,
             }),
             local,
             waiter,

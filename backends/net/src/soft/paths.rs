@@ -1,5 +1,6 @@
 //! How a peer is reached: decided when a control call names it.
 
+use super::loans::look_after_loans;
 use super::lock::Held;
 use super::progress::Round;
 use super::{PathChoice, Port, SoftDevice};
@@ -18,6 +19,7 @@ impl SoftDevice {
         let mut held = self.lock_held();
         let (g, port) = held.parts();
         let done = call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn)));
+        look_after_loans(g, port);
         drop(held);
         self.run(Round::Send);
         done

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::loans::look_after_loans;
 use super::lock::Held;
 use super::sharing::MAIL_NS;
 use super::wire::receive_groups;
@@ -90,7 +91,8 @@ impl SoftDevice {
         if !posted.more {
             if let Some(mut held) = self.try_lock() {
                 // An event that it has raised is told by the round that follows.
-                let sent = posted.write && held.guard.pass(qi) || self.send_at_once(&mut held, qi);
+                let sent = posted.write && (held.guard.pass(qi) || self.write_mapped(&mut held, qi))
+                    || self.send_at_once(&mut held, qi);
                 let done = sent && !held.guard.shared().notify.load(Ordering::Relaxed);
                 if !done && held.guard.wake(qi) {
                     self.run_held(held, Round::Send);
@@ -183,6 +185,7 @@ impl SoftDevice {
                 port.empty = if handled > 0 { 0 } else { port.empty.saturating_add(1) };
                 self.tell_helper(g, now, round);
                 self.tell(g);
+                look_after_loans(g, port);
                 return handled;
             }
             port.idle_tick = tick;
@@ -209,6 +212,7 @@ impl SoftDevice {
         }
         self.tell_helper(g, now, round);
         self.tell(g);
+        look_after_loans(g, port);
         handled
     }
 

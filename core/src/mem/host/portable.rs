@@ -32,6 +32,21 @@ pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {
     put(addr.wrapping_add(body.len() as u64), last)
 }
 
+pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<(), Fault> {
+    let mut piece = [0; 256];
+    let body = len - last;
+    let mut off = 0;
+    while off < body {
+        let n = (body - off).min(piece.len());
+        fetch(from.wrapping_add(off as u64), &mut piece[..n])?;
+        put(to.wrapping_add(off as u64), &piece[..n])?;
+        off += n;
+    }
+    fetch(from.wrapping_add(body as u64), &mut piece[..last])?;
+    fence(Ordering::Release);
+    put(to.wrapping_add(body as u64), &piece[..last])
+}
+
 fn put(addr: u64, src: &[u8]) -> Result<(), Fault> {
     macro_rules! unit {
         ($t:ty, $at:expr, $rest:expr) => {

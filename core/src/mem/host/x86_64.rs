@@ -360,14 +360,19 @@ pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     result(fault, ())
 }
 
-/// The last `last` bytes (1 to 8, at most all of `src`) are the last aligned word.
-#[inline(never)]
+#[inline]
 pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {
+    transfer(src.as_ptr().expose_provenance() as u64, addr, src.len(), last)
+}
+
+/// The last `last` bytes (1 to 8, at most `len`) are the last aligned word.
+#[inline(never)]
+pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<(), Fault> {
     let fault: u32;
     // rdx counts the body, what is before the last word. A body ends on an 8-byte boundary, so that after the units
     // to alignment its rest is whole words. No byte is stored twice: the program may already have changed it again.
-    // SAFETY: reads `src` from its start to its end; writes as many bytes at `addr`, registered for writing, each of
-    // which succeeds or lands on 4.
+    // SAFETY: reads `len` bytes at `from` and writes as many at `to`, registered for writing (or a slice of ours for reading); each
+    // access succeeds or lands on 4.
     unsafe {
         asm!(
             "
@@ -473,9 +478,9 @@ pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {
             "jnz 18b",
             finish!(),
             guard!("2b", "3b", "4b"),
-            inout("rdi") addr => _,
-            inout("rsi") src.as_ptr() => _,
-            inout("rdx") src.len() - last => _,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rdx") len - last => _,
             in("r8d") u32::from(has_avx()),
             in("r10") last,
             out("ecx") _,

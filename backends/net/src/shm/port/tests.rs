@@ -34,7 +34,7 @@ impl End {
         self.port.connect(&to.at, None, &self.waiter).unwrap()
     }
     fn send(&mut self, link: u16, byte: u8, len: usize) -> bool {
-        let Some(room) = self.port.room(link) else { return false };
+        let Some((room, _)) = self.port.room(link) else { return false };
         let mut run = Run::new(Class::Rc, Kind::Send, 7, Psn::new(1));
         run.imm = byte.into();
         let payload = (len - run.head_len()) & !(RECORD_ALIGN - 1);

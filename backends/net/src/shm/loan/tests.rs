@@ -1,0 +1,214 @@
+use super::super::door::{knock, Door, Heard};
+use super::super::segment::Segment;
+use super::*;
+use crate::local::Name;
+use crate::sys::check;
+
+const BYTES: u64 = 3 << 12;
+const WANTED: Ask = Ask { from_qpn: 17, qpn: 18, rkey: 0x10033 };
+
+/// A link with a borrower and a lender at its ends.
+struct Link {
+    ours: Bell,
+    theirs: Bell,
+    borrowed: Borrowed,
+    loans: Loans,
+    place: Place,
+    now: u64,
+    _segments: [Segment; 2],
+}
+
+fn link(n: u8) -> Link {
+    let from = Endpoint::v4([127, 79, std::process::id() as u8, n], 4791);
+    let name = Name::address(&from);
+    let door = Door::open(&name).unwrap();
+    let (ours, segment) = knock(&name, &from, 8192).unwrap();
+    let theirs = door.accept().unwrap();
+    let (_, mapped) = theirs.receive().unwrap().unwrap();
+    let (borrowed, place) = (Borrowed::new(segment.place()), mapped.place());
+    place.lends().store(1, Ordering::Relaxed);
+    Link { ours, theirs, borrowed, loans: Loans::new(), place, now: 1, _segments: [segment, mapped] }
+}
+
+fn memory(seals: i32) -> (Fd, Map) {
+    // SAFETY: the name is a C string; no other pointers.
+    let fd = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) }).unwrap();
+    // SAFETY: no pointers.
+    check(unsafe { libc::ftruncate(fd.raw(), BYTES as libc::off_t) }).unwrap();
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, seals) }).unwrap();
+    let map = Map::shared(fd.raw(), 0, BYTES as usize, true).unwrap();
+    (fd, map)
+}
+
+/// A region that begins 100 bytes into the memory.
+fn region() -> MrAttr {
+    MrAttr { addr: 0, length: 5000, iova: 1 << 40, rkey: WANTED.rkey, ..MrAttr::default() }
+}
+
+impl Link {
+    fn enter(&mut self, ask: &Ask, at: u64, len: u64) -> Option<u64> {
+        let to = self.borrowed.enter(ask.from_qpn, ask.qpn, ask.rkey, (1u64 << 40).wrapping_add(at), len);
+        if to.is_some() {
+            self.borrowed.leave();
+        }
+        to
+    }
+
+    /// Tends the borrower's end; what it asks for.
+    fn asks(&mut self) -> Vec<Ask> {
+        self.now += ASK_AGAIN_NS + 1;
+        self.borrowed.tend(self.now, &self.ours);
+        let mut all = Vec::new();
+        loop {
+            match self.theirs.hear() {
+                Heard::Asked(ask) => all.push(ask),
+                Heard::Quiet => return all,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// The borrower takes the loans that have come.
+    fn takes(&mut self) {
+        while let Heard::Lent(loan, fd) = self.ours.hear() {
+            self.borrowed.take(&loan, &fd);
+        }
+    }
+
+    fn lend(&mut self, ask: &Ask, fd: &Fd) {
+        self.loans.lend(ask, &region(), fd.raw(), 100, &self.place, &self.theirs);
+        self.takes();
+    }
+
+    fn takes_back(&mut self) -> bool {
+        self.loans.check(&self.place, |_, _| false)
+    }
+}
+
+#[test]
+fn what_is_lent_is_written_and_taken_back() {
+    let mut l = link(1);
+    let (fd, map) = memory(libc::F_SEAL_SHRINK);
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    assert_eq!(l.asks(), [WANTED]);
+    l.lend(&WANTED, &fd);
+    let to = l.enter(&WANTED, 8, 8).unwrap();
+    gdrcore_core::mem::host::place(to, b"12345678").unwrap();
+    // SAFETY: inside the map, 12,288 bytes.
+    let seen = unsafe { core::slice::from_raw_parts(map.as_ptr().add(108), 8) };
+    assert_eq!(seen, b"12345678");
+    // Its ends, and what lies beyond.
+    assert!(l.enter(&WANTED, 4999, 1).is_some() && l.enter(&WANTED, 0, 5000).is_some());
+    assert!(l.enter(&WANTED, 4999, 2).is_none() && l.enter(&WANTED, 1u64.wrapping_neg(), 1).is_none());
+    assert!(l.enter(&WANTED, u64::MAX - (1 << 40), 1).is_none() && l.enter(&WANTED, 0, u64::MAX).is_none());
+    for other in [Ask { from_qpn: 1, ..WANTED }, Ask { qpn: 1, ..WANTED }, Ask { rkey: 1, ..WANTED }] {
+        assert!(l.enter(&other, 0, 8).is_none());
+    }
+    assert!(l.takes_back());
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    // And it is asked for anew, later.
+    l.asks();
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    assert!(l.asks().contains(&WANTED));
+    l.lend(&WANTED, &fd);
+    assert!(l.enter(&WANTED, 0, 8).is_some());
+    // Lent twice: the second counts.
+    l.lend(&WANTED, &fd);
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    l.asks();
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    l.asks();
+    l.lend(&WANTED, &fd);
+    assert!(l.enter(&WANTED, 0, 8).is_some());
+}
+
+#[test]
+fn a_lender_is_not_believed() {
+    let mut l = link(2);
+    let (fd, _map) = memory(libc::F_SEAL_SHRINK);
+    let (loose, _loose_map) = memory(0);
+    let null = crate::sys::Fd::from_call(
+        // SAFETY: the name is a C string.
+        unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) },
+    )
+    .unwrap();
+    let sound = Loan { ask: WANTED, number: 0, serial: 1, iova: 1 << 40, length: 5000, offset: 100 };
+    l.place.loan(0).store(1, Ordering::Relaxed);
+    // Not asked for.
+    l.borrowed.take(&sound, &fd);
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    l.asks();
+    for (loan, fd) in [
+        (sound, &loose),
+        (sound, &null),
+        (Loan { number: LOANS as u32, ..sound }, &fd),
+        (Loan { number: u32::MAX, ..sound }, &fd),
+        (Loan { serial: 0, ..sound }, &fd),
+        (Loan { length: 0, ..sound }, &fd),
+        (Loan { length: BYTES, ..sound }, &fd),
+        (Loan { length: u64::MAX, ..sound }, &fd),
+        (Loan { offset: u64::MAX, ..sound }, &fd),
+        (Loan { iova: u64::MAX - 10, ..sound }, &fd),
+        (Loan { ask: Ask { rkey: 7, ..WANTED }, ..sound }, &fd),
+    ] {
+        l.borrowed.take(&loan, fd);
+        assert!(l.enter(&WANTED, 0, 8).is_none(), "{loan:?}");
+    }
+    // The serial in the page is another.
+    l.borrowed.take(&Loan { serial: 2, ..sound }, &fd);
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    l.asks();
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    l.asks();
+    l.borrowed.take(&sound, &fd);
+    assert!(l.enter(&WANTED, 0, 8).is_some());
+}
+
+#[test]
+fn a_borrower_has_as_many_loans_as_there_is_room_for() {
+    let mut l = link(3);
+    let (fd, _map) = memory(libc::F_SEAL_SHRINK);
+    let ask = |i: usize| Ask { rkey: i as u32, ..WANTED };
+    for i in 0..3 * LOANS {
+        assert!(l.enter(&ask(i), 0, 8).is_none());
+        for asked in l.asks() {
+            l.lend(&asked, &fd);
+        }
+    }
+    let held = (0..3 * LOANS).filter(|&i| l.enter(&ask(i), 0, 8).is_some()).count();
+    assert_eq!(held, LOANS);
+    // Nothing to lend: nothing is asked for.
+    let mut l = link(4);
+    l.place.lends().store(0, Ordering::Relaxed);
+    assert!(!l.borrowed.any() && l.enter(&WANTED, 0, 8).is_none() && l.asks().is_empty());
+}
+
+#[test]
+fn who_is_inside_is_waited_for_but_not_for_ever() {
+    let mut l = link(5);
+    let (fd, _map) = memory(libc::F_SEAL_SHRINK);
+    l.enter(&WANTED, 0, 8);
+    l.asks();
+    l.lend(&WANTED, &fd);
+    assert!(l.borrowed.enter(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
+    // It leaves after a while.
+    let Link { loans, place, _segments: [segment, _], .. } = &mut l;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            segment.place().entered().store(0, Ordering::Release);
+        });
+        assert!(loans.check(place, |_, _| false));
+    });
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+    l.asks();
+    l.enter(&WANTED, 0, 8);
+    l.asks();
+    l.lend(&WANTED, &fd);
+    // It has stopped there.
+    assert!(l.borrowed.enter(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
+    assert!(!l.takes_back());
+    l.borrowed.leave();
+    assert!(l.enter(&WANTED, 0, 8).is_none());
+}

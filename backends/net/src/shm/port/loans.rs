@@ -1,0 +1,82 @@
+//! The port's half of [`loan`](super::super::loan): what is shared, what is asked for, what is taken back.
+
+use super::super::loan::{Ask, Asked, Shared};
+use super::{Caller, ShmPort};
+use crate::addr::Endpoint;
+use crate::sys::Fd;
+use core::sync::atomic::Ordering;
+use gdrcore_core::device::MrAttr;
+use gdrcore_core::error::{Error, Result};
+
+impl ShmPort {
+    /// From here on the region with this key may be lent: its memory begins `offset` bytes into what `fd` stands for, which is duplicated.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: [`SHARED`](super::SHARED) regions are. [`Error::Os`]: no such descriptor, or none left.
+    pub fn share(&mut self, rkey: u32, fd: i32, offset: u64) -> Result<()> {
+        let place = self.shared.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
+        // SAFETY: no pointers.
+        let fd = Fd::from_call(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
+        *place = Some(Shared { rkey, fd, offset });
+        self.say_lends();
+        Ok(())
+    }
+
+    /// The region with this key is lent no more; its loans end with the next [`ShmPort::check_loans`].
+    pub fn unshare(&mut self, rkey: u32) {
+        if let Some(place) = self.shared.iter_mut().find(|s| s.as_ref().is_some_and(|s| s.rkey == rkey)) {
+            *place = None;
+            self.say_lends();
+        }
+    }
+
+    /// Whether the memory of the region with this key is shared.
+    pub fn is_shared(&self, rkey: u32) -> bool {
+        self.shared.iter().flatten().any(|s| s.rkey == rkey)
+    }
+
+    fn say_lends(&mut self) {
+        let lends = u32::from(self.shared.iter().any(Option::is_some));
+        for caller in self.callers.iter().flatten() {
+            if let Some(link) = &caller.link {
+                link.reader.place().lends().store(lends, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The next loan that somebody asks for.
+    pub fn take_asked(&mut self) -> Option<Asked> {
+        self.asked.iter_mut().find_map(Option::take)
+    }
+
+    /// Lends a region to who asked for it, if its memory is shared and the link is still there.
+    pub fn lend(&mut self, asked: &Asked, region: &MrAttr) {
+        let Some(shared) = self.shared.iter().flatten().find(|s| s.rkey == region.rkey) else { return };
+        let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(usize::from(asked.caller)) else {
+            return;
+        };
+        if link.from == asked.from {
+            link.loans.lend(&asked.ask, region, shared.fd.raw(), shared.offset, link.reader.place(), bell);
+        }
+    }
+
+    /// Takes back every loan of which `stands` says no; from then on nobody writes there. May wait for who is writing just now, some
+    /// microseconds; who is stuck there loses the link.
+    pub fn check_loans(&mut self, mut stands: impl FnMut(&Endpoint, &Ask, &MrAttr) -> bool) {
+        let mut k = 0;
+        while let Some(i) = self.open[..self.open_len].get(k).map(|&i| usize::from(i)) {
+            k += 1;
+            let Some(Caller { link: Some(link), .. }) = &mut self.callers[i] else { continue };
+            let shared = &self.shared;
+            let from = link.from;
+            let left = link.loans.check(link.reader.place(), |ask, region| {
+                shared.iter().flatten().any(|s| s.rkey == region.rkey) && stands(&from, ask, region)
+            });
+            if !left {
+                self.counters.broken += 1;
+                self.hang_up(i);
+                k -= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Regions of which the program shares the memory: lent to peers of this host, and taken back.
+
+use super::lock::Held;
+use super::{peer_addr, Port, SoftDevice};
+use crate::map::is_mapping_of;
+use crate::shm::loan::Ask;
+use crate::shm::ShmPort;
+use gdrcore_core::device::MrAttr;
+use gdrcore_core::engine::Guard;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::peer::Path;
+use gdrcore_core::verbs::types::Handle;
+
+impl SoftDevice {
+    /// See [`gdrcore_core::device::Device::mr_share`].
+    pub(super) fn share_region(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
+        let region = self.lock().mr_query(mr)?;
+        if !is_mapping_of(region.addr, region.length, fd, offset)? {
+            return Err(Error::Invalid);
+        }
+        let mut held = self.lock_held();
+        // It may have ended meanwhile, or have got another range.
+        if held.guard.mr_query(mr)? != region || region.provider != 0 {
+            return Err(Error::Invalid);
+        }
+        match &mut held.port().shm {
+            Some(shm) if shm.is_shared(region.rkey) => Err(Error::Busy),
+            Some(shm) => shm.share(region.rkey, fd, offset),
+            None => Ok(()),
+        }
+    }
+
+    /// A region has ended, or is another: it is shared no more, and when this returns nobody writes into it.
+    pub(super) fn unshare_region(held: &mut Held<'_>, rkey: u32) {
+        let (g, port) = held.parts();
+        if let Some(shm) = &mut port.shm {
+            shm.unshare(rkey);
+        }
+        check_loans(g, port);
+    }
+
+    /// Writes what a QP was just posted into memory of its peer that is mapped here. False: not all of it, or none.
+    #[inline]
+    pub(super) fn write_mapped(&self, held: &mut Held<'_>, qi: usize) -> bool {
+        let (g, port) = held.parts();
+        let Some(shm) = &mut port.shm else { return false };
+        let Some(Path::Link(link)) = g.path_of(qi) else { return false };
+        match shm.memory(link) {
+            Some(memory) => g.write_mapped(qi, memory),
+            None => false,
+        }
+    }
+}
+
+/// Lends what peers have asked for, as far as all that they could do with it is allowed.
+pub(super) fn lend(g: &Guard<'_>, shm: &mut ShmPort) {
+    while let Some(asked) = shm.take_asked() {
+        let Ask { from_qpn, qpn, rkey } = asked.ask;
+        if let Some(region) = g.mappable(qpn, from_qpn, &peer_addr(&asked.from).gid, rkey) {
+            shm.lend(&asked, &region);
+        }
+    }
+}
+
+/// Takes back what is lent and no longer stands: after whatever may have changed that.
+#[inline]
+pub(super) fn look_after_loans(g: &Guard<'_>, port: &mut Port) {
+    if g.changes() != port.changes {
+        check_loans(g, port);
+    }
+}
+
+#[cold]
+fn check_loans(g: &Guard<'_>, port: &mut Port) {
+    port.changes = g.changes();
+    let Some(shm) = &mut port.shm else { return };
+    shm.check_loans(|from, ask, region: &MrAttr| {
+        g.mappable(ask.qpn, ask.from_qpn, &from.ip, ask.rkey).is_some_and(|now| now == *region)
+    });
+}

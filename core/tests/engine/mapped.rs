@@ -1,0 +1,330 @@
+//! WRITEs into memory of the peer that this process has mapped: what they leave, and what declines them.
+
+use gdrcore_core::device::MrAttr;
+use gdrcore_core::roce::mapped::PeerMemory;
+use gdrcore_core::verbs::types::*;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::util::*;
+
+/// What `b` lends to `a`: a region that lies where its owner has it, since both ends are in this process.
+struct Lent {
+    own: u32,
+    qpn: u32,
+    region: MrAttr,
+    inside: bool,
+    /// After so many visits it is taken back.
+    visits: Rc<Cell<u32>>,
+}
+
+impl PeerMemory for Lent {
+    fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+        assert!(!self.inside, "left before it is entered again");
+        let offset = addr.wrapping_sub(self.region.iova);
+        let whole = offset <= self.region.length && len <= self.region.length - offset;
+        if (from_qpn, qpn, rkey) != (self.own, self.qpn, self.region.rkey) || !whole || self.visits.get() == 0 {
+            return None;
+        }
+        self.visits.set(self.visits.get() - 1);
+        self.inside = true;
+        Some(self.region.addr + offset)
+    }
+    fn leave(&mut self) {
+        assert!(self.inside);
+        self.inside = false;
+    }
+}
+
+fn over_link() -> Opts {
+    Opts { way: Way::Link, ..Opts::default() }
+}
+
+/// A pair of which `a` has mapped the memory of `b`; how often it may still be entered.
+fn pair(o: Opts) -> (Net, End, End, Rc<Cell<u32>>) {
+    let (mut net, a, b) = Net::pair(o);
+    let gid = net.hosts[a.host].addr.gid;
+    let region = net.lock(&b).mappable(b.qpn, a.qpn, &gid, b.mr.rkey).expect("all WRITEs of a are allowed");
+    assert_eq!((region.addr, region.length, region.rkey), (b.mr.addr, b.mr.length, b.mr.rkey));
+    let visits = Rc::new(Cell::new(u32::MAX));
+    net.memory = Some(Box::new(Lent { own: a.qpn, qpn: b.qpn, region, inside: false, visits: visits.clone() }));
+    for (i, e) in [&a, &b].iter().enumerate() {
+        e.buf.put(0, &pattern(i as u64, e.buf.len()));
+    }
+    (net, a, b, visits)
+}
+
+/// The doorbell of `a`.
+fn ring(net: &mut Net, a: &End) -> bool {
+    let mut memory = net.memory.take();
+    let rung = net.lock(a).write_mapped((a.qp & 0xff_ffff) as usize, &mut **memory.as_mut().unwrap());
+    net.memory = memory;
+    rung
+}
+
+fn write(a: &End, b: &End, len: usize) -> Wr {
+    Wr::new(wr_opcode::RDMA_WRITE).local(a, 64, len).remote(b, 128)
+}
+
+#[test]
+fn a_write_is_placed_and_completed_without_a_packet() {
+    for len in [1, 8, 100, 5000, 100_000] {
+        let (mut net, a, b, _) = pair(over_link());
+        let psn = net.lock(&a).qp_query(a.qp).unwrap().0.sq_psn;
+        net.post(&a, write(&a, &b, len).id(7));
+        assert!(ring(&mut net, &a));
+        assert_eq!(b.buf.get(128, len), a.buf.get(64, len));
+        let (before, after) = (pattern(1, b.buf.len()), b.buf.get(0, b.buf.len()));
+        assert!(after[..128] == before[..128] && after[128 + len..] == before[128 + len..]);
+        let wc = net.poll(a.host, a.scq);
+        assert_eq!(wc.len(), 1);
+        assert_eq!((wc[0].wr_id, wc[0].status, wc[0].opcode), (7, wc_status::SUCCESS, wc_opcode::RDMA_WRITE));
+        assert_eq!(net.lock(&a).qp_query(a.qp).unwrap().0.sq_psn, psn);
+        let c = net.lock(&a).qp_counters(a.qp).unwrap();
+        assert_eq!((c.mapped_writes, c.rdma_writes, c.request_bytes, c.sent_pkts), (1, 1, len as u64, 0));
+        assert_eq!(net.lock(&b).qp_counters(b.qp).unwrap().rcvd_pkts, 0);
+        // What follows travels, and is understood.
+        net.recv(&b, 9, &[(0, 100)]);
+        net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 50));
+        assert_eq!(net.poll(b.host, b.rcq)[0].wr_id, 9);
+    }
+}
+
+#[test]
+fn pieces_inline_data_and_unsignalled_requests_as_well() {
+    let (mut net, a, b, _) = pair(over_link());
+    let both = Wr::new(wr_opcode::RDMA_WRITE).local(&a, 1, 7).local(&a, 1000, 0).local(&a, 300, 90_001).remote(&b, 3);
+    net.post(&a, both.flags(0));
+    assert!(ring(&mut net, &a));
+    assert_eq!(b.buf.get(3, 7), a.buf.get(1, 7));
+    assert_eq!(b.buf.get(10, 90_001), a.buf.get(300, 90_001));
+    net.post(&a, write(&a, &b, 11).id(2).add_flags(send_flags::INLINE));
+    a.buf.put(64, &[0xee; 11]);
+    assert!(ring(&mut net, &a));
+    assert_eq!(b.buf.get(128, 11), pattern(0, 75)[64..]);
+    let wc = net.poll(a.host, a.scq);
+    assert_eq!(wc.iter().map(|w| w.wr_id).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn a_long_one_takes_several_turns_of_the_engine() {
+    let (mut net, a, b, _) = pair(over_link());
+    let len = (2 << 20) + 777;
+    net.post(&a, write(&a, &b, len));
+    assert!(!ring(&mut net, &a), "more is left");
+    assert!(net.poll(a.host, a.scq).is_empty());
+    net.settle();
+    assert_eq!(net.poll(a.host, a.scq).len(), 1);
+    assert_eq!(b.buf.get(128, len), a.buf.get(64, len));
+    let c = net.lock(&a).qp_counters(a.qp).unwrap();
+    assert_eq!((c.mapped_writes, c.sent_pkts), (1, 0));
+}
+
+#[test]
+fn memory_that_is_taken_back_half_way_is_written_by_packets() {
+    let (mut net, a, b, visits) = pair(over_link());
+    for allowed in [1, 5, 17] {
+        let len = 2 << 20;
+        a.buf.put(64, &pattern(allowed.into(), len));
+        visits.set(allowed);
+        net.post(&a, write(&a, &b, len));
+        ring(&mut net, &a);
+        net.settle();
+        let wc = net.poll(a.host, a.scq);
+        assert_eq!(wc.iter().map(|w| w.status).collect::<Vec<_>>(), [wc_status::SUCCESS]);
+        assert!(b.buf.get(128, len) == a.buf.get(64, len));
+    }
+    assert_eq!(net.lock(&a).qp_counters(a.qp).unwrap().mapped_writes, 0);
+}
+
+#[test]
+fn what_is_refused_is_refused_by_the_usual_way() {
+    let beyond = 3 << 20;
+    for (what, status) in [
+        ("a key of nothing", wc_status::REM_ACCESS_ERR),
+        ("a range that leaves the region", wc_status::REM_ACCESS_ERR),
+        ("a local key of nothing", wc_status::LOC_PROT_ERR),
+    ] {
+        let (mut net, a, b, _) = pair(over_link());
+        let mut wr = match what {
+            "a key of nothing" => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 10).key(b.mr.iova, b.mr.rkey ^ 0x55),
+            "a range that leaves the region" => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 10).remote(&b, beyond - 9),
+            _ => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 10).remote(&b, 0),
+        };
+        if status == wc_status::LOC_PROT_ERR {
+            wr.sges[0].lkey ^= 0x55;
+        }
+        net.post(&a, wr);
+        assert!(!ring(&mut net, &a), "{what}");
+        net.settle();
+        assert_eq!(net.poll(a.host, a.scq)[0].status, status, "{what}");
+        assert!(b.buf.get(0, beyond) == pattern(1, beyond), "{what}");
+    }
+}
+
+#[test]
+fn only_writes_without_immediate_data_of_a_connected_reliable_pair() {
+    let (mut net, a, b, _) = pair(over_link());
+    net.recv(&b, 1, &[(0, 10)]);
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, 10).remote(&b, 0));
+    net.post(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 10).remote(&b, 0));
+    net.post(&a, Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 0, 1, 0));
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).remote(&b, 0));
+    assert!(!ring(&mut net, &a));
+    net.settle();
+    assert_eq!(net.poll(a.host, a.scq).len(), 4);
+    assert_eq!(net.lock(&a).counters().mapped_writes, 0);
+    // A limit of the rate is a limit of this way too: it has none, so it is not taken.
+    let limit = QpAttr { rate_limit_bps: 1 << 40, ..QpAttr::default() };
+    net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
+    net.post(&a, write(&a, &b, 10));
+    assert!(!ring(&mut net, &a));
+}
+
+#[test]
+fn nothing_overtakes_what_was_posted_before() {
+    let (mut net, a, b, _) = pair(over_link());
+    net.recv(&b, 1, &[(0, 100)]);
+    // The SEND is not acknowledged: a short WRITE behind it goes the same way.
+    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
+    net.post(&a, write(&a, &b, 8));
+    assert!(!ring(&mut net, &a));
+    net.settle();
+    assert_eq!(net.lock(&a).counters().mapped_writes, 0);
+    net.poll(a.host, a.scq);
+    // With many under way, a long one waits until they have been acknowledged, and then is placed.
+    for i in 0..6 {
+        net.recv(&b, i, &[(0, 100)]);
+        net.post(&a, Wr::new(wr_opcode::SEND).id(i).local(&a, 0, 100));
+    }
+    net.post(&a, write(&a, &b, 40_000).id(6));
+    assert!(!ring(&mut net, &a));
+    net.settle();
+    assert_eq!(net.poll(a.host, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(net.lock(&a).counters().mapped_writes, 1);
+    assert_eq!(b.buf.get(128, 40_000), a.buf.get(64, 40_000));
+}
+
+#[test]
+fn completions_wait_for_room_and_keep_their_order() {
+    let (mut net, a, b, _) = pair(Opts { cqe: 4, sq: 64, ..over_link() });
+    let mut posted = 0;
+    let mut seen = Vec::new();
+    while seen.len() < 200 {
+        if posted < 200 && net.try_post(&a, write(&a, &b, 8).id(posted)).is_ok() {
+            posted += 1;
+            ring(&mut net, &a);
+            continue;
+        }
+        net.settle();
+        seen.extend(net.poll(a.host, a.scq).iter().map(|w| w.wr_id));
+    }
+    assert_eq!(seen, (0..200).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_region_is_lent_only_where_every_write_would_be_allowed() {
+    let (net, a, b, _) = pair(over_link());
+    let gid = net.hosts[a.host].addr.gid;
+    let other = Buf::new(4096);
+    let (_, readable) = net.reg(&b, &other, access::LOCAL_WRITE | access::REMOTE_READ);
+    let asks = |net: &Net, qpn, from, gid: &[u8; 16], rkey| net.lock(&b).mappable(qpn, from, gid, rkey).is_some();
+    assert!(asks(&net, b.qpn, a.qpn, &gid, b.mr.rkey));
+    assert!(!asks(&net, b.qpn, a.qpn ^ 1, &gid, b.mr.rkey), "another QP of the peer");
+    assert!(!asks(&net, b.qpn ^ 1, a.qpn, &gid, b.mr.rkey), "a QP that is not there");
+    assert!(!asks(&net, b.qpn, a.qpn, &[9; 16], b.mr.rkey), "another peer");
+    assert!(!asks(&net, b.qpn, a.qpn, &gid, b.mr.rkey ^ 0x55), "no key");
+    assert!(!asks(&net, b.qpn, a.qpn, &gid, readable.rkey), "a region that peers may only read");
+    let (_, window) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
+    assert!(!asks(&net, b.qpn, a.qpn, &gid, window), "a window");
+    // Each change of the answer is announced.
+    let moved = |net: &Net, before: u32| net.lock(&b).changes() != before;
+    let attr = QpAttr { qp_access_flags: access::REMOTE_READ, ..QpAttr::default() };
+    let before = net.lock(&b).changes();
+    net.modify(&b, &attr, qp_attr_mask::ACCESS_FLAGS).unwrap();
+    assert!(moved(&net, before) && !asks(&net, b.qpn, a.qpn, &gid, b.mr.rkey));
+    net.modify(&b, &QpAttr { qp_access_flags: ALL, ..attr }, qp_attr_mask::ACCESS_FLAGS).unwrap();
+    assert!(asks(&net, b.qpn, a.qpn, &gid, b.mr.rkey));
+    let before = net.lock(&b).changes();
+    net.lock(&b).mr_dereg(b.mr_handle).unwrap();
+    assert!(moved(&net, before) && !asks(&net, b.qpn, a.qpn, &gid, b.mr.rkey));
+    let (_, again) = net.reg(&b, &b.buf, ALL);
+    assert!(asks(&net, b.qpn, a.qpn, &gid, again.rkey));
+    let before = net.lock(&b).changes();
+    net.to_state(&b, qp_state::ERR).unwrap();
+    assert!(moved(&net, before) && !asks(&net, b.qpn, a.qpn, &gid, again.rkey));
+    // Over the wire nobody can map anything.
+    let (net, a, b) = Net::pair(Opts::default());
+    let gid = net.hosts[a.host].addr.gid;
+    assert!(net.lock(&b).mappable(b.qpn, a.qpn, &gid, b.mr.rkey).is_none());
+}
+
+/// Where READs put what they bring, and where they have it from.
+const READ: (usize, usize) = ((2 << 20) + 50_000, (2 << 20) + 100_000);
+
+/// Random requests in two worlds, one with mapped memory: the same bytes and the same completions in the same order.
+#[test]
+fn both_ways_leave_the_same() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut below = move |n: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % n
+    };
+    let mut mapped = 0;
+    for _ in 0..40 {
+        let o = Opts { cqe: 16, ..over_link() };
+        let (mut with, a, b, visits) = pair(o);
+        let (mut without, c, d, _) = pair(o);
+        without.memory = None;
+        for step in 0..60 {
+            let (len, from, to) = (1 + below(40_000) as usize, below(1 << 20) as usize, below(1 << 20) as usize);
+            let (kind, flags) = (below(10), if below(3) == 0 { 0 } else { send_flags::SIGNALED });
+            if below(8) == 0 {
+                visits.set(below(4) as u32);
+            } else {
+                visits.set(u32::MAX);
+            }
+            let wr = |x: &End, y: &End| match kind {
+                0..=5 => Wr::new(wr_opcode::RDMA_WRITE).local(x, from, len).remote(y, to).id(step).flags(flags),
+                6 | 7 => Wr::new(wr_opcode::SEND).local(x, from, len).id(step).flags(flags),
+                // From and to where nobody writes: what else it would see is not the order's business.
+                8 => Wr::new(wr_opcode::RDMA_READ).local(x, READ.0, len).remote(y, READ.1).id(step).flags(flags),
+                _ => Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(x, from, len).remote(y, to).id(step).flags(flags),
+            };
+            if matches!(kind, 6 | 7 | 9) {
+                for (net, y) in [(&with, &b), (&without, &d)] {
+                    net.recv(y, step, &[(2 << 20, 40_000)]);
+                }
+            }
+            with.post(&a, wr(&a, &b));
+            without.post(&c, wr(&c, &d));
+            if below(2) == 0 {
+                ring(&mut with, &a);
+            }
+            if below(4) == 0 {
+                with.settle();
+                without.settle();
+                let seen = |net: &Net, e: &End, cq| {
+                    net.poll(e.host, cq).iter().map(|w| (w.wr_id, w.status, w.opcode, w.byte_len)).collect::<Vec<_>>()
+                };
+                loop {
+                    let (x, y) = (seen(&with, &a, a.scq), seen(&without, &c, c.scq));
+                    assert_eq!(x, y);
+                    assert_eq!(seen(&with, &b, b.rcq), seen(&without, &d, d.rcq));
+                    with.settle();
+                    without.settle();
+                    if x.is_empty() {
+                        break;
+                    }
+                }
+                assert!(b.buf.get(0, b.buf.len()) == d.buf.get(0, d.buf.len()));
+                assert!(a.buf.get(0, a.buf.len()) == c.buf.get(0, c.buf.len()));
+            }
+        }
+        mapped += with.lock(&a).counters().mapped_writes;
+        assert_eq!(without.lock(&c).counters().mapped_writes, 0);
+    }
+    assert!(mapped > 300, "{mapped} of some 1400 WRITEs");
+}

@@ -1,0 +1,299 @@
+//! Regions whose memory the program shares: peers on the same host write them by themselves, and only as long as their keys let them.
+
+use gdrcore_core::device::{Device, MrAttr, MrReg};
+use gdrcore_core::verbs::types::*;
+use gdrcore_core::Error;
+use gdrcore_net::soft::{PathChoice, SoftConfig};
+use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::library;
+use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::tools::{loopback, Running};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const BYTES: usize = 64 << 10;
+/// Where the region begins in its memory.
+const AT: u64 = 4096 + 64;
+const LEN: usize = 40_000;
+const ACCESS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
+
+/// Memory of a descriptor.
+struct Memory {
+    fd: OwnedFd,
+    addr: *mut u8,
+}
+
+impl Memory {
+    fn new(seals: i32) -> Memory {
+        // SAFETY: a C string and no other pointers; the descriptor is new.
+        unsafe {
+            let fd = libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            assert!(fd >= 0);
+            let fd = OwnedFd::from_raw_fd(fd);
+            assert_eq!(libc::ftruncate(fd.as_raw_fd(), BYTES as libc::off_t), 0);
+            assert_eq!(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals), 0);
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            let addr = libc::mmap(std::ptr::null_mut(), BYTES, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0);
+            assert_ne!(addr, libc::MAP_FAILED);
+            Memory { fd, addr: addr.cast() }
+        }
+    }
+
+    fn addr(&self) -> u64 {
+        self.addr.expose_provenance() as u64
+    }
+
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        assert!(at as usize + len <= BYTES);
+        // SAFETY: inside the mapping; volatile, since others write there.
+        (0..len).map(|i| unsafe { self.addr.add(at as usize + i).read_volatile() }).collect()
+    }
+
+    /// A region in it, of the end's protection domain.
+    fn region(&self, end: &End) -> (Handle, MrAttr) {
+        let addr = self.addr() + AT;
+        let reg = MrReg { pd: end.pd, addr, length: LEN as u64, iova: addr, access: ACCESS, provider: 0, cookie: 0 };
+        end.dev.mr_reg(&reg).expect("mr_reg")
+    }
+
+    fn share(&self, dev: &dyn Device, mr: Handle) -> gdrcore_core::Result<()> {
+        dev.mr_share(mr, self.fd.as_raw_fd(), AT)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped; no region of it is left.
+        unsafe { libc::munmap(self.addr.cast(), BYTES) };
+    }
+}
+
+fn pair(n: u8) -> [Soft; 2] {
+    let config = SoftConfig { path: PathChoice::Shm, ..SoftConfig::default() };
+    [n, n + 1].map(|n| Soft::open(&address(n), &config).unwrap_or_else(|e| panic!("{e}")))
+}
+
+fn mapped(end: &End) -> u64 {
+    end.dev.counters().expect("counters").mapped_writes
+}
+
+/// Writes until the initiator has mapped the region, which it asks for beside its first WRITEs.
+fn until_mapped(x: &mut End, y: &mut End) {
+    let before = mapped(x);
+    let end = Instant::now() + Duration::from_secs(10);
+    while mapped(x) == before {
+        x.post(1, Op::Write(0, None), 0, 8).expect("post_send");
+        succeed(x, y, 1);
+        assert!(Instant::now() < end, "never mapped");
+    }
+}
+
+/// `y` shares memory, and `x` writes there.
+fn sharing<'d>(devices: &'d [Soft; 2], memory: &Memory) -> (End<'d>, End<'d>, Handle, MrAttr) {
+    let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
+    let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
+    let (mr, attr) = memory.region(&y);
+    memory.share(y.dev, mr).expect("mr_share");
+    (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
+    until_mapped(&mut x, &mut y);
+    (x, y, mr, attr)
+}
+
+#[test]
+fn a_write_needs_neither_a_packet_nor_the_target() {
+    let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
+    let (mut x, y, ..) = sharing(&devices, &memory);
+    for (seed, at, len) in [(1, 0, LEN), (2, 1, 1), (3, 9, 7), (4, 100, 4096), (5, LEN - 1, 1)] {
+        let (sent, received, before) =
+            (x.dev.counters().unwrap().sent_pkts, y.dev.counters().unwrap().rcvd_pkts, mapped(&x));
+        x.buffer.write(0, &pattern(seed, len));
+        x.post(seed, Op::Write(at as u64, None), 0, len as u32).expect("post_send");
+        // It has its completion already, and nobody has run the other end.
+        assert_eq!(x.poll(), 1);
+        assert_eq!(x.take(seed).map(|wc| wc.status), Some(wc_status::SUCCESS));
+        assert!(memory.read(AT + at as u64, len) == pattern(seed, len));
+        assert_eq!((x.dev.counters().unwrap().sent_pkts, mapped(&x)), (sent, before + 1));
+        assert_eq!(y.dev.counters().unwrap().rcvd_pkts, received);
+    }
+    // Nothing beside the region was touched.
+    assert!(memory.read(0, AT as usize).iter().all(|&b| b == 0));
+    assert!(memory.read(AT + LEN as u64, BYTES - LEN - AT as usize).iter().all(|&b| b == 0));
+}
+
+#[test]
+fn what_follows_arrives_after_it() {
+    let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
+    let (mut x, mut y, ..) = sharing(&devices, &memory);
+    for round in 0..2000u64 {
+        let len = 1 + (round as usize * 7919) % 9000;
+        x.buffer.write(0, &pattern(round, len));
+        y.post_recv(round, 0, 64).expect("post_recv");
+        x.post(round, Op::Write(0, None), 0, len as u32).expect("post_send");
+        x.post(round | 1 << 32, Op::Send(None), 0, 8).expect("post_send");
+        succeed(&mut y, &mut x, round);
+        assert!(memory.read(AT, len) == pattern(round, len), "round {round}");
+        succeed(&mut x, &mut y, round | 1 << 32);
+    }
+    assert!(mapped(&x) > 1000, "{} of 2000", mapped(&x));
+}
+
+/// How it ends, and what ends it.
+type Ending<'a> = (&'a str, &'a dyn Fn(&End, Handle));
+
+#[test]
+fn a_key_that_has_ended_writes_nothing() {
+    let modify = |end: &End, attr: QpAttr, mask| end.dev.qp_modify(end.qp, &attr, mask).expect("qp_modify");
+    let ends: [Ending; 5] = [
+        ("deregistered", &|y, mr| y.dev.mr_dereg(mr).expect("mr_dereg")),
+        ("no longer writable", &|y, _| {
+            let attr = QpAttr { qp_access_flags: access::REMOTE_READ, ..QpAttr::default() };
+            modify(y, attr, qp_attr_mask::ACCESS_FLAGS);
+        }),
+        ("in ERR", &|y, _| {
+            modify(y, QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() }, qp_attr_mask::STATE);
+        }),
+        ("reset", &|y, _| while y.dev.qp_reset(y.qp) == Err(Error::Again) {}),
+        ("destroyed", &|y, _| y.dev.qp_destroy(y.qp).expect("qp_destroy")),
+    ];
+    for (what, end) in ends {
+        let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
+        let shape = Shape { buffer: BYTES, access: ACCESS, timeout: 8, retry_cnt: 1, ..Shape::default() };
+        let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
+        let (mr, attr) = memory.region(&y);
+        memory.share(y.dev, mr).expect("mr_share");
+        (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
+        until_mapped(&mut x, &mut y);
+        let before = memory.read(AT, LEN);
+        x.buffer.write(0, &vec![0xa5; LEN]);
+        end(&y, mr);
+        // From the moment on at which the call has returned.
+        x.post(9, Op::Write(0, None), 0, LEN as u32).expect("post_send");
+        let wc = complete(&mut x, &mut y, 9, Duration::from_secs(20));
+        assert_ne!(wc.status, wc_status::SUCCESS, "{what}");
+        assert!(memory.read(AT, LEN) == before, "{what}");
+    }
+}
+
+#[test]
+fn registered_anew_it_is_another_region() {
+    let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
+    let (mut x, mut y, mr, attr) = sharing(&devices, &memory);
+    let other = Memory::new(libc::F_SEAL_SHRINK);
+    let addr = other.addr() + AT;
+    let reg = MrReg { pd: y.pd, addr, length: LEN as u64, iova: attr.iova, access: ACCESS, provider: 0, cookie: 0 };
+    y.dev.mr_rereg(mr, &reg).expect("mr_rereg");
+    let count = mapped(&x);
+    x.buffer.write(0, &[7; 100]);
+    for _ in 0..100 {
+        x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
+        succeed(&mut x, &mut y, 1);
+    }
+    assert_eq!(other.read(AT, 100), [7; 100]);
+    assert_eq!((mapped(&x), memory.read(AT + 8, 92)), (count, vec![0; 92]));
+    // And may be shared in its turn.
+    other.share(y.dev, mr).expect("mr_share");
+    until_mapped(&mut x, &mut y);
+}
+
+#[test]
+fn only_what_the_descriptor_stands_for_is_shared() {
+    let (devices, memory, other) = (pair(1), Memory::new(libc::F_SEAL_SHRINK), Memory::new(0));
+    let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
+    let (_x, y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
+    let (mr, _) = memory.region(&y);
+    let fd = memory.fd.as_raw_fd();
+    assert_eq!(y.dev.mr_share(mr, other.fd.as_raw_fd(), AT), Err(Error::Invalid));
+    for offset in [0, AT - 1, AT + 1, BYTES as u64, u64::MAX] {
+        assert_eq!(y.dev.mr_share(mr, fd, offset), Err(Error::Invalid), "{offset}");
+    }
+    assert_eq!(y.dev.mr_share(y.mr, fd, 0), Err(Error::Invalid), "private memory");
+    assert_eq!(y.dev.mr_share(mr, -1, AT), Err(Error::Os(libc::EBADF)));
+    assert_eq!(y.dev.mr_share(mr + (1 << 32), fd, AT), Err(Error::StaleHandle));
+    memory.share(y.dev, mr).expect("mr_share");
+    assert_eq!(memory.share(y.dev, mr), Err(Error::Busy));
+}
+
+#[test]
+fn memory_that_could_be_taken_away_is_not_mapped() {
+    let (devices, memory) = (pair(1), Memory::new(0));
+    let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
+    let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
+    let (mr, attr) = memory.region(&y);
+    memory.share(y.dev, mr).expect("mr_share");
+    (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end {
+        x.post(1, Op::Write(0, None), 0, 8).expect("post_send");
+        succeed(&mut x, &mut y, 1);
+    }
+    assert_eq!(mapped(&x), 0);
+}
+
+#[test]
+fn nothing_is_left_of_it() {
+    let held = || {
+        let count = |path: &str, what: &str| {
+            std::fs::read_to_string(path).expect("procfs").lines().filter(|l| l.contains(what)).count()
+        };
+        let fds = std::fs::read_dir("/proc/self/fd").expect("procfs");
+        let fds = fds.filter_map(|e| std::fs::read_link(e.ok()?.path()).ok());
+        (fds.filter(|to| to.to_string_lossy().contains("memfd:left")).count(), count("/proc/self/maps", "memfd:left"))
+    };
+    // SAFETY: a C string and no other pointers; the descriptor is new.
+    let fd = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"left".as_ptr(), libc::MFD_ALLOW_SEALING)) };
+    // SAFETY: no pointers.
+    unsafe {
+        assert_eq!(libc::ftruncate(fd.as_raw_fd(), BYTES as libc::off_t), 0);
+        assert_eq!(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
+    }
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping.
+    let addr = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+    let memory = Memory { fd, addr: addr.cast() };
+    let before = held();
+    assert_eq!(before, (1, 1));
+    for round in 0..30 {
+        let devices = pair(1);
+        let (x, y, mr, _) = sharing(&devices, &memory);
+        assert_eq!(held(), (2, 2), "the lender's descriptor, the borrower's mapping");
+        if round % 2 == 0 {
+            y.dev.mr_dereg(mr).expect("mr_dereg");
+            assert_eq!(held().0, 1);
+        }
+        drop((x, y));
+        drop(devices);
+        assert_eq!(held(), before, "round {round}");
+    }
+}
+
+#[test]
+fn perf_writes_shared_memory_and_finds_every_byte() {
+    let perf = library::examples().join("perf/perf");
+    let name = |n| format!("soft:{},path=shm", loopback(75, n));
+    let to = loopback(75, 1);
+    let start = |args: &[&str]| Running::start(Command::new(&perf).args(args));
+    let server = start(&["-k", "-d", &name(1), "-p", "19961", "--mem", "shared"]);
+    for test in [
+        &["write", "bw", "-s", "300000", "-n", "500", "-C"][..],
+        &["write", "bw", "-s", "1000", "-n", "5000", "-C", "-q", "4"],
+        &["write", "bw", "-s", "5000000", "-n", "40", "-C", "-t", "4"],
+        &["write", "lat", "-s", "8", "-n", "2000"],
+        &["write", "lat", "-s", "5000", "-n", "500"],
+        &["send", "bw", "-s", "10000", "-n", "2000", "-C"],
+        &["read", "bw", "-s", "300000", "-n", "50", "-C"],
+    ] {
+        for mem in ["shared", "host"] {
+            let done = start(&[test, &["-d", &name(2), "-p", "19961", "--mem", mem, &to]].concat()).finish(LIMIT);
+            assert!(done.ok(), "{test:?} {mem}: {:?} {}", done.status, done.output);
+        }
+    }
+    // The target is killed while it is written: whoever writes hears of it and ends.
+    let client =
+        start(&["write", "bw", "-s", "64k", "-n", "100000000", "-d", &name(2), "-p", "19961", "--mem", "shared", &to]);
+    std::thread::sleep(Duration::from_millis(700));
+    drop(server);
+    let done = client.finish(LIMIT);
+    assert!(!done.ok() && done.code().is_some(), "{:?} {}", done.status, done.output);
+}
