@@ -123,6 +123,8 @@ struct Port {
     send_err: u64,
     /// When the socket last brought something.
     udp_hot_ns: u64,
+    /// When it is looked at next, whatever the links bring.
+    listen_at: u64,
     /// When the shm port is tended next.
     tend_at: u64,
     /// And how long after the last time that is.
@@ -307,6 +309,7 @@ impl SoftDevice {
                 idle_tick: (0, false),
                 send_err: 0,
                 udp_hot_ns: 0,
+                listen_at: 0,
                 tend_at: 0,
                 tend_every: 0,
             }),

@@ -15,6 +15,8 @@ use gdrcore_core::verbs::post::Posted;
 
 /// After its last packet the socket counts as hot for this long.
 const UDP_HOT_NS: u64 = 50_000;
+/// Beside busy links the socket is looked at as often as this.
+const LISTEN_NS: u64 = 50_000;
 /// Runs between QPs of this device in one round.
 const LOOPBACK_ROUNDS: usize = 64;
 /// Bursts that one round sends; more follow in the next.
@@ -45,11 +47,13 @@ impl Port {
     }
 
     /// Whether this round looks at the socket: an empty look costs more than a message through memory, so with links it is only
-    /// done while the socket is hot, and every 64th time.
+    /// done while the socket is hot, and every 64th time in vain; and after a while, since links that are busy leave no
+    /// round in vain.
     #[inline]
     fn listens(&self, now: u64) -> bool {
         !self.shm.as_ref().is_some_and(ShmPort::has_links)
-            || self.empty % 64 == 0
+            || self.empty % 64 == 63
+            || now >= self.listen_at
             || now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
     }
 }
@@ -167,6 +171,7 @@ impl SoftDevice {
             handled += self.receive_links(g, port, now);
             listened = port.listens(now);
             if listened {
+                port.listen_at = now + LISTEN_NS;
                 handled += self.receive(g, port, now);
                 handled += receive_groups(g, port, now);
                 if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
@@ -261,7 +266,7 @@ impl SoftDevice {
         }
         self.tend(g, port, now_ns());
         // Whoever wakes looks at the socket first.
-        port.empty = 0;
+        port.listen_at = 0;
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
     }
 
