@@ -25,7 +25,7 @@ STAGES = [
     ("keys and placement", ["core/src/mem/"]),
     ("ACK or answer", ["core/src/roce/answers.rs"]),
     ("completer: what is acknowledged", ["core/src/roce/completer.rs"]),
-    ("from here to the CQ in one step", ["core/src/roce/direct.rs"]),
+    ("from here to the CQ in one step", ["core/src/roce/direct.rs", "core/src/roce/lone.rs"]),
     ("completion into the CQ", ["core/src/roce/queues.rs"]),
     ("poll: completion to the program", []),
 ]

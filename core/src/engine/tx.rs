@@ -2,6 +2,7 @@
 
 use super::{Guard, Inner};
 use crate::config::config_flags;
+use crate::roce::lone::Lone;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
@@ -212,6 +213,21 @@ impl Guard<'_> {
         let mut tx = TxBuf::new(buf, Path::Link(link), inner.rx_flow.1);
         transmit_alone(&mut inner.transport, s, qi, &mut tx, now);
         tx.len()
+    }
+
+    /// Writes what the QP whose doorbell was rung has for its link into `buf`, as [`Guard::transmit_to_link`] would, if it is one
+    /// small message with nothing in its way. When it has been handed over, [`Guard::wrote_lone`] is next. `None`: nothing
+    /// has changed.
+    #[inline]
+    pub fn write_lone(&mut self, qi: usize, buf: &mut [u8]) -> Option<Lone> {
+        let (inner, s) = self.split();
+        inner.transport.write_lone(s, qi, buf)
+    }
+
+    /// What [`Guard::write_lone`] wrote was handed over.
+    #[inline]
+    pub fn wrote_lone(&mut self, now: u64, lone: Lone) {
+        self.split().0.transport.wrote_lone(now, lone);
     }
 
     /// From here on a peer may answer through the port what it hears over a link, and the other way round: links are used where

@@ -18,6 +18,13 @@ impl SoftDevice {
     pub(super) fn send_to_link(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize, link: u16) -> Option<u64> {
         let shm = port.shm.as_mut()?;
         let room = shm.room(link)?;
+        if let Some(lone) = g.write_lone(qi, room) {
+            // The peer begins while the clock is read here.
+            shm.commit(link, lone.len);
+            let now = now_ns();
+            g.wrote_lone(now, lone);
+            return Some(now);
+        }
         let now = now_ns();
         let len = g.transmit_to_link(now, qi, link, room);
         if len > 0 {
@@ -40,11 +47,15 @@ impl SoftDevice {
     fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         let Port { shm, share, .. } = port;
         let Some(shm) = shm else { return 0 };
-        shm.poll(|from, run| match run {
-            Ok((run, payload)) if g.owns(run.dest_qpn) => g.handle_run(now, &peer_addr(from), run, payload),
-            Ok((run, payload)) => pass_run(share, &self.local, from, run, payload),
-            Err(_) => g.count_malformed(),
-        })
+        shm.poll_with(
+            &mut (g, share),
+            |(g, _), from, head, rest| g.take_lone(now, &from.ip, head, rest),
+            |(g, share), from, run| match run {
+                Ok((run, payload)) if g.owns(run.dest_qpn) => g.handle_run(now, &peer_addr(from), run, payload),
+                Ok((run, payload)) => pass_run(share, &self.local, from, run, payload),
+                Err(_) => g.count_malformed(),
+            },
+        )
     }
 
     /// New links, bells, links that are gone. Some system calls.
