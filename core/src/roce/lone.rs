@@ -9,13 +9,16 @@
 //! [`Transport::wrote_lone`] notes that it has left. In between the port hands it over, so that the peer begins while the
 //! clock is read here and the timer set.
 
-use super::peer::{FlowControl, Path, PACKET_COST};
+use super::peer::{FlowControl, Path, Peer, PACKET_COST};
+use super::queues::{count_done, push_to, send_wc};
 use super::requester::{gather, PROBE_NS, PSN_WINDOW};
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
-use crate::mem::{Access, Message};
-use crate::verbs::objects::{Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
-use crate::verbs::shared::Shared;
+use crate::arena::Table;
+use crate::counters::Counters;
+use crate::mem::{Access, Message, Target};
+use crate::verbs::objects::{Cq, Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
+use crate::verbs::shared::{EngineKey, Shared};
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::wire::{Opcode, Psn, Syndrome};
 
@@ -170,79 +173,75 @@ impl Transport {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
         let [op, flags, syndrome, _] = high(0).to_le_bytes();
         let Some(qi) = self.qp_of(low(1) & 0xff_ffff) else { return 0 };
-        let qp = &mut self.qps[qi];
-        if qp.state != qp_state::RTS || qp.kind != qp_type::RC || low(2) != 1 {
+        let Transport { key, qps, cqs, peers, regions, providers, counters, .. } = self;
+        let qp = &mut qps[qi];
+        let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
+        if qp.state != qp_state::RTS || qp.kind != qp_type::RC || !whole {
             return 0;
         }
-        let Some(peer) = self.peers.get(qp.peer as usize) else { return 0 };
+        let Some(peer) = peers.get_mut(qp.peer as usize) else { return 0 };
         if peer.addr.gid != *gid || !peer.path.answers(Path::Link(0), self.mixed_paths) {
             return 0;
         }
         let (psn, extra) = (Psn::new(high(1)), high(2));
         let len = low(0) as usize;
-        let (head, with_imm) = match Opcode(op) {
-            Opcode::RC_ACK => {
-                let acked =
-                    len == 0 && rest.len() >= HEAD_MIN && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. });
-                return if acked && self.end_lone(s, qi, now, psn) { HEAD_MIN } else { 0 };
-            }
+        let (head, has_imm) = match Opcode(op) {
             Opcode::RC_SEND_ONLY => (HEAD_MIN, false),
-            Opcode::RC_SEND_ONLY_IMM => (HEAD_MIN, true),
             Opcode::RC_WRITE_ONLY => (HEAD_MEMORY, false),
+            Opcode::RC_ACK => {
+                let acks =
+                    len == 0 && rest.len() >= HEAD_MIN && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. });
+                if !acks || !end_lone(s, key, qi, qp, cqs, peer, counters, now, psn) {
+                    return 0;
+                }
+                self.wake_windows();
+                return HEAD_MIN;
+            }
+            Opcode::RC_SEND_ONLY_IMM => (HEAD_MIN, true),
             Opcode::RC_WRITE_ONLY_IMM => (HEAD_MEMORY, true),
             _ => return 0,
         };
-        let whole = flags & (WHOLE | head_flags::BECN) == WHOLE;
-        let resp = &mut qp.resp;
-        if !whole || psn != resp.epsn || !resp.is_between() || len > qp.mtu as usize {
-            return 0;
-        }
-        let Some(payload) = rest.get(head..head + len) else { return 0 };
         let end = head + padded(len);
-        if end > rest.len() {
+        if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize || end > rest.len() {
             return 0;
         }
+        let payload = &rest[head..head + len];
         let writes = head == HEAD_MEMORY;
+        let mut target = Target::default();
         if writes {
             let (va, rkey) = (w[3], low(4));
             if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != high(4) as usize {
                 return 0;
             }
-            if with_imm && !may_receive(qp) {
-                return 0;
+            match regions.remote(rkey, qp.pd, qp.qpn, va, len as u32, access::REMOTE_WRITE) {
+                Ok(t) => target = t,
+                Err(_) => return 0,
             }
-            let Ok(target) = self.regions.remote(rkey, qp.pd, qp.qpn, va, len as u32, access::REMOTE_WRITE) else {
-                return 0;
-            };
-            // With immediate data there must be a receive before anything is placed.
-            if with_imm && !self.has_receive(s, qi) || target.provider != 0 {
-                return 0;
-            }
-            // Should it fail half way, the usual way writes the same bytes again before it says so.
-            if self.providers.place(&target, 0, payload) != Access::Ready {
-                return 0;
-            }
-        } else if !may_receive(qp) || !self.has_receive(s, qi) {
-            return 0;
         }
-        if !writes || with_imm {
-            let qp = &self.qps[qi];
-            let mut rq = s.rq(qi, &self.key);
+        let receives = !writes || has_imm;
+        if receives {
+            // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
+            if qp.srq != NONE || qp.resp.recv.taken {
+                return 0;
+            }
+            let (ring, cq) = (s.cq(qp.rcq as usize, key), &cqs[qp.rcq as usize]);
+            let mut rq = s.rq(qi, key);
+            if ring.free() <= cq.reserved || cq.reserved >= cq.promises(ring.capacity()) || rq.is_empty() {
+                return 0;
+            }
             let slot = rq.peek(0);
             let wqe = slot.header();
-            if !writes {
-                if len as u64 > u64::from(wqe.length) || wqe.num_sge > 1 {
-                    return 0;
+            if !writes && len > 0 {
+                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return 0 };
+                let room = len as u64 <= u64::from(sge.length);
+                match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, true) {
+                    Ok(t) if room => target = t,
+                    _ => return 0,
                 }
-                if len > 0 {
-                    let Some(sge) = slot.sges(1).first().filter(|sge| len as u64 <= u64::from(sge.length)) else {
-                        return 0;
-                    };
-                    let Ok(target) = self.regions.local(sge.lkey, qp.pd, sge.addr, len as u32, true) else { return 0 };
-                    if target.provider != 0 || self.providers.place(&target, 0, payload) != Access::Ready {
-                        return 0;
-                    }
-                }
+            }
+            // Should it fail half way, the usual way writes the same bytes again before it says so.
+            if target.provider != 0 || len > 0 && providers.place(&target, 0, payload) != Access::Ready {
+                return 0;
             }
             let wc = Wc {
                 wr_id: wqe.wr_id,
@@ -251,20 +250,20 @@ impl Transport {
                 byte_len: len as u32,
                 imm_data: extra,
                 qp_num: qp.qpn,
-                wc_flags: if with_imm { wc_flags::WITH_IMM } else { 0 },
+                wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
                 ..Wc::default()
             };
             rq.release(1);
-            let rcq = qp.rcq;
-            self.push_cqe(s, rcq, wc, flags & head_flags::SOLICITED != 0);
+            let (mut ring, cq) = (ring, &mut cqs[qp.rcq as usize]);
+            push_to(s, &mut ring, cq, qp.rcq, wc, flags & head_flags::SOLICITED != 0);
+        } else if target.provider != 0 || providers.place(&target, 0, payload) != Access::Ready {
+            return 0;
         }
-        let qp = &mut self.qps[qi];
         let bytes = len as u64 + PACKET;
-        let received = u64::from(!writes || with_imm);
-        for c in [&mut qp.counters, &mut self.counters] {
+        for c in [&mut qp.counters, counters] {
             c.rcvd_pkts += 1;
             c.rcvd_bytes += bytes;
-            c.rdma_recvs += received;
+            c.rdma_recvs += u64::from(receives);
         }
         let resp = &mut qp.resp;
         resp.epsn = psn.next();
@@ -275,79 +274,63 @@ impl Transport {
         self.owe_ack(qi, now, 1, flags & head_flags::ACK_REQ != 0);
         end
     }
-
-    /// Whether a receive is posted and its completion has room.
-    #[inline(always)]
-    fn has_receive(&self, s: &Shared, qi: usize) -> bool {
-        let rcq = self.qps[qi].rcq as usize;
-        let ring = &s.cqs[rcq].ring;
-        let free = s.cq(rcq, &self.key).free();
-        let cq = &self.cqs[rcq];
-        free > cq.reserved && cq.reserved < cq.promises(ring.capacity()) && !s.rq(qi, &self.key).is_empty()
-    }
-
-    /// Ends the only request that the QP at an index has under way, if the ACK of `psn` ends it and nothing is in its way.
-    /// False: nothing has changed.
-    #[inline(always)]
-    fn end_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) -> bool {
-        let qp = &mut self.qps[qi];
-        let index = qp.req.una;
-        let next = index.wrapping_add(1);
-        let mut sq = s.sq(qi, &self.key);
-        let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
-        if !all || psn.next() != qp.req.max_psn || qp.req.read_inflight != 0 || !qp.req.goes_on() {
-            return false;
-        }
-        let ws = *qp.wqe(index);
-        let slot = sq.at(index);
-        let wqe = slot.header();
-        if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || wqe.is_read_or_atomic() {
-            return false;
-        }
-        if wqe.is_signaled() {
-            let scq = qp.scq as usize;
-            let mut ring = s.cq(scq, &self.key);
-            let cq = &mut self.cqs[scq];
-            if ring.free() <= cq.reserved {
-                return false;
-            }
-            super::queues::push_to(
-                s,
-                &mut ring,
-                cq,
-                qp.scq,
-                super::queues::send_wc(qp, wqe, wc_status::SUCCESS),
-                false,
-            );
-        }
-        for c in [&mut qp.counters, &mut self.counters] {
-            c.rcvd_pkts += 1;
-            c.rcvd_bytes += PACKET;
-        }
-        super::queues::count_done([&mut self.counters, &mut qp.counters], wqe);
-        *qp.wqe(index) = WqeState::default();
-        let req = &mut qp.req;
-        req.una = next;
-        req.acked = next;
-        req.una_psn = req.max_psn;
-        req.retry_left = qp.attr.retry_cnt;
-        req.rnr_left = qp.attr.rnr_retry;
-        req.naks = 0;
-        req.rewound = None;
-        req.silent_since = now;
-        req.ack_deadline = 0;
-        req.probe_at = 0;
-        req.probe_wait = PROBE_NS;
-        let freed = core::mem::take(&mut req.inflight);
-        self.peers[qp.peer as usize].tx.on_acked(freed);
-        sq.release(1);
-        self.wake_windows();
-        true
-    }
 }
 
-/// Whether a message may take a receive of this QP's own queue, without having one already.
-#[inline(always)]
-fn may_receive(qp: &Qp) -> bool {
-    qp.srq == NONE && !qp.resp.recv.taken
+/// Ends the only request that a QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has
+/// changed.
+#[allow(clippy::too_many_arguments)] // the parts of the transport that it needs
+#[inline]
+fn end_lone(
+    s: &Shared,
+    key: &EngineKey,
+    qi: usize,
+    qp: &mut Qp,
+    cqs: &mut Table<Cq>,
+    peer: &mut Peer,
+    counters: &mut Counters,
+    now: u64,
+    psn: Psn,
+) -> bool {
+    let index = qp.req.una;
+    let next = index.wrapping_add(1);
+    let mut sq = s.sq(qi, key);
+    let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
+    if !all || psn.next() != qp.req.max_psn || qp.req.read_inflight != 0 || !qp.req.goes_on() {
+        return false;
+    }
+    let ws = *qp.wqe(index);
+    let slot = sq.at(index);
+    let wqe = slot.header();
+    if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || wqe.is_read_or_atomic() {
+        return false;
+    }
+    if wqe.is_signaled() {
+        let mut ring = s.cq(qp.scq as usize, key);
+        let cq = &mut cqs[qp.scq as usize];
+        if ring.free() <= cq.reserved {
+            return false;
+        }
+        push_to(s, &mut ring, cq, qp.scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
+    }
+    *qp.wqe(index) = WqeState::default();
+    for c in [&mut *counters, &mut qp.counters] {
+        c.rcvd_pkts += 1;
+        c.rcvd_bytes += PACKET;
+    }
+    count_done([counters, &mut qp.counters], wqe);
+    let req = &mut qp.req;
+    req.una = next;
+    req.acked = next;
+    req.una_psn = req.max_psn;
+    req.retry_left = qp.attr.retry_cnt;
+    req.rnr_left = qp.attr.rnr_retry;
+    req.naks = 0;
+    req.rewound = None;
+    req.silent_since = now;
+    req.ack_deadline = 0;
+    req.probe_at = 0;
+    req.probe_wait = PROBE_NS;
+    peer.tx.on_acked(core::mem::take(&mut req.inflight));
+    sq.release(1);
+    true
 }

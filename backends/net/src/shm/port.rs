@@ -227,6 +227,7 @@ impl ShmPort {
             self.counters.bells += 1;
             out.bell.ring();
         }
+        out.writer.prepare();
     }
 
     /// Gives every run that has come to `take`: who sent it, what it is, its payload; an error for bytes that are no run. The sender
