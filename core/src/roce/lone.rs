@@ -9,16 +9,14 @@
 //! [`Transport::wrote_lone`] notes that it has left. In between the port hands it over, so that the peer begins while the
 //! clock is read here and the timer set.
 
-use super::peer::{FlowControl, Path, Peer, PACKET_COST};
+use super::peer::{FlowControl, Path, PACKET_COST};
 use super::queues::{count_done, push_to, send_wc};
 use super::requester::{gather, PROBE_NS, PSN_WINDOW};
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
-use crate::arena::Table;
-use crate::counters::Counters;
 use crate::mem::{Access, Message, Target};
-use crate::verbs::objects::{Cq, Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
-use crate::verbs::shared::{EngineKey, Shared};
+use crate::verbs::objects::{Hold, Incoming, Req, Resp, WqeState, NONE};
+use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::wire::{Opcode, Psn, Syndrome};
 
@@ -171,7 +169,7 @@ impl Transport {
         rest: &[u8],
     ) -> usize {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
-        let [op, flags, syndrome, _] = high(0).to_le_bytes();
+        let [op, flags, ..] = high(0).to_le_bytes();
         let Some(qi) = self.qp_of(low(1) & 0xff_ffff) else { return 0 };
         let Transport { key, qps, cqs, peers, regions, providers, counters, .. } = self;
         let qp = &mut qps[qi];
@@ -179,7 +177,7 @@ impl Transport {
         if qp.state != qp_state::RTS || qp.kind != qp_type::RC || !whole {
             return 0;
         }
-        let Some(peer) = peers.get_mut(qp.peer as usize) else { return 0 };
+        let Some(peer) = peers.get(qp.peer as usize) else { return 0 };
         if peer.addr.gid != *gid || !peer.path.answers(Path::Link(0), self.mixed_paths) {
             return 0;
         }
@@ -189,13 +187,8 @@ impl Transport {
             Opcode::RC_SEND_ONLY => (HEAD_MIN, false),
             Opcode::RC_WRITE_ONLY => (HEAD_MEMORY, false),
             Opcode::RC_ACK => {
-                let acks =
-                    len == 0 && rest.len() >= HEAD_MIN && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. });
-                if !acks || !end_lone(s, key, qi, qp, cqs, peer, counters, now, psn) {
-                    return 0;
-                }
-                self.wake_windows();
-                return HEAD_MIN;
+                let Some(psn) = acked([w[0], w[1], w[2]]) else { return 0 };
+                return if self.end_lone(s, qi, now, psn, rest.len()) { HEAD_MIN } else { 0 };
             }
             Opcode::RC_SEND_ONLY_IMM => (HEAD_MIN, true),
             Opcode::RC_WRITE_ONLY_IMM => (HEAD_MEMORY, true),
@@ -272,65 +265,72 @@ impl Transport {
         resp.ack_msn = resp.msn;
         resp.forget_naks();
         self.owe_ack(qi, now, 1, flags & head_flags::ACK_REQ != 0);
-        end
+        // The ACK beside a short message lies in the words that were copied out, too.
+        match w.get(end / 8..) {
+            Some(&[a, b, c, ..]) if b as u32 == w[1] as u32 => match acked([a, b, c]) {
+                Some(psn) if self.end_lone(s, qi, now, psn, rest.len() - end) => end + HEAD_MIN,
+                _ => end,
+            },
+            _ => end,
+        }
+    }
+
+    /// Ends the only request that the QP at an index has under way, if the ACK of `psn`, in a record with so many bytes, ends
+    /// it and nothing is in its way. False: nothing has changed.
+    #[inline]
+    fn end_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, bytes: usize) -> bool {
+        let Transport { key, qps, cqs, peers, counters, .. } = self;
+        let qp = &mut qps[qi];
+        let index = qp.req.una;
+        let next = index.wrapping_add(1);
+        let mut sq = s.sq(qi, key);
+        let all = qp.req.acked == index && qp.req.next == next && sq.end() == next && bytes >= HEAD_MIN;
+        if !all || psn.next() != qp.req.max_psn || qp.req.read_inflight != 0 || !qp.req.goes_on() {
+            return false;
+        }
+        let ws = *qp.wqe(index);
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || wqe.is_read_or_atomic() {
+            return false;
+        }
+        if wqe.is_signaled() {
+            let mut ring = s.cq(qp.scq as usize, key);
+            let cq = &mut cqs[qp.scq as usize];
+            if ring.free() <= cq.reserved {
+                return false;
+            }
+            push_to(s, &mut ring, cq, qp.scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
+        }
+        *qp.wqe(index) = WqeState::default();
+        for c in [&mut *counters, &mut qp.counters] {
+            c.rcvd_pkts += 1;
+            c.rcvd_bytes += PACKET;
+        }
+        count_done([counters, &mut qp.counters], wqe);
+        let req = &mut qp.req;
+        req.una = next;
+        req.acked = next;
+        req.una_psn = req.max_psn;
+        req.retry_left = qp.attr.retry_cnt;
+        req.rnr_left = qp.attr.rnr_retry;
+        req.naks = 0;
+        req.rewound = None;
+        req.silent_since = now;
+        req.ack_deadline = 0;
+        req.probe_at = 0;
+        req.probe_wait = PROBE_NS;
+        peers[qp.peer as usize].tx.on_acked(core::mem::take(&mut req.inflight));
+        sq.release(1);
+        self.wake_windows();
+        true
     }
 }
 
-/// Ends the only request that a QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has
-/// changed.
-#[allow(clippy::too_many_arguments)] // the parts of the transport that it needs
-#[inline]
-fn end_lone(
-    s: &Shared,
-    key: &EngineKey,
-    qi: usize,
-    qp: &mut Qp,
-    cqs: &mut Table<Cq>,
-    peer: &mut Peer,
-    counters: &mut Counters,
-    now: u64,
-    psn: Psn,
-) -> bool {
-    let index = qp.req.una;
-    let next = index.wrapping_add(1);
-    let mut sq = s.sq(qi, key);
-    let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
-    if !all || psn.next() != qp.req.max_psn || qp.req.read_inflight != 0 || !qp.req.goes_on() {
-        return false;
-    }
-    let ws = *qp.wqe(index);
-    let slot = sq.at(index);
-    let wqe = slot.header();
-    if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || wqe.is_read_or_atomic() {
-        return false;
-    }
-    if wqe.is_signaled() {
-        let mut ring = s.cq(qp.scq as usize, key);
-        let cq = &mut cqs[qp.scq as usize];
-        if ring.free() <= cq.reserved {
-            return false;
-        }
-        push_to(s, &mut ring, cq, qp.scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
-    }
-    *qp.wqe(index) = WqeState::default();
-    for c in [&mut *counters, &mut qp.counters] {
-        c.rcvd_pkts += 1;
-        c.rcvd_bytes += PACKET;
-    }
-    count_done([counters, &mut qp.counters], wqe);
-    let req = &mut qp.req;
-    req.una = next;
-    req.acked = next;
-    req.una_psn = req.max_psn;
-    req.retry_left = qp.attr.retry_cnt;
-    req.rnr_left = qp.attr.rnr_retry;
-    req.naks = 0;
-    req.rewound = None;
-    req.silent_since = now;
-    req.ack_deadline = 0;
-    req.probe_at = 0;
-    req.probe_wait = PROBE_NS;
-    peer.tx.on_acked(core::mem::take(&mut req.inflight));
-    sq.release(1);
-    true
+/// The PSN of a plain ACK; `None`: a record begins with something else.
+#[inline(always)]
+fn acked([a, b, c]: [u64; 3]) -> Option<Psn> {
+    let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
+    let plain = Opcode(op) == Opcode::RC_ACK && flags == WHOLE && a as u32 == 0 && c as u32 == 1;
+    (plain && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. })).then(|| Psn::new((b >> 32) as u32))
 }

@@ -144,11 +144,10 @@ impl World {
             if self.short {
                 let taken = g.take_lone(now, &src.gid, &head_words(data), data);
                 if taken > 0 {
-                    if taken == 24 && data[4] == 0x11 {
-                        self.ways.acks += 1;
-                    } else {
-                        self.ways.requests += 1;
-                    }
+                    // An ACK alone, a request, or a request and the ACK beside it.
+                    let acks = data[taken - 24 + 4] == 0x11 && data[taken - 24..][..4] == [0; 4];
+                    self.ways.acks += u64::from(acks);
+                    self.ways.requests += u64::from(!acks || taken > 24);
                     data = &data[taken..];
                     continue;
                 }
