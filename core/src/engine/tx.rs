@@ -366,6 +366,12 @@ impl Guard<'_> {
             || now >= t.ack_flush_at
     }
 
+    /// Whether no ACK waits for its time.
+    #[inline]
+    pub fn owes_nothing(&mut self) -> bool {
+        self.split().0.transport.ack_flush_at == u64::MAX
+    }
+
     /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that
     /// was stopped must hear its peers before it declares them silent.
     pub fn handle_timeout(&mut self, now: u64) {

@@ -1,6 +1,7 @@
 //! Small messages that take the short way over a link leave what the usual way leaves: the same requests in two worlds, of
 //! which one is offered the short way at both ends, and everything compared after each step, the bytes in between as well.
 
+use gdrcore_core::roce::peer::FlowControl;
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::*;
 
@@ -62,6 +63,8 @@ enum Harm {
     Bit(usize, u8),
     /// It ends early.
     Cut(usize),
+    /// Somebody else sent it.
+    Stranger,
 }
 
 fn index(handle: u64) -> usize {
@@ -135,8 +138,9 @@ impl World {
         out
     }
 
-    fn deliver(&mut self, (from, bytes): &Frame) {
-        let src = self.net.hosts[self.ends[*from].host].addr;
+    fn deliver(&mut self, (from, bytes): &Frame, stranger: bool) {
+        let mut src = self.net.hosts[self.ends[*from].host].addr;
+        src.gid[15] ^= if stranger { 0x40 } else { 0 };
         let now = self.net.now;
         let mut g = self.net.lock(&self.ends[1 - from]);
         let mut data = &bytes[..];
@@ -249,10 +253,10 @@ fn carry(worlds: &mut [World; 2], frames: [Option<Frame>; 2], harm: Harm, what: 
             _ => {}
         }
         if !matches!(harm, Harm::Lost) {
-            w.deliver(&(from, bytes.clone()));
+            w.deliver(&(from, bytes.clone()), matches!(harm, Harm::Stranger));
         }
         if matches!(harm, Harm::Twice) {
-            w.deliver(&(from, bytes));
+            w.deliver(&(from, bytes), false);
         }
     }
     same(worlds, what);
@@ -292,6 +296,16 @@ fn compare(seed: u64) -> Ways {
     };
     let mut worlds = [World::new(o, true), World::new(o, false)];
     let harmful = rng.below(3) == 0;
+    if rng.below(3) == 0 {
+        // Windows of two packets, as after a silence.
+        for w in &worlds {
+            for e in &w.ends {
+                let mut g = w.net.lock(e);
+                let peer = g.transport.qps[index(e.qp)].peer as usize;
+                g.transport.peers[peer].tx.on_timeout(w.net.now);
+            }
+        }
+    }
     let mut lame = 0;
     for step in 0..80 {
         // A connection that has failed shows a few more requests how it ends them.
@@ -333,6 +347,7 @@ fn compare(seed: u64) -> Ways {
             2 => Harm::Twice,
             3 => Harm::Bit(rng.below(24) as usize, 1 << rng.below(8)),
             4 => Harm::Cut(1 + rng.below(40) as usize),
+            5 => Harm::Stranger,
             _ => Harm::None,
         };
         let answers = rng.below(3);

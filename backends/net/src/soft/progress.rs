@@ -28,6 +28,9 @@ pub(super) const LAST_WORDS: usize = 256;
 /// Rounds that find nothing look at timers as often as this: as fine as the timers are.
 const IDLE_TICK_NS: u64 = 4096;
 
+/// Rounds in a row that may do with a time that was read before. A program that polls rarely has its timers so many polls later.
+const STALE_ROUNDS: u8 = 3;
+
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
 
@@ -46,6 +49,37 @@ impl Port {
         self.blocked || self.rings_full
     }
 
+    /// The time of a round that begins: `read` just now, or else by the clock. While links are used and nothing is owed it is not
+    /// read for each round in vain, since that is half of what such a round costs; [`Port::stale`] says so, and whoever needs it
+    /// exact reads it then.
+    #[inline]
+    fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
+        let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
+        if may_skip && self.shm.as_ref().is_some_and(ShmPort::has_links) && g.owes_nothing() {
+            self.stale += 1;
+        } else {
+            self.set_time(read.unwrap_or_else(now_ns));
+        }
+        self.now
+    }
+
+    /// The clock was read.
+    #[inline]
+    pub(super) fn set_time(&mut self, now: u64) {
+        self.now = now;
+        self.stale = 0;
+    }
+
+    /// A time that was not read for this round, read now if it must be.
+    #[inline]
+    fn refresh(&mut self, now: u64) -> u64 {
+        if self.stale == 0 {
+            return now;
+        }
+        self.set_time(now_ns());
+        self.now
+    }
+
     /// Whether this round looks at the socket: an empty look costs more than a message through memory, so with links it is only
     /// done while the socket is hot, and every 64th time in vain; and after a while, since links that are busy leave no
     /// round in vain.
@@ -62,19 +96,26 @@ impl SoftDevice {
     /// Runs a round if nobody else does, and again while posts came in that found the lock taken.
     #[inline]
     pub(super) fn run(&self, round: Round) -> usize {
+        self.run_at(round, None)
+    }
+
+    /// The same, where the clock has just been read.
+    #[inline]
+    pub(super) fn run_at(&self, round: Round, now: Option<u64>) -> usize {
         match self.try_lock() {
-            Some(held) => self.run_held(held, round),
+            Some(held) => self.run_held(held, round, now),
             None => 0,
         }
     }
 
     /// Rounds under a lock that is taken already, and again while posts came in that found it so.
     #[inline]
-    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round) -> usize {
+    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, mut now: Option<u64>) -> usize {
         let mut handled = 0;
         loop {
-            let now = now_ns();
-            handled += self.round(&mut held, now, round);
+            let (g, port) = held.parts();
+            let time = port.time(g, round, now.take());
+            handled += self.round(&mut held, time, round);
             drop(held);
             // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
             // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
@@ -97,7 +138,7 @@ impl SoftDevice {
                 let sent = posted.write && held.guard.pass(qi) || self.send_at_once(&mut held, qi);
                 let done = sent && !held.guard.shared().notify.load(Ordering::Relaxed);
                 if !done && held.guard.wake(qi) {
-                    self.run_held(held, Round::Send);
+                    self.run_held(held, Round::Send, None);
                     return;
                 }
                 drop(held);
@@ -111,7 +152,7 @@ impl SoftDevice {
         self.engine.shared().active.set(qi);
         if !posted.more {
             if let Some(guard) = self.engine.try_lock_marked() {
-                self.run_held(self.held(guard), Round::Send);
+                self.run_held(self.held(guard), Round::Send, None);
             }
         }
     }
@@ -163,7 +204,7 @@ impl SoftDevice {
 
     /// One bounded round under the lock. Returns packets and runs handled.
     #[inline]
-    pub(super) fn round(&self, held: &mut Held<'_>, now: u64, round: Round) -> usize {
+    pub(super) fn round(&self, held: &mut Held<'_>, mut now: u64, round: Round) -> usize {
         let (g, port) = held.parts();
         let mut handled = 0;
         let mut listened = false;
@@ -171,6 +212,7 @@ impl SoftDevice {
             handled += self.receive_links(g, port, now);
             listened = port.listens(now);
             if listened {
+                now = port.refresh(now);
                 port.listen_at = now + LISTEN_NS;
                 handled += self.receive(g, port, now);
                 handled += receive_groups(g, port, now);
@@ -192,6 +234,7 @@ impl SoftDevice {
             }
             port.idle_tick = tick;
         }
+        now = port.refresh(now);
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
             if handled == 0 {
