@@ -215,13 +215,13 @@ impl Guard<'_> {
         tx.len()
     }
 
-    /// Writes what the QP whose doorbell was rung has for its link into `buf`, as [`Guard::transmit_to_link`] would, if it is one
-    /// small message with nothing in its way. When it has been handed over, [`Guard::wrote_lone`] is next. `None`: nothing
-    /// has changed.
+    /// Writes what the QP whose doorbell was rung has for its link into what `room` gives for that, as
+    /// [`Guard::transmit_to_link`] would, if it is one small message with nothing in its way. When it has been handed over,
+    /// [`Guard::wrote_lone`] is next. `None`: nothing has changed.
     #[inline]
-    pub fn write_lone(&mut self, qi: usize, buf: &mut [u8]) -> Option<Lone> {
+    pub fn write_lone<'b>(&mut self, qi: usize, room: impl FnOnce(u16) -> Option<&'b mut [u8]>) -> Option<Lone> {
         let (inner, s) = self.split();
-        inner.transport.write_lone(s, qi, buf)
+        inner.transport.write_lone(s, qi, room)
     }
 
     /// What [`Guard::write_lone`] wrote was handed over.
@@ -347,7 +347,7 @@ impl Guard<'_> {
     pub fn has_work(&mut self) -> bool {
         let (inner, s) = self.split();
         s.active.any()
-            || inner.transport.next_with_room(s, 0).is_some()
+            || !inner.transport.full_cqs.is_empty() && inner.transport.next_with_room(s, 0).is_some()
             || !inner.transport.ready.is_empty()
             || inner.cm.is_ready()
     }

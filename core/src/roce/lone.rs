@@ -34,6 +34,8 @@ const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 pub struct Lone {
     /// Bytes in the buffer.
     pub len: usize,
+    /// The link that they are for.
+    pub link: u16,
     qi: usize,
     payload: u32,
     acks: bool,
@@ -64,10 +66,15 @@ fn padded(len: usize) -> usize {
 }
 
 impl Transport {
-    /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and the ACK that the QP owes
-    /// behind it, if the request is one packet over a link and nothing is in its way. `None`: nothing has changed.
+    /// Writes the only request that waits in the send queue of the QP at an index into the `room` of its link, and the ACK that
+    /// the QP owes behind it, if the request is one packet over a link and nothing is in its way. `None`: nothing has changed.
     #[inline]
-    pub(crate) fn write_lone(&mut self, s: &Shared, qi: usize, buf: &mut [u8]) -> Option<Lone> {
+    pub(crate) fn write_lone<'b>(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        room: impl FnOnce(u16) -> Option<&'b mut [u8]>,
+    ) -> Option<Lone> {
         let qp = &mut self.qps[qi];
         let index = qp.req.next;
         let sq = s.sq(qi, &self.key);
@@ -92,13 +99,14 @@ impl Transport {
             return None;
         }
         let peer = self.peers.get_mut(qp.peer as usize)?;
-        if !matches!(peer.path, Path::Link(_)) || peer.tx.available(0) == 0 {
+        let Path::Link(link) = peer.path else { return None };
+        if peer.tx.available(0) == 0 {
             return None;
         }
         let payload = wqe.length as u32;
         let len = payload as usize;
         let behind = head + padded(len);
-        let record = buf.get_mut(..behind + HEAD_MIN)?;
+        let record = room(link)?.get_mut(..behind + HEAD_MIN)?;
         if len > 0 {
             let body = &mut record[head..head + len];
             // Slow memory that begins to fetch goes on with it for the usual way.
@@ -119,7 +127,7 @@ impl Transport {
             let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
             record[behind..].copy_from_slice(&ack);
         }
-        Some(Lone { len: behind + if acks { HEAD_MIN } else { 0 }, qi, payload, acks })
+        Some(Lone { link, len: behind + if acks { HEAD_MIN } else { 0 }, qi, payload, acks })
     }
 
     /// What [`Transport::write_lone`] wrote has left.
@@ -142,18 +150,23 @@ impl Transport {
             c.sent_pkts += packets;
             c.sent_bytes += bytes;
         }
+        if acks {
+            qp.resp.ack_has_left();
+            qp.resp.pkts_since_ack = 0;
+        }
         if qp.req.ack_deadline == 0 {
             qp.req.silent_since = now;
             qp.req.ack_deadline = now + qp.timeout_ns;
             qp.req.probe_at = now + PROBE_NS;
             qp.req.probe_wait = PROBE_NS;
         }
+        let at = qp.req.next_deadline();
+        if qp.req.armed_at == 0 || qp.req.armed_at > at {
+            self.wake_at(qi, at);
+        }
         if acks {
-            qp.resp.ack_has_left();
-            qp.resp.pkts_since_ack = 0;
             self.ack_has_left(qi);
         }
-        self.arm(qi);
     }
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a message of one packet in order, or an

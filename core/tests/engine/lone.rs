@@ -108,7 +108,7 @@ impl World {
         let mut buf = vec![0; 20_000];
         let mut g = self.net.lock(e);
         if self.short {
-            if let Some(lone) = g.write_lone(qi, &mut buf) {
+            if let Some(lone) = g.write_lone(qi, |to| (to == link).then_some(&mut buf[..])) {
                 g.wrote_lone(now, lone);
                 self.ways.sent += 1;
                 return Some((end, buf[..lone.len].to_vec()));

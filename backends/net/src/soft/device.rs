@@ -34,9 +34,9 @@ impl SoftDevice {
 
     /// The rest of a poll that found nothing: a round of the engine, and another look.
     #[inline(never)]
-    fn poll_after_round(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+    fn poll_after_round(&self, cq: usize, wc: &mut [Wc]) -> Result<usize> {
         self.program_runs();
-        self.engine.poll_cq(cq, wc)
+        self.engine.take_completions(cq, wc)
     }
 
     /// Hands the engine to the helper at once: the program is about to sleep.
@@ -304,7 +304,8 @@ impl Device for SoftDevice {
     #[inline]
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.fork.check()?;
-        let n = self.engine.poll_cq(cq, wc)?;
+        let cq = self.engine.cq_index(cq)?;
+        let n = self.engine.take_completions(cq, wc)?;
         if n > 0 || wc.is_empty() {
             return Ok(n);
         }

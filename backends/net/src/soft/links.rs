@@ -13,19 +13,24 @@ use gdrcore_core::engine::Guard;
 const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {
+    /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way. When.
+    #[inline]
+    pub(super) fn send_lone(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
+        let shm = port.shm.as_mut()?;
+        let lone = g.write_lone(qi, |link| shm.room(link))?;
+        shm.commit(lone.link, lone.len);
+        // The peer has begun while the clock is read here.
+        let now = now_ns();
+        port.set_time(now);
+        g.wrote_lone(now, lone);
+        Some(now)
+    }
+
     /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another way.
     #[inline]
     pub(super) fn send_to_link(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize, link: u16) -> Option<u64> {
         let shm = port.shm.as_mut()?;
         let room = shm.room(link)?;
-        if let Some(lone) = g.write_lone(qi, room) {
-            // The peer begins while the clock is read here.
-            shm.commit(link, lone.len);
-            let now = now_ns();
-            port.set_time(now);
-            g.wrote_lone(now, lone);
-            return Some(now);
-        }
         let now = now_ns();
         let len = g.transmit_to_link(now, qi, link, room);
         if len > 0 {

@@ -161,11 +161,11 @@ impl SoftDevice {
     #[inline]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
-        let now = match g.path_of(qi) {
+        let now = self.send_lone(g, port, qi).or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
             Some(Path::Port) => self.send_to_port(g, port, qi),
             _ => None,
-        };
+        });
         let Some(now) = now else { return false };
         self.tell_helper(g, now, Round::Send);
         !g.has_work()
