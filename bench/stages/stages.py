@@ -85,7 +85,7 @@ def frames(library, addresses):
 def stage_of(where, address, stacks):
     """Index into STAGES, or what else it is."""
     if "libgdrcore" not in where:
-        return "the program itself" if where.endswith("/loop") or where.endswith("stages-loop") else CLOCK if "libc" in where or "vdso" in where else "else (kernel, linker)"
+        return "the program itself" if where.endswith("/loop") or where.endswith("stages-loop") else CLOCK if "libc" in where or "vdso" in where or "slow.so" in where else "else (kernel, linker)"
     for function, place in stacks.get(address, []):
         if "poll_cq" in function:
             return POLL

@@ -298,7 +298,7 @@ impl Transport {
         let next = index.wrapping_add(1);
         let mut sq = s.sq(qi, key);
         let all = qp.req.acked == index && qp.req.next == next && sq.end() == next && bytes >= HEAD_MIN;
-        if !all || psn.next() != qp.req.max_psn || qp.req.read_inflight != 0 || !qp.req.goes_on() {
+        if !all || qp.req.read_inflight != 0 || !qp.req.goes_on() {
             return false;
         }
         let ws = *qp.wqe(index);
