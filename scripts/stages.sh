@@ -24,12 +24,13 @@ cp "$LIBGDRCORE" "$out/libgdrcore.so"
 ln -s libgdrcore.so "$out/libgdrcore.so.0"
 cc -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Iinclude -o "$out/stages-loop" bench/stages/loop.c \
     -L"$out" -lgdrcore -Wl,-rpath,"$out"
+cc -std=c11 -O2 -Wall -Wextra -Werror -shared -fPIC -o "$out/slow.so" bench/stages/slow.c -ldl
 
 [ $# -gt 0 ] || set -- write send read empty
 for operation in "$@"; do
     line=$("$out/stages-loop" "$operation" time)
     ns=$(sed 's/.*fastest \([0-9.]*\) ns.*/\1/' <<<"$line")
-    valgrind --tool=callgrind --toggle-collect=measured --dump-instr=yes --compress-pos=no \
+    LD_PRELOAD=$out/slow.so valgrind --tool=callgrind --toggle-collect=measured --dump-instr=yes --compress-pos=no \
         --callgrind-out-file="$out/callgrind" "$out/stages-loop" "$operation" $count >"$out/log" 2>&1 ||
         { tail -5 "$out/log"; exit 1; }
     samples=()

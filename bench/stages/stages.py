@@ -25,7 +25,7 @@ STAGES = [
     ("keys and placement", ["core/src/mem/"]),
     ("ACK or answer", ["core/src/roce/answers.rs"]),
     ("completer: what is acknowledged", ["core/src/roce/completer.rs"]),
-    ("from here to the CQ in one step", ["core/src/roce/direct.rs", "core/src/roce/mapped.rs"]),
+    ("in one step", ["core/src/roce/direct.rs", "core/src/roce/lone.rs", "core/src/roce/mapped.rs"]),
     ("completion into the CQ", ["core/src/roce/queues.rs"]),
     ("poll: completion to the program", []),
 ]
@@ -85,7 +85,7 @@ def frames(library, addresses):
 def stage_of(where, address, stacks):
     """Index into STAGES, or what else it is."""
     if "libgdrcore" not in where:
-        return "the program itself" if where.endswith("/loop") or where.endswith("stages-loop") else CLOCK if "libc" in where or "vdso" in where else "else (kernel, linker)"
+        return "the program itself" if where.endswith("/loop") or where.endswith("stages-loop") else CLOCK if "libc" in where or "vdso" in where or "slow.so" in where else "else (kernel, linker)"
     for function, place in stacks.get(address, []):
         if "poll_cq" in function:
             return POLL

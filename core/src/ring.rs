@@ -176,6 +176,7 @@ impl<H: Copy> SlotRing<H> {
     }
 
     /// Published elements that are not released yet. Any thread; a snapshot.
+    #[inline]
     pub fn len(&self) -> u32 {
         let head = self.consuming.cursor.load(Ordering::Acquire);
         let tail = self.producing.cursor.load(Ordering::Acquire);
@@ -184,6 +185,7 @@ impl<H: Copy> SlotRing<H> {
     }
 
     /// Whether there is none. Any thread; a snapshot.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -345,6 +347,12 @@ impl<H: Copy> Producer<'_, H> {
         assert!(n <= self.room() || n <= self.free(), "publish beyond the free slots");
         self.tail = self.tail.wrapping_add(n);
         self.ring.producing.cursor.store(self.tail, Ordering::Release);
+    }
+
+    /// Number of slots.
+    #[inline]
+    pub fn capacity(&self) -> u32 {
+        self.at.capacity
     }
 
     /// Free-running index of the next slot to publish.

@@ -3,7 +3,7 @@
 use super::{cm, Guard};
 use crate::counters::Counters;
 use crate::roce::peer::{Path, PeerAddr};
-use crate::roce::run::Run;
+use crate::roce::run::{head_words, Run, HEAD_MAX};
 use crate::roce::Origin;
 use crate::wire::{Flow, ICRC_LEN};
 
@@ -97,6 +97,14 @@ impl Guard<'_> {
         inner.transport.handle_run(s, now, &from, run, payload);
     }
 
+    /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a small message or an ACK with nothing in its
+    /// way. `head`: its first words, copied out of `rest`. Returns the bytes that it took; 0: nothing has changed.
+    #[inline]
+    pub fn take_lone(&mut self, now: u64, gid: &[u8; 16], head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize {
+        let (inner, s) = self.split();
+        inner.transport.take_lone(s, now, gid, head, rest)
+    }
+
     /// Something came that was no packet and no run.
     pub fn count_malformed(&mut self) {
         self.split().0.transport.counters.rcvd_malformed += 1;
@@ -107,6 +115,11 @@ impl Guard<'_> {
         let mut n = 0;
         while !data.is_empty() {
             n += 1;
+            let taken = self.take_lone(now, &src.gid, &head_words(data), data);
+            if taken > 0 {
+                data = &data[taken..];
+                continue;
+            }
             match Run::parse_record(data) {
                 Ok((run, payload, rest)) => {
                     self.handle_run(now, src, &run, payload);

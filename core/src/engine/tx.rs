@@ -3,6 +3,7 @@
 use super::{Guard, Inner};
 use crate::config::config_flags;
 use crate::device::MrAttr;
+use crate::roce::lone::Lone;
 use crate::roce::mapped::PeerMemory;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::txbuf::TxBuf;
@@ -243,6 +244,21 @@ impl Guard<'_> {
         self.transport.changes
     }
 
+    /// Writes what the QP whose doorbell was rung has for its link into what `room` gives for that, as
+    /// [`Guard::transmit_to_link`] would, if it is one small message with nothing in its way. When it has been handed over,
+    /// [`Guard::wrote_lone`] is next. `None`: nothing has changed.
+    #[inline]
+    pub fn write_lone<'b>(&mut self, qi: usize, room: impl FnOnce(u16) -> Option<&'b mut [u8]>) -> Option<Lone> {
+        let (inner, s) = self.split();
+        inner.transport.write_lone(s, qi, room)
+    }
+
+    /// What [`Guard::write_lone`] wrote was handed over.
+    #[inline]
+    pub fn wrote_lone(&mut self, now: u64, lone: Lone) {
+        self.split().0.transport.wrote_lone(now, lone);
+    }
+
     /// From here on a peer may answer through the port what it hears over a link, and the other way round: links are used where
     /// they can be had, and either side may fail to have one at that moment.
     pub fn set_mixed_paths(&mut self) {
@@ -360,7 +376,7 @@ impl Guard<'_> {
     pub fn has_work(&mut self) -> bool {
         let (inner, s) = self.split();
         s.active.any()
-            || inner.transport.next_with_room(s, 0).is_some()
+            || !inner.transport.full_cqs.is_empty() && inner.transport.next_with_room(s, 0).is_some()
             || !inner.transport.ready.is_empty()
             || inner.cm.is_ready()
     }
@@ -377,6 +393,12 @@ impl Guard<'_> {
             || !t.cnp_owed.is_empty()
             || inner.cm.is_ready()
             || now >= t.ack_flush_at
+    }
+
+    /// Whether no ACK waits for its time.
+    #[inline]
+    pub fn owes_nothing(&mut self) -> bool {
+        self.split().0.transport.ack_flush_at == u64::MAX
     }
 
     /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that

@@ -11,7 +11,7 @@ use crate::verbs::types::{access, qp_state};
 use crate::wire::{Class, Kind, NakCode, Syndrome};
 
 /// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
-const ACK_UNLIMITED: u8 = 0x1f;
+pub(super) const ACK_UNLIMITED: u8 = 0x1f;
 
 impl Resp {
     /// The ACK for everything that may be acknowledged.
@@ -25,7 +25,7 @@ impl Resp {
 
     /// It was sent. What still waits for slow memory is acknowledged when it has landed.
     #[inline]
-    fn ack_has_left(&mut self) {
+    pub(super) fn ack_has_left(&mut self) {
         self.ack_owed = self.fence_len > 0;
         self.ack_now = false;
     }
@@ -259,7 +259,7 @@ impl Transport {
     /// A QP owes no ACK any more. With the last of them the time to send them ends as well: left standing, it would
     /// send the next ACK at once, ahead of the program's reply.
     #[inline]
-    fn ack_has_left(&mut self, qi: usize) {
+    pub(super) fn ack_has_left(&mut self, qi: usize) {
         self.ack_pending.clear(qi);
         if self.ack_pending.is_empty() {
             self.ack_flush_at = u64::MAX;

@@ -5,14 +5,15 @@
 //! in [`Transport`] stands for.
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
-//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications), `direct` (what needs none of
-//! their questions), `mapped` (what needs no packet), `queues` (completions, flush, states).
+//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications),
+//! `direct` and `lone` (what needs none of their questions), `mapped` (what needs no packet), `queues` (completions, flush, states).
 
 mod answers;
 mod completer;
 mod congestion;
 mod datagram;
 mod direct;
+pub mod lone;
 pub mod mapped;
 pub mod multicast;
 pub mod peer;

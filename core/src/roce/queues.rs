@@ -50,7 +50,7 @@ pub(super) fn send_wc(qp: &Qp, wqe: &SendWqe, status: u32) -> Wc {
 
 /// Counts a request that has ended well.
 #[inline]
-fn count_done(counters: [&mut Counters; 2], wqe: &SendWqe) {
+pub(super) fn count_done(counters: [&mut Counters; 2], wqe: &SendWqe) {
     let code = wc_opcode_of(wqe.opcode);
     for c in counters {
         match code {

@@ -15,7 +15,7 @@ use crate::verbs::wqe::SendWqe;
 use crate::wire::{Class, Kind, Psn};
 
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
-const PSN_WINDOW: u32 = (1 << 23) - 1;
+pub(super) const PSN_WINDOW: u32 = (1 << 23) - 1;
 
 /// Silence after which the newest packet is sent once more; doubles until the peer answers.
 pub(crate) const PROBE_NS: u64 = 1_000_000;

@@ -260,18 +260,15 @@ impl Run {
         let op = self.opcode(true, true);
         let shape = Shape::of(op);
         let Some(head) = dst.get_mut(..shape.len()) else { return false };
-        let flags = u8::from(self.first)
-            | u8::from(self.last) << 1
-            | u8::from(self.solicited) << 2
-            | u8::from(self.ack_req) << 3
-            | u8::from(self.becn) << 4;
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        let flags = flag(self.first, head_flags::FIRST)
+            | flag(self.last, head_flags::LAST)
+            | flag(self.solicited, head_flags::SOLICITED)
+            | flag(self.ack_req, head_flags::ACK_REQ)
+            | flag(self.becn, head_flags::BECN);
         let Some((base, mut rest)) = head.split_first_chunk_mut::<HEAD_MIN>() else { return false };
-        base[0..4].copy_from_slice(&payload.to_le_bytes());
-        base[4..8].copy_from_slice(&[op.0, flags, self.syndrome, 0]);
-        base[8..12].copy_from_slice(&self.dest_qpn.to_le_bytes());
-        base[12..16].copy_from_slice(&self.psn.get().to_le_bytes());
-        base[16..20].copy_from_slice(&self.n.to_le_bytes());
-        base[20..24].copy_from_slice(&if shape.has(Shape::MSN) { self.msn } else { self.imm }.to_ne_bytes());
+        let extra = if shape.has(Shape::MSN) { self.msn } else { self.imm };
+        *base = base_of_head(payload, op, flags, self.syndrome, self.dest_qpn, self.psn, self.n, extra);
         macro_rules! part {
             ($has:expr, $n:literal, $($v:expr),*) => {
                 if $has {
@@ -301,11 +298,7 @@ impl Run {
     /// As [`Run::parse_head`]; a length that leaves `b`.
     #[inline]
     pub fn parse_record(b: &[u8]) -> Result<(Run, &[u8], &[u8]), Malformed> {
-        let mut words = [0; HEAD_MAX / 8];
-        for (w, bytes) in words.iter_mut().zip(b.chunks_exact(8)) {
-            *w = u64::from_le_bytes(bytes.try_into().map_err(|_| Malformed::Length)?);
-        }
-        let (run, payload, head) = Run::parse_head(&words)?;
+        let (run, payload, head) = Run::parse_head(&head_words(b))?;
         let body = b.get(head..).ok_or(Malformed::Length)?;
         let padded = payload.checked_next_multiple_of(RECORD_ALIGN).ok_or(Malformed::Length)?;
         let (body, next) = body.split_at_checked(padded).ok_or(Malformed::Length)?;
@@ -328,11 +321,11 @@ impl Run {
             return Err(Malformed::UnknownOpcode(op));
         }
         let mut run = Run::new(op.class(), op.kind(), low(1) & 0xff_ffff, Psn::new(high(1)));
-        run.first = flags & 1 != 0;
-        run.last = flags & 2 != 0;
-        run.solicited = flags & 4 != 0;
-        run.ack_req = flags & 8 != 0;
-        run.becn = flags & 16 != 0;
+        run.first = flags & head_flags::FIRST != 0;
+        run.last = flags & head_flags::LAST != 0;
+        run.solicited = flags & head_flags::SOLICITED != 0;
+        run.ack_req = flags & head_flags::ACK_REQ != 0;
+        run.becn = flags & head_flags::BECN != 0;
         run.has_imm = shape.has(Shape::IMM);
         run.has_inv = shape.has(Shape::INV);
         run.syndrome = syndrome;
@@ -360,6 +353,54 @@ impl Run {
         }
         Ok((run, low(0) as usize, at * 8))
     }
+}
+
+/// The words of the head with which `b` begins; zeroes behind the end.
+pub fn head_words(b: &[u8]) -> [u64; HEAD_MAX / 8] {
+    let mut words = [0; HEAD_MAX / 8];
+    for (w, bytes) in words.iter_mut().zip(b.chunks_exact(8)) {
+        if let Ok(bytes) = bytes.try_into() {
+            *w = u64::from_le_bytes(bytes);
+        }
+    }
+    words
+}
+
+/// Flags of a head.
+pub(super) mod head_flags {
+    /// The first packet of the message.
+    pub const FIRST: u8 = 1;
+    /// The last packet of the message.
+    pub const LAST: u8 = 2;
+    /// Solicited event.
+    pub const SOLICITED: u8 = 4;
+    /// The last packet asks for an ACK.
+    pub const ACK_REQ: u8 = 8;
+    /// Backward congestion notification.
+    pub const BECN: u8 = 16;
+}
+
+/// The base of a head, which every record has. `extra`: immediate data, a key to invalidate or an MSN.
+#[allow(clippy::too_many_arguments)] // one for each part
+#[inline(always)]
+pub(super) fn base_of_head(
+    payload: u32,
+    op: Opcode,
+    flags: u8,
+    syndrome: u8,
+    dest_qpn: u32,
+    psn: Psn,
+    n: u32,
+    extra: u32,
+) -> [u8; HEAD_MIN] {
+    let mut base = [0; HEAD_MIN];
+    base[0..4].copy_from_slice(&payload.to_le_bytes());
+    base[4..8].copy_from_slice(&[op.0, flags, syndrome, 0]);
+    base[8..12].copy_from_slice(&dest_qpn.to_le_bytes());
+    base[12..16].copy_from_slice(&psn.get().to_le_bytes());
+    base[16..20].copy_from_slice(&n.to_le_bytes());
+    base[20..24].copy_from_slice(&extra.to_ne_bytes());
+    base
 }
 
 /// What the head of a record has beside its base.

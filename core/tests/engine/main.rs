@@ -5,6 +5,7 @@ mod congestion;
 mod direct;
 mod hostile;
 mod links;
+mod lone;
 mod lossy;
 mod mapped;
 mod parts;

@@ -270,12 +270,25 @@ impl ShmPort {
             self.counters.bells += 1;
             out.bell.ring();
         }
+        out.writer.prepare();
     }
 
     /// Gives every run that has come to `take`: who sent it, what it is, its payload; an error for bytes that are no run. The sender
     /// may change the payload at any time. Returns how many there were.
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>)) -> usize {
+        self.poll_with(&mut take, |_, _, _, _| 0, |take, from, run| take(from, run))
+    }
+
+    /// As [`ShmPort::poll`], but each record is first shown to `short` as it is: the words of its head, and all bytes of its frame
+    /// from there on. That returns how many of them it took, which is 0 where it leaves the record to `take`. `to`: whatever both need.
+    #[inline]
+    pub fn poll_with<T>(
+        &mut self,
+        to: &mut T,
+        short: impl Fn(&mut T, &Endpoint, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
+        take: impl Fn(&mut T, &Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
+    ) -> usize {
         let mut handled = 0;
         for k in 0..self.open_len {
             let i = usize::from(self.open[k]);
@@ -287,7 +300,15 @@ impl ShmPort {
                 match link.reader.peek() {
                     Ok(Some((p, len))) => {
                         // SAFETY: the frame lies in the mapping, which lives until the link is closed.
-                        handled += unsafe { records(p, len, |r| take(&link.from, r)) };
+                        handled += unsafe {
+                            records(
+                                p,
+                                len,
+                                to,
+                                |to, w, rest| short(to, &link.from, w, rest),
+                                |to, r| take(to, &link.from, r),
+                            )
+                        };
                         link.reader.release(len);
                         self.counters.rx_frames += 1;
                         if len >= crate::LONG {
@@ -473,41 +494,48 @@ impl ShmPort {
     }
 }
 
-/// The records of a frame, at least one call of `take`.
+/// The records of a frame, each given to `short` and, where that declines, to `take`.
 ///
 /// # Safety
 /// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during the call.
 #[inline]
-unsafe fn records(
+unsafe fn records<T>(
     frame: NonNull<u8>,
     len: usize,
-    mut take: impl FnMut(core::result::Result<(&Run, &[u8]), Malformed>),
+    to: &mut T,
+    short: impl Fn(&mut T, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
+    take: impl Fn(&mut T, core::result::Result<(&Run, &[u8]), Malformed>),
 ) -> usize {
     let (mut at, mut n) = (0, 0);
     while at < len {
         n += 1;
         if len - at < HEAD_MIN {
-            take(Err(Malformed::Length));
+            take(to, Err(Malformed::Length));
             return n;
         }
         // Copied out before anything in it is believed: the other end may still write there.
         // SAFETY: aligned to 8; behind the last byte of a frame at least HEAD_MAX more are mapped, since the data pages are
         // mapped twice and no frame is as long as they are.
-        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() };
-        let parsed = Run::parse_head(&words.map(u64::from_le)).and_then(|(run, payload, head)| {
+        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() }.map(u64::from_le);
+        // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads through it but the copies of
+        // `mem::host`, which are assembly and take each byte as it finds it.
+        let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
+        let taken = short(to, &words, rest);
+        if taken > 0 {
+            at += taken;
+            continue;
+        }
+        let parsed = Run::parse_head(&words).and_then(|(run, payload, head)| {
             let end = payload.checked_next_multiple_of(RECORD_ALIGN).and_then(|p| p.checked_add(head));
             Ok((run, payload, head, end.filter(|&e| e <= len - at).ok_or(Malformed::Length)?))
         });
         match parsed {
             Ok((run, payload, head, end)) => {
-                // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads through it but the copies
-                // of `mem::host`, which are assembly and take each byte as it finds it.
-                let body = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at + head), payload) };
-                take(Ok((&run, body)));
+                take(to, Ok((&run, &rest[head..head + payload])));
                 at += end;
             }
             Err(e) => {
-                take(Err(e));
+                take(to, Err(e));
                 return n;
             }
         }

@@ -165,12 +165,14 @@ pub struct Writer {
     head: u64,
     /// The tail as last read.
     tail: u64,
+    /// Where [`Writer::prepare`] has zeroed a length.
+    zeroed: u64,
 }
 
 impl Writer {
     /// The writing end of a ring that nobody has written yet.
     pub fn new(place: Place) -> Writer {
-        Writer { place, head: 0, tail: 0 }
+        Writer { place, head: 0, tail: 0, zeroed: 0 }
     }
 
     /// The ring.
@@ -217,10 +219,24 @@ impl Writer {
     pub fn publish(&mut self, len: usize) {
         debug_assert!(len > 0 && len <= self.free());
         let next = self.head.wrapping_add(step(len));
-        self.place.length(next).store(0, Ordering::Relaxed);
+        // A frame that was begun and left may have written over what `prepare` has zeroed.
+        if self.zeroed != next || self.place.length(next).load(Ordering::Relaxed) != 0 {
+            self.place.length(next).store(0, Ordering::Relaxed);
+        }
         // Release: the frame's bytes, and the zero behind it, are there before its length.
         self.place.length(self.head).store(len as u32, Ordering::Release);
         self.head = next;
+    }
+
+    /// To be called when a frame has been handed over: if the next one is as small as can be, the length behind it is zero
+    /// then. That line is in the reader's cache, and [`Writer::publish`] would wait for it, with the reader waiting too.
+    #[inline]
+    pub fn prepare(&mut self) {
+        let next = self.head.wrapping_add(FRAME_ALIGN as u64);
+        if self.zeroed != next && self.free() > FRAME_ALIGN {
+            self.place.length(next).store(0, Ordering::Relaxed);
+            self.zeroed = next;
+        }
     }
 
     /// Whether the reader has taken everything.

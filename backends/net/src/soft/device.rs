@@ -20,20 +20,24 @@ use gdrcore_core::verbs::types::{
 };
 
 impl SoftDevice {
+    /// A round that the program drives. The helper is told when that was.
     #[inline]
-    fn program_runs(&self) {
-        if self.helper_on.load(Ordering::Relaxed) {
-            self.last_poll_ns.store(now_ns(), Ordering::Relaxed);
-        }
+    fn program_runs(&self) -> usize {
+        let now = self.helper_on.load(Ordering::Relaxed).then(|| {
+            let now = now_ns();
+            self.last_poll_ns.store(now, Ordering::Relaxed);
+            now
+        });
+        let handled = self.run_at(Round::Full, now);
+        self.polled(handled > 0);
+        handled
     }
 
     /// The rest of a poll that found nothing: a round of the engine, and another look.
     #[inline(never)]
-    fn poll_after_round(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+    fn poll_after_round(&self, cq: usize, wc: &mut [Wc]) -> Result<usize> {
         self.program_runs();
-        let worked = self.run(Round::Full) > 0;
-        self.polled(worked);
-        self.engine.poll_cq(cq, wc)
+        self.engine.take_completions(cq, wc)
     }
 
     /// Hands the engine to the helper at once: the program is about to sleep.
@@ -315,7 +319,8 @@ impl Device for SoftDevice {
     #[inline]
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.fork.check()?;
-        let n = self.engine.poll_cq(cq, wc)?;
+        let cq = self.engine.cq_index(cq)?;
+        let n = self.engine.take_completions(cq, wc)?;
         if n > 0 || wc.is_empty() {
             return Ok(n);
         }
@@ -341,10 +346,7 @@ impl Device for SoftDevice {
 
     fn progress(&self) -> Result<usize> {
         self.fork.check()?;
-        self.program_runs();
-        let n = self.run(Round::Full);
-        self.polled(n > 0);
-        Ok(n)
+        Ok(self.program_runs())
     }
 
     fn fd(&self) -> Result<i32> {
@@ -358,7 +360,7 @@ impl Device for SoftDevice {
         // From here on whoever runs the engine wakes us for events; those before are seen below.
         self.sleeping.announce(sleep::ANY);
         // What this round handled may have completed something in a CQ that nobody armed: not yet a time to sleep.
-        if self.run(Round::Full) > 0 {
+        if self.run_at(Round::Full, Some(now_ns())) > 0 {
             return Ok(true);
         }
         if self.announce_sleep() {

@@ -203,7 +203,7 @@ impl SoftDevice {
                 let _ = w.attach(self.waiter.io_fd(), true);
                 watching = true;
             }
-            if self.run(Round::Full) > 0 {
+            if self.run_at(Round::Full, Some(now)) > 0 {
                 found += 1;
                 worked = now;
                 if found >= STICKY {

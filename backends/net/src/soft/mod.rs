@@ -122,8 +122,14 @@ struct Port {
     idle_tick: (u64, bool),
     /// Errors of the socket seen so far.
     send_err: u64,
+    /// The time of the last round.
+    now: u64,
+    /// Rounds since the clock was read for it.
+    stale: u8,
     /// When the socket last brought something.
     udp_hot_ns: u64,
+    /// When it is looked at next, whatever the links bring.
+    listen_at: u64,
     /// When the shm port is tended next.
     tend_at: u64,
     /// And how long after the last time that is.
@@ -309,7 +315,10 @@ impl SoftDevice {
                 empty: 0,
                 idle_tick: (0, false),
                 send_err: 0,
+                now: 0,
+                stale: u8::MAX,
                 udp_hot_ns: 0,
+                listen_at: 0,
                 tend_at: 0,
                 tend_every: 0,
                 changes: 0,

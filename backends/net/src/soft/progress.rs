@@ -16,6 +16,8 @@ use gdrcore_core::verbs::post::Posted;
 
 /// After its last packet the socket counts as hot for this long.
 const UDP_HOT_NS: u64 = 50_000;
+/// Beside busy links the socket is looked at as often as this.
+const LISTEN_NS: u64 = 50_000;
 /// Runs between QPs of this device in one round.
 const LOOPBACK_ROUNDS: usize = 64;
 /// Bursts that one round sends; more follow in the next.
@@ -26,6 +28,9 @@ pub(super) const LAST_WORDS: usize = 256;
 
 /// Rounds that find nothing look at timers as often as this: as fine as the timers are.
 const IDLE_TICK_NS: u64 = 4096;
+
+/// Rounds in a row that may do with a time that was read before. A program that polls rarely has its timers so many polls later.
+const STALE_ROUNDS: u8 = 3;
 
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
@@ -45,12 +50,45 @@ impl Port {
         self.blocked || self.rings_full
     }
 
+    /// The time of a round that begins: `read` just now, or else by the clock. While links are used and nothing is owed it is not
+    /// read for each round in vain, since that is half of what such a round costs; [`Port::stale`] says so, and whoever needs it
+    /// exact reads it then.
+    #[inline]
+    fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
+        let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
+        if may_skip && self.shm.as_ref().is_some_and(ShmPort::has_links) && g.owes_nothing() {
+            self.stale += 1;
+        } else {
+            self.set_time(read.unwrap_or_else(now_ns));
+        }
+        self.now
+    }
+
+    /// The clock was read.
+    #[inline]
+    pub(super) fn set_time(&mut self, now: u64) {
+        self.now = now;
+        self.stale = 0;
+    }
+
+    /// A time that was not read for this round, read now if it must be.
+    #[inline]
+    fn refresh(&mut self, now: u64) -> u64 {
+        if self.stale == 0 {
+            return now;
+        }
+        self.set_time(now_ns());
+        self.now
+    }
+
     /// Whether this round looks at the socket: an empty look costs more than a message through memory, so with links it is only
-    /// done while the socket is hot, and every 64th time.
+    /// done while the socket is hot, and every 64th time in vain; and after a while, since links that are busy leave no
+    /// round in vain.
     #[inline]
     fn listens(&self, now: u64) -> bool {
         !self.shm.as_ref().is_some_and(ShmPort::has_links)
-            || self.empty % 64 == 0
+            || self.empty % 64 == 63
+            || now >= self.listen_at
             || now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
     }
 }
@@ -59,19 +97,26 @@ impl SoftDevice {
     /// Runs a round if nobody else does, and again while posts came in that found the lock taken.
     #[inline]
     pub(super) fn run(&self, round: Round) -> usize {
+        self.run_at(round, None)
+    }
+
+    /// The same, where the clock has just been read.
+    #[inline]
+    pub(super) fn run_at(&self, round: Round, now: Option<u64>) -> usize {
         match self.try_lock() {
-            Some(held) => self.run_held(held, round),
+            Some(held) => self.run_held(held, round, now),
             None => 0,
         }
     }
 
     /// Rounds under a lock that is taken already, and again while posts came in that found it so.
     #[inline]
-    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round) -> usize {
+    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, mut now: Option<u64>) -> usize {
         let mut handled = 0;
         loop {
-            let now = now_ns();
-            handled += self.round(&mut held, now, round);
+            let (g, port) = held.parts();
+            let time = port.time(g, round, now.take());
+            handled += self.round(&mut held, time, round);
             drop(held);
             // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
             // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
@@ -95,7 +140,7 @@ impl SoftDevice {
                     || self.send_at_once(&mut held, qi);
                 let done = sent && !held.guard.shared().notify.load(Ordering::Relaxed);
                 if !done && held.guard.wake(qi) {
-                    self.run_held(held, Round::Send);
+                    self.run_held(held, Round::Send, None);
                     return;
                 }
                 drop(held);
@@ -109,7 +154,7 @@ impl SoftDevice {
         self.engine.shared().active.set(qi);
         if !posted.more {
             if let Some(guard) = self.engine.try_lock_marked() {
-                self.run_held(self.held(guard), Round::Send);
+                self.run_held(self.held(guard), Round::Send, None);
             }
         }
     }
@@ -118,11 +163,11 @@ impl SoftDevice {
     #[inline]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
-        let now = match g.path_of(qi) {
+        let now = self.send_lone(g, port, qi).or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
             Some(Path::Port) => self.send_to_port(g, port, qi),
             _ => None,
-        };
+        });
         let Some(now) = now else { return false };
         self.tell_helper(g, now, Round::Send);
         !g.has_work()
@@ -161,7 +206,7 @@ impl SoftDevice {
 
     /// One bounded round under the lock. Returns packets and runs handled.
     #[inline]
-    pub(super) fn round(&self, held: &mut Held<'_>, now: u64, round: Round) -> usize {
+    pub(super) fn round(&self, held: &mut Held<'_>, mut now: u64, round: Round) -> usize {
         let (g, port) = held.parts();
         let mut handled = 0;
         let mut listened = false;
@@ -169,6 +214,8 @@ impl SoftDevice {
             handled += self.receive_links(g, port, now);
             listened = port.listens(now);
             if listened {
+                now = port.refresh(now);
+                port.listen_at = now + LISTEN_NS;
                 handled += self.receive(g, port, now);
                 handled += receive_groups(g, port, now);
                 if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
@@ -190,6 +237,7 @@ impl SoftDevice {
             }
             port.idle_tick = tick;
         }
+        now = port.refresh(now);
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
             if handled == 0 {
@@ -265,7 +313,7 @@ impl SoftDevice {
         }
         self.tend(g, port, now_ns());
         // Whoever wakes looks at the socket first.
-        port.empty = 0;
+        port.listen_at = 0;
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
     }
 

@@ -51,7 +51,17 @@ fn a_ring_is_a_queue_of_frames() {
             let len = 1 + seed.next(top as u64) as usize;
             // Bytes like those of lengths, at every place of the ring.
             let bytes = vec![(i % 5) as u8; len];
+            if seed.next(8) == 0 {
+                // A frame that is begun and left.
+                if let Some((p, room)) = w.room(1, 300).unwrap() {
+                    // SAFETY: as in `put`.
+                    unsafe { p.as_ptr().write_bytes(7, room) };
+                }
+            }
             if put(&mut w, &bytes) {
+                if seed.next(4) != 0 {
+                    w.prepare();
+                }
                 model.push_back(bytes);
             } else {
                 refused += 1;
