@@ -115,7 +115,7 @@ impl World {
             }
             self.ways.not_sent += 1;
         }
-        let len = g.transmit_to_link(now, qi, link, &mut buf);
+        let len = g.transmit_to_link(now, qi, link, &mut buf, &mut ());
         (len > 0).then(|| (end, buf[..len].to_vec()))
     }
 
@@ -128,7 +128,7 @@ impl World {
                 let mut g = self.net.lock(&self.ends[end]);
                 let Some(link) = g.next_link(self.net.now, |_| false) else { break };
                 buf.fill(0);
-                let len = g.poll_transmit_link(self.net.now, link, &mut buf);
+                let len = g.poll_transmit_link(self.net.now, link, &mut buf, &mut ());
                 if len == 0 {
                     break;
                 }
