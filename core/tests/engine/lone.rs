@@ -297,12 +297,13 @@ fn compare(seed: u64) -> Ways {
     let mut worlds = [World::new(o, true), World::new(o, false)];
     let harmful = rng.below(3) == 0;
     if rng.below(4) == 0 {
-        // Entries of the CQs that others were promised.
+        // All entries of the CQs but one were promised to others.
         for w in &worlds {
             for e in &w.ends {
                 let mut g = w.net.lock(e);
                 for cq in [e.scq, e.rcq] {
-                    g.transport.cqs[index(cq)].reserved = 3;
+                    let entries = g.shared().cqs[index(cq)].ring.capacity();
+                    g.transport.cqs[index(cq)].reserved = entries - 1;
                 }
             }
         }
