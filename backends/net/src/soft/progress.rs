@@ -29,6 +29,9 @@ const IDLE_TICK_NS: u64 = 4096;
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
 
+/// The same where peers are processes of this host, who may wait for this core: some 2 µs, since such polls are quick.
+const IDLE_POLLS_NEAR: u32 = 16;
+
 /// Which parts of a round to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Round {
@@ -72,6 +75,7 @@ impl SoftDevice {
             let now = now_ns();
             handled += self.round(&mut held, now, round);
             drop(held);
+            self.wake_owed();
             // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
             // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
             if !self.engine.shared().active.any() {
@@ -97,6 +101,7 @@ impl SoftDevice {
                     return;
                 }
                 drop(held);
+                self.wake_owed();
                 // Who holds the lock, however shortly, looks at the marks afterwards.
                 if self.engine.shared().active.any() {
                     self.run(Round::Send);
@@ -139,7 +144,8 @@ impl SoftDevice {
         }
         let idle = self.idle.load(Ordering::Relaxed).wrapping_add(1);
         self.idle.store(idle, Ordering::Relaxed);
-        if idle.is_multiple_of(IDLE_POLLS) {
+        let patience = if self.near.load(Ordering::Relaxed) { IDLE_POLLS_NEAR } else { IDLE_POLLS };
+        if idle.is_multiple_of(patience) {
             std::thread::yield_now();
         }
     }
@@ -155,6 +161,8 @@ impl SoftDevice {
                 break;
             }
         }
+        drop(held);
+        self.wake_owed();
     }
 
     /// One bounded round under the lock. Returns packets and runs handled.
