@@ -29,7 +29,8 @@ const IDLE_TICK_NS: u64 = 4096;
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
 
-/// The same where peers are processes of this host, who may wait for this core: some 2 µs, since such polls are quick.
+/// Where peers are processes of this host, who may wait for this core, it gives way once before: after some 2 µs, since such polls are
+/// quick. Not each time, as who gives way often gets little of a busy machine.
 const IDLE_POLLS_NEAR: u32 = 16;
 
 /// Which parts of a round to run.
@@ -144,8 +145,7 @@ impl SoftDevice {
         }
         let idle = self.idle.load(Ordering::Relaxed).wrapping_add(1);
         self.idle.store(idle, Ordering::Relaxed);
-        let patience = if self.near.load(Ordering::Relaxed) { IDLE_POLLS_NEAR } else { IDLE_POLLS };
-        if idle.is_multiple_of(patience) {
+        if idle.is_multiple_of(IDLE_POLLS) || idle == IDLE_POLLS_NEAR && self.near.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
     }
