@@ -26,14 +26,15 @@ class Bench:
 
     # ---- gdrcore ------------------------------------------------------------------------------
 
-    def _perf(self, verb, mode, size, n, loopback=False, path="udp", one_core=False, mem="host"):
+    def _perf(self, verb, mode, size, n, loopback=False, path="udp", one_core=False, mem="host", no_progress=False):
         test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (["-H"] if mode == "lat" else [])
+        test += ["--no-progress"] if no_progress else []
         if loopback:
             done = Process([self.perf, "-d", "loopback"] + test, cores()[1]).wait(15)
         else:
             end = lambda at: [self.perf, "-d", f"soft:{at},path={path}", "-p", str(PERF_PORT), "--mem", mem]
             done = pair(end(SERVER), end(CLIENT) + test + [SERVER], PERF_PORT,
-                        one_core=one_core)
+                        one_core=one_core, helper=no_progress)
         return json.loads(done.text())["results"][0]
 
     def gdrcore_latency(self, verb, size, n, **how):
@@ -144,6 +145,8 @@ def same_host(b):
         ("write", "gdrcore WRITE, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 200000, path="shm")),
         ("write_shared", "gdrcore WRITE into shared memory", None,
          lambda: b.gdrcore_latency("write", 8, 200000, path="shm", mem="shared")),
+        ("watch", "gdrcore WRITE, target only watches, its helper receives", None,
+         lambda: b.gdrcore_latency("write", 8, 50000, path="shm", no_progress=True)),
         ("send_one_core", "gdrcore SEND, both on one core", None, lambda: b.gdrcore_latency("send", 8, 2000, path="shm", one_core=True)),
         ("ucx_tag", "UCX shm, tag", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000)),
         ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000)),

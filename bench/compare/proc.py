@@ -110,15 +110,34 @@ def await_port(kind, port, process, seconds=8.0):
     raise Failed(f"{process.name} does not listen on port {port}")
 
 
-def pair(server, client, port, kind="tcp", seconds=15.0, server_ends=True, env=None, one_core=False):
-    """Runs a server and one client, each on its core, or both on one. Gives the client's process."""
+def place_helper(server, client, server_core, client_core):
+    """The thread of a server that only watches its memory gives its core to nobody: its helper gets another, the client's if need be."""
+    cores_left = os.sched_getaffinity(0) - {server_core, client_core} or {client_core}
+    tasks = f"/proc/{server.popen.pid}/task/"
+    while not client.done() and not server.done():
+        for task in os.listdir(tasks):
+            try:
+                if open(tasks + task + "/comm").read().strip() == "gdrc-helper":
+                    return os.sched_setaffinity(int(task), cores_left)
+            except OSError:
+                pass
+        time.sleep(0.001)
+
+
+def pair(server, client, port, kind="tcp", seconds=15.0, server_ends=True, env=None, one_core=False, helper=False):
+    """Runs a server and one client, each on its core, or both on one. Gives the client's process.
+
+    `helper`: the server's helper thread goes elsewhere."""
     server_core, client_core = cores()
     if one_core:
         client_core = server_core
     first = Process(server, server_core, env)
     try:
         await_port(kind, port, first)
-        second = Process(client, client_core, env).wait(seconds)
+        second = Process(client, client_core, env)
+        if helper:
+            place_helper(first, second, server_core, client_core)
+        second.wait(seconds)
         if server_ends:
             first.wait(5.0)
         return second

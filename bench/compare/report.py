@@ -121,6 +121,7 @@ class Results:
         goal("same host: SEND 8 B / UCX shm tag", over(shm("send"), shm("ucx_tag")), 1.2, False)
         goal("same host: WRITE 8 B into shared memory / UCX shm put", over(shm("write_shared"), shm("ucx_put")), 2, False)
         goal("same host: SEND 8 B, p99, us", self.get("shm", "send", "p99_us"), 20, False)
+        goal("same host: WRITE 8 B to a target that never calls progress, us", shm("watch"), 5, False)
         goal("same host: SEND 8 B, both on one core, us", shm("send_one_core"), 50, False)
         goal("same host: WRITE 1 MiB into shared memory / UCX shm tag", over(shm_bw("write_shared"), shm_bw("ucx_tag")), 3, True)
         goal("same host: WRITE 1 MiB into shared memory / UCX shm put", over(shm_bw("write_shared"), shm_bw("ucx_put")), 0.7, True)

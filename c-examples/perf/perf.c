@@ -65,6 +65,8 @@ static void usage(FILE *to)
             "  -A, --atomic_type TYPE   FETCH_AND_ADD (default) or CMP_AND_SWAP\n"
             "  -b, --bidirectional      (bw) both ends send; the sum is reported\n"
             "  -e, --events             sleep instead of polling when nothing comes\n"
+            "      --no-progress        (write lat) the server watches its memory and never calls the library to receive: its\n"
+            "                           helper thread does\n"
             "  -H, --report-histogram   (lat) print the distribution\n"
             "  -C, --check              check every byte that arrived (messages of 8 bytes and more; not WRITE latency)\n"
             "      --json               one JSON object instead of a table\n"
@@ -126,6 +128,7 @@ static int option(struct options *o, int c, const char *text)
     case 'A': return find_word(text, "--atomic_type", atomics, 2, &p->atomic);
     case 'b': p->bidir = 1; return 0;
     case 'e': p->events = 1; return 0;
+    case 'N': p->no_progress = 1; return 0;
     case 'H': o->histogram = true; return 0;
     case 'C': p->check = 1; return 0;
     case 'J': o->format = FORMAT_JSON; return 0;
@@ -171,6 +174,8 @@ static int complete(struct options *o)
         hint = "Latency is measured with one message on one queue pair at a time: leave out -b, -q and -l.";
     else if (p->check && lat && p->verb == VERB_WRITE)
         hint = "There the last byte is the signal: check with 'send lat' or 'write bw'.";
+    else if (p->no_progress && !(lat && p->verb == VERB_WRITE))
+        hint = "Only the target of 'write lat' has something to watch in its memory: leave out --no-progress.";
     else if (p->verb == VERB_ATOMIC && ((o->size && o->size != 8) || o->all))
         hint = "Atomics have 8 bytes.";
     if (hint) {
@@ -201,12 +206,13 @@ static int complete(struct options *o)
 
 /* ---- the conversation --------------------------------------------------------------------------- */
 
-#define PLAN_WORDS 17u
+#define PLAN_WORDS 18u
 
 static void plan_pack(const struct plan *p, uint8_t *at)
 {
     const uint32_t words[PLAN_WORDS] = { p->verb, p->mode, p->qp_type, p->atomic, p->qps, p->tx_depth, p->rx_depth, p->cq_mod,
-                                         p->inline_max, p->mtu, p->outs, p->list, p->bidir, p->check, p->events, p->timeout, p->retries };
+                                         p->inline_max, p->mtu, p->outs, p->list, p->bidir, p->check, p->events, p->timeout, p->retries,
+                                         p->no_progress };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         gx_put32(at + 4 * i, words[i]);
     gx_put64(at + 4 * PLAN_WORDS, p->max_size);
@@ -217,14 +223,15 @@ static int plan_unpack(struct plan *p, const uint8_t *at)
 {
     uint32_t *const words[PLAN_WORDS] = { &p->verb, &p->mode, &p->qp_type, &p->atomic, &p->qps, &p->tx_depth, &p->rx_depth, &p->cq_mod,
                                           &p->inline_max, &p->mtu, &p->outs, &p->list, &p->bidir, &p->check, &p->events,
-                                          &p->timeout, &p->retries };
+                                          &p->timeout, &p->retries, &p->no_progress };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         *words[i] = gx_get32(at + 4 * i);
     p->max_size = gx_get64(at + 4 * PLAN_WORDS);
     bool good = p->verb <= VERB_ATOMIC && p->mode <= MODE_BW && p->qp_type >= GDRC_QPT_RC && p->qp_type <= GDRC_QPT_UD && p->atomic <= 1 &&
                 p->qps - 1 < MAX_QPS && p->tx_depth - 1 < MAX_DEPTH && p->rx_depth - 1 < MAX_DEPTH && p->cq_mod - 1 < p->tx_depth &&
                 p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 && p->outs <= 128 && p->list - 1 < 64 && p->list <= p->tx_depth &&
-                p->timeout <= 31 && p->retries <= 7 && p->max_size - 1 < MAX_SIZE;
+                p->timeout <= 31 && p->retries <= 7 && p->max_size - 1 < MAX_SIZE &&
+                (!p->no_progress || (p->mode == MODE_LAT && p->verb == VERB_WRITE));
     return good ? 0 : -EPROTO;
 }
 
@@ -505,6 +512,8 @@ static int serve(const struct options *o, struct gx_conn *conn)
     plan_config(&plan, 1, &config);
     err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
     conn->ctx = dev.ctx;
+    if (!err && plan.no_progress && (err = gdrc_helper_start(dev.ctx)))
+        gx_explain_call(&dev, err, "starting the helper thread");
     if (!err)
         err = side_open(&side, &dev, &plan, o->memory);
     if (!err)
@@ -566,7 +575,7 @@ int main(int argc, char **argv)
         { "atomic_type", required_argument, NULL, 'A' }, { "qp-timeout", required_argument, NULL, 'u' },
         { "retry_count", required_argument, NULL, 'R' }, { "bidirectional", no_argument, NULL, 'b' }, { "events", no_argument, NULL, 'e' },
         { "report-histogram", no_argument, NULL, 'H' }, { "check", no_argument, NULL, 'C' }, { "json", no_argument, NULL, 'J' },
-        { "mem", required_argument, NULL, 'M' },
+        { "mem", required_argument, NULL, 'M' }, { "no-progress", no_argument, NULL, 'N' },
         { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
     };
     struct options o = { .port = PORT, .memory = "host", .plan = { .inline_max = UINT32_MAX, .timeout = 14, .retries = 7 } };
@@ -582,6 +591,10 @@ int main(int argc, char **argv)
         return GX_EXIT_USAGE;
     if (loopback && (o.host || !o.has_test)) {
         gx_error("perf -d loopback write bw", "on loopback a test is given and no host: both ends are in this process");
+        return GX_EXIT_USAGE;
+    }
+    if (loopback && o.plan.no_progress) {
+        gx_error("Start a server, and measure against it.", "--no-progress: on loopback one thread drives both ends");
         return GX_EXIT_USAGE;
     }
     gx_catch_signals();

@@ -38,6 +38,7 @@ struct plan {
     uint32_t bidir, check, events;
     uint32_t timeout;     /* ACK timeout code, 0: the context's deadline */
     uint32_t retries;     /* after a timeout */
+    uint32_t no_progress; /* WRITE latency: the server watches its memory, and its helper thread runs the library */
     uint64_t max_size;    /* largest message of all runs */
 };
 

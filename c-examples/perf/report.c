@@ -32,16 +32,16 @@ void report_head(const struct plan *plan, enum format format, const char *device
     if (format == FORMAT_JSON) {
         printf("{\"library\":\"%s\",\"test\":\"%s\",\"mode\":\"%s\",\"connection\":\"%s\",\"device\":\"%s\",\"peer\":\"%s\","
                "\"qps\":%" PRIu32 ",\"tx_depth\":%" PRIu32 ",\"rx_depth\":%" PRIu32 ",\"cq_mod\":%" PRIu32 ",\"inline\":%" PRIu32
-               ",\"post_list\":%" PRIu32 ",\"bidirectional\":%s,\"checked\":%s,\"events\":%s,\"results\":[",
+               ",\"post_list\":%" PRIu32 ",\"bidirectional\":%s,\"checked\":%s,\"events\":%s,\"no_progress\":%s,\"results\":[",
                gdrc_version(), verb_name(plan->verb), mode, type_name(plan->qp_type), device, peer, plan->qps, plan->tx_depth,
                plan->rx_depth, plan->cq_mod, plan->inline_max, plan->list, plan->bidir ? "true" : "false", plan->check ? "true" : "false",
-               plan->events ? "true" : "false");
+               plan->events ? "true" : "false", plan->no_progress ? "true" : "false");
         return;
     }
-    printf("%s %s over %s, %s to %s: %" PRIu32 " QP%s, depth %" PRIu32 ", a completion per %" PRIu32 ", inline up to %" PRIu32 " bytes%s%s%s\n",
+    printf("%s %s over %s, %s to %s: %" PRIu32 " QP%s, depth %" PRIu32 ", a completion per %" PRIu32 ", inline up to %" PRIu32 " bytes%s%s%s%s\n",
            verb_name(plan->verb), mode, type_name(plan->qp_type), device, peer, plan->qps, plan->qps == 1 ? "" : "s", plan->tx_depth,
            plan->cq_mod, plan->inline_max, plan->bidir ? ", both directions" : "", plan->check ? ", data checked" : "",
-           plan->events ? ", sleeping" : "");
+           plan->events ? ", sleeping" : "", plan->no_progress ? ", the target only watches" : "");
     if (plan->mode == MODE_LAT)
         printf(" %9s %11s %10s %10s %10s %10s %10s %10s   usec, %s\n", "#bytes", "#iterations", "min", "median", "avg", "p99", "p99.9", "max",
                hops(plan) > 1 ? "half of there and back" : "there and back");

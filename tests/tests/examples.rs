@@ -86,6 +86,29 @@ fn rdma_sends_one_message() {
     assert!(received.ok() && received.output.contains("from here to there"), "{}", received.output);
 }
 
+/// A target that watches its memory and calls the library only to answer: its helper does the rest, by either path.
+#[test]
+fn perf_measures_a_target_that_only_watches_its_memory() {
+    let perf = library::examples().join("perf/perf");
+    for (path, port) in [("shm", "19944"), ("udp", "19945")] {
+        let device = |last| format!("soft:{},path={path}", loopback(41, last));
+        let server = Running::start(Command::new(&perf).args(["-d", &device(61), "-p", port]));
+        let mut client = Command::new(&perf);
+        client.args(["-d", &device(62), "-p", port, "write", "lat", "--no-progress", "-s", "8", "-n", "100"]);
+        let done = run(client.args(["--json", &loopback(41, 61)]), 60);
+        assert!(done.ok(), "{path}: {:?}: {}", done.status, done.output);
+        for said in ["\"no_progress\":true", "\"iterations\":100,"] {
+            assert!(done.output.contains(said), "{path}: no {said} in {}", done.output);
+        }
+        let served = server.finish(LIMIT);
+        assert!(served.ok(), "{path}: {:?}: {}", served.status, served.output);
+    }
+    for wrong in [["send", "lat", "127.0.0.1"], ["write", "bw", "127.0.0.1"], ["write", "lat", "-dloopback"]] {
+        let refused = run(Command::new(&perf).args(wrong).arg("--no-progress"), 10);
+        assert!(refused.code() == Some(2) && refused.output.contains("--no-progress"), "{wrong:?}: {}", refused.output);
+    }
+}
+
 #[test]
 fn static_memory_is_enough_and_nothing_is_allocated() {
     let done = run(&mut Command::new(library::examples().join("static_mem")), 60);

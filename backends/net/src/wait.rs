@@ -119,6 +119,13 @@ impl Waiter {
         unsafe { libc::timerfd_settime(self.timer.raw(), libc::TFD_TIMER_ABSTIME, &spec, core::ptr::null_mut()) };
     }
 
+    /// Wakes at `deadline_ns` or earlier; `u64::MAX`: it need not. A timer that ends before is left as it is.
+    pub fn set_timer_by(&self, deadline_ns: u64) {
+        if self.timer_ns.load(Ordering::Acquire) > deadline_ns {
+            self.set_timer(Some(deadline_ns));
+        }
+    }
+
     /// Makes the user descriptor readable until [`Waiter::drain`]. Async-signal-safe. Cost: one system call.
     pub fn notify(&self) {
         let one = 1u64;
@@ -136,6 +143,15 @@ impl Waiter {
         if rc == 8 {
             // An expired timer is off: the same deadline set again must reach the kernel again.
             self.timer_ns.store(OFF, Ordering::Release);
+        }
+    }
+
+    /// Sleeps until the user descriptor is readable, and takes back what made it so, as [`Waiter::drain`] does.
+    pub fn sleep_and_drain(&self) {
+        let mut ready = [0; 8];
+        let n = wait_for(self.user.raw(), &mut ready, -1);
+        if ready[..n].iter().any(|fd| *fd == self.event.raw() || *fd == self.timer.raw()) {
+            self.drain();
         }
     }
 
@@ -166,9 +182,14 @@ pub(crate) fn watch(set: RawFd, fd: RawFd) -> Result<()> {
 
 /// Which descriptors of an epoll set are ready now: as many as `ready` has room for. Cost: one system call.
 pub(crate) fn poll_set(set: RawFd, ready: &mut [RawFd; 8]) -> usize {
+    wait_for(set, ready, 0)
+}
+
+/// As [`poll_set`], and waits until some are, or for `timeout_ms`.
+fn wait_for(set: RawFd, ready: &mut [RawFd; 8], timeout_ms: i32) -> usize {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
     // SAFETY: room for eight events.
-    let n = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 8, 0) };
+    let n = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 8, timeout_ms) };
     let n = usize::try_from(n).unwrap_or(0);
     for (fd, event) in ready.iter_mut().zip(&events[..n]) {
         *fd = event.u64 as RawFd;

@@ -1,10 +1,10 @@
 //! The wire between the two stacks, with faults on demand: frames cross between a tap device of ours and the far end
 //! (the emulated machine's network card, or an interface of the same machine), and on their way packets of RoCEv2 are
-//! dropped, doubled, overtaken, damaged or late, as a seeded generator says, changed as a test's script says, and written
-//! down. Everything else passes untouched.
+//! dropped, doubled, overtaken, damaged or late, as a seeded generator says, marked as a congested switch would, changed
+//! as a test's script says, and written down. Everything else passes untouched.
 
 use super::pair::Side;
-use super::seen::{bth, roce, set_icrc, write_pcap, Moment, Seen};
+use super::seen::{bth, mark, roce, set_icrc, write_pcap, Moment, Seen};
 use super::Outcome;
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -48,6 +48,9 @@ struct Shared {
     rates: [AtomicU32; FAULTS],
     done: [AtomicU64; FAULTS],
     packets: AtomicU64,
+    /// Packets of ten thousand that are marked, of ours and of the far end's; and how many were.
+    marks: [AtomicU32; 2],
+    marked: AtomicU64,
     seed: AtomicU64,
     stop: AtomicBool,
     script: Mutex<Option<Script>>,
@@ -106,6 +109,15 @@ impl Mangler {
         Ok(Mangler { shared, port: 0, evidence: None, threads: vec![thread] })
     }
 
+    /// Joins two tap devices, each in a network namespace of its own. For their own stacks each frame is whole: segments of a
+    /// burst are cut, and checksums made, before it gets here.
+    pub fn join(near: File, far: File) -> Mangler {
+        let shared = Arc::new(Shared::default());
+        let s = shared.clone();
+        let thread = std::thread::spawn(move || drop(cross(&s, near, Far::Interface(far))));
+        Mangler { shared, port: 0, evidence: None, threads: vec![thread] }
+    }
+
     /// Where evidence goes.
     pub fn keep_in(mut self, folder: PathBuf) -> Mangler {
         self.evidence = Some(folder);
@@ -126,6 +138,16 @@ impl Mangler {
         for &(fault, rate) in faults {
             self.shared.rates[fault as usize].store(rate, Relaxed);
         }
+    }
+
+    /// From now on so many packets of ten thousand from one side bear the mark of congestion (CE).
+    pub fn mark(&self, from: Side, rate: u32) {
+        self.shared.marks[from as usize].store(rate, Relaxed);
+    }
+
+    /// How many have borne it.
+    pub fn marked(&self) -> u64 {
+        self.shared.marked.load(Relaxed)
     }
 
     /// From now on every packet goes by this script, before any fault; none: as it is.
@@ -183,7 +205,7 @@ impl Drop for Mangler {
 }
 
 /// A tap device without packet information, made if it is not there.
-fn open_tap(name: &str) -> std::io::Result<File> {
+pub fn open_tap(name: &str) -> std::io::Result<File> {
     let tap = File::options().read(true).write(true).open("/dev/net/tun")?;
     // SAFETY: zeroes are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -285,6 +307,11 @@ impl<'s> Lane<'s> {
                 set_icrc(&mut frame);
             }
         }
+        let marks = self.shared.marks[self.from as usize].load(Relaxed);
+        if marks > 0 && self.random(10_000) < u64::from(marks) {
+            mark(&mut frame);
+            self.shared.marked.fetch_add(1, Relaxed);
+        }
         let (shared, side) = (self.shared, self.from);
         let mut send = |frame: &[u8]| {
             shared.note(side, Moment::Delivered, frame);
@@ -338,7 +365,7 @@ impl<'s> Lane<'s> {
 enum Far {
     /// QEMU's stream of frames, each behind its length.
     Machine(TcpStream),
-    /// A packet socket.
+    /// A packet socket, or a tap device.
     Interface(File),
 }
 

@@ -87,6 +87,28 @@ pub fn roce(frame: &[u8]) -> Option<Range<usize>> {
     (end >= start && end + ICRC <= frame.len()).then_some(start..end)
 }
 
+/// Sets both ECN bits of the IP header, as a switch does whose queue is long. The ICRC does not cover them.
+pub fn mark(frame: &mut [u8]) {
+    let Some((_, v6)) = udp(frame) else { return };
+    if v6 {
+        frame[ETHERNET + 1] |= 3 << 4;
+        return;
+    }
+    frame[ETHERNET + 1] |= 3;
+    let header = ETHERNET..ETHERNET + usize::from(frame[ETHERNET] & 15) * 4;
+    frame[ETHERNET + 10..ETHERNET + 12].fill(0);
+    let sum: u32 = frame[header].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    let sum = !((sum & 0xFFFF) + (sum >> 16)) as u16;
+    frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The ECN bits of a packet.
+pub fn ecn(frame: &[u8]) -> Option<u8> {
+    let (_, v6) = udp(frame)?;
+    Some(if v6 { frame[ETHERNET + 1] >> 4 & 3 } else { frame[ETHERNET + 1] & 3 })
+}
+
 /// Gives the packet the ICRC that belongs to its bytes, and no UDP checksum.
 pub fn set_icrc(frame: &mut [u8]) {
     let (Some((udp, v6)), Some(range)) = (udp(frame), roce(frame)) else { return };

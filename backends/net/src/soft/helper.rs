@@ -26,6 +26,19 @@ const LOOK_MAX_NS: u64 = 800_000;
 const STICKY: u32 = 2;
 /// After work it looks for more this long before it sleeps.
 const LINGER_NS: u64 = 20_000;
+/// For so long after work it sleeps only so long at a time.
+const NAP_NS: u64 = 10_000_000;
+/// Until it looks again where somebody had the lock who did not run.
+const LOCKED_NS: u64 = 20_000;
+
+/// Away for longer after giving way: somebody computes on this core.
+const AWAY_NS: u64 = 200_000;
+/// Looks in vain for more, after which it sleeps at once.
+const CREDIT: u32 = 16;
+/// How often it does so before it tries again: at first, and at most.
+const AGAIN: (u32, u32) = (1 << 8, 1 << 16);
+/// The shortest turn that a scheduler gives.
+const SLICE_NS: u64 = 100_000;
 
 /// The helper of a device.
 pub(super) struct Slot {
@@ -36,6 +49,8 @@ pub(super) struct Slot {
     /// It sleeps on everything there is, at most until then; `AWAKE`: it does not. Written under the engine's lock, but for its
     /// own waking.
     asleep_until: AtomicU64,
+    /// It must be woken once the engine's lock is free again: woken before, it would take this core from the lock's holder.
+    owed: AtomicBool,
     /// What it sleeps on.
     waiter: Waiter,
 }
@@ -49,6 +64,8 @@ enum Awake {
     Work,
     /// Something came meanwhile.
     Input,
+    /// Somebody has the lock and does not run.
+    Locked,
 }
 
 impl Slot {
@@ -58,6 +75,7 @@ impl Slot {
             stop: AtomicBool::new(false),
             sticky: AtomicBool::new(false),
             asleep_until: AtomicU64::new(AWAKE),
+            owed: AtomicBool::new(false),
             waiter: Waiter::new()?,
         })
     }
@@ -95,6 +113,91 @@ impl Drop for OwnSignals {
     fn drop(&mut self) {
         // SAFETY: a whole set that this thread had before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut()) };
+    }
+}
+
+/// Whether looking on after work pays: between two bursts of a stream, or where messages come one by one, it does, as to sleep and
+/// be woken costs both sides more. It does not where the program watches its memory on this very core: that gives
+/// it back only at the end of a time slice, and answers nothing as long as the helper looks.
+struct Linger {
+    /// Good and bad experience.
+    credit: u32,
+    /// Rests without one, before it is tried again; and how many those are the next time.
+    without: u32,
+    again: u32,
+    /// It is trying.
+    trying: bool,
+    /// It sleeps at once, and gets the core at once.
+    short_turns: bool,
+}
+
+impl Linger {
+    fn new() -> Self {
+        Linger { credit: CREDIT, without: 0, again: AGAIN.0, trying: false, short_turns: false }
+    }
+
+    /// There was work, and there is none now.
+    fn pays(&mut self) -> bool {
+        if !self.trying {
+            self.trying = self.credit > 0 || self.without == 0;
+            if self.trying && core::mem::take(&mut self.short_turns) {
+                prefer_turns(0);
+            }
+            self.without = self.without.saturating_sub(1);
+        }
+        self.trying
+    }
+
+    /// Work came, `away` since it gave its core away.
+    fn paid(&mut self, away: u64) {
+        if self.trying && away > AWAY_NS {
+            self.wasted();
+        } else if self.trying {
+            self.trying = false;
+            self.again = AGAIN.0;
+            self.credit = (self.credit + 1).min(CREDIT);
+        }
+    }
+
+    /// Nothing came.
+    fn wasted(&mut self) {
+        if core::mem::take(&mut self.trying) {
+            self.credit = self.credit.saturating_sub(1);
+            if self.credit == 0 {
+                self.without = self.again;
+                self.short_turns = true;
+                prefer_turns(SLICE_NS);
+                self.again = (2 * self.again).min(AGAIN.1);
+            }
+        }
+    }
+}
+
+/// Asks the scheduler for turns of this length; 0: the usual one. Who has short turns gets the core at once when woken, from a
+/// thread that computes on it, but keeps it when giving way. A kernel that does not know this, or a sandbox that forbids it,
+/// changes nothing.
+fn prefer_turns(ns: u64) {
+    #[repr(C)]
+    #[derive(Default)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let mut attr = SchedAttr::default();
+    let size = size_of::<SchedAttr>();
+    // SAFETY: `attr` lives through both calls, has the size that is given, and any bytes are valid for it.
+    unsafe {
+        let got = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0);
+        if got == 0 && attr.policy == libc::SCHED_OTHER as u32 {
+            attr.runtime = ns;
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+        }
     }
 }
 
@@ -136,9 +239,9 @@ impl SoftDevice {
         let _ = self.waiter.attach_io(true);
     }
 
-    /// The last looks of the helper before it sleeps on everything; returns when it must wake.
-    fn fall_asleep(&self) -> Result<Option<u64>, Awake> {
-        let mut held = self.lock_held();
+    /// The last looks of the helper before it sleeps on everything; returns when it must wake, `at_most` or earlier.
+    fn fall_asleep(&self, at_most: u64) -> Result<u64, Awake> {
+        let Some(mut held) = self.lock_soon() else { return Err(Awake::Locked) };
         let blocked = held.port().is_blocked();
         if held.guard.has_work() && !blocked {
             return Err(Awake::Work);
@@ -146,9 +249,9 @@ impl SoftDevice {
         if self.announce(&mut held) {
             return Err(Awake::Input);
         }
-        let next = held.next_timeout(now_ns());
+        let next = held.next_timeout(now_ns()).map_or(at_most, |at| at.clamp(1, at_most));
         // From here on a round of the program wakes it, if it must know.
-        self.helper.asleep_until.store(next.unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        self.helper.asleep_until.store(next, Ordering::Relaxed);
         drop(held);
         // Who found the lock taken and left a mark is served first.
         if self.engine.shared().active.any() {
@@ -173,16 +276,23 @@ impl SoftDevice {
         }
         if round == Round::Full || g.next_timeout(now).is_some_and(|at| at < until) {
             self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
+            self.helper.owed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Once the lock is free: whoever owes the helper its waking.
+    #[inline]
+    pub(super) fn wake_owed(&self) {
+        if self.helper.owed.load(Ordering::Relaxed) && self.helper.owed.swap(false, Ordering::Relaxed) {
             self.helper.wake();
         }
     }
 
     fn helper_main(&self) {
         let w = &self.helper.waiter;
-        let mut watching = false;
-        let mut found = 0;
-        let mut worked = 0;
-        let mut look = TAKE_OVER_NS;
+        let (mut watching, mut look) = (false, TAKE_OVER_NS);
+        let (mut found, mut worked, mut taken) = (0, 0, 0);
+        let (mut linger, mut gave) = (Linger::new(), 0);
         while !self.helper.stop.load(Ordering::Acquire) {
             let now = now_ns();
             let last = self.last_poll_ns.load(Ordering::Relaxed);
@@ -191,47 +301,88 @@ impl SoftDevice {
                 if watching {
                     let _ = w.attach(self.waiter.io_fd(), false);
                     watching = false;
+                    // Nothing came while it was in charge, or the polls have found work since.
+                    if worked < taken || found >= STICKY {
+                        found = 0;
+                    }
                 }
                 w.set_timer(Some(last + look));
                 look = (2 * look).min(LOOK_MAX_NS);
-                w.sleep(-1);
-                w.drain();
+                w.sleep_and_drain();
                 continue;
             }
             look = TAKE_OVER_NS;
             if !watching {
                 let _ = w.attach(self.waiter.io_fd(), true);
-                watching = true;
+                (watching, taken) = (true, now);
             }
             if self.run_at(Round::Full, Some(now)) > 0 {
+                linger.paid(now.saturating_sub(gave));
                 found += 1;
-                worked = now;
+                (worked, gave) = (now, now);
                 if found >= STICKY {
                     self.helper.sticky.store(true, Ordering::Relaxed);
                 }
                 continue;
             }
-            found = 0;
-            if now.saturating_sub(worked) < LINGER_NS {
-                // Between two bursts of a stream: to sleep and be woken costs both sides more than to look again.
+            let rested = now.saturating_sub(worked);
+            if rested < LINGER_NS && linger.pays() {
+                gave = now;
                 std::thread::yield_now();
                 continue;
             }
-            let next = match self.fall_asleep() {
-                Ok(next) => next,
+            linger.wasted();
+            // While work comes it wakes now and then, so that nobody has to tell it of the usual timers.
+            match self.fall_asleep(if rested < NAP_NS { now + NAP_NS } else { u64::MAX }) {
+                Ok(next) => w.set_timer_by(next),
                 Err(Awake::Work) => {
                     std::thread::yield_now();
                     continue;
                 }
                 Err(Awake::Input) => continue,
-            };
-            w.set_timer(next);
-            w.sleep(-1);
+                Err(Awake::Locked) => w.set_timer(Some(now_ns() + LOCKED_NS)),
+            }
+            w.sleep_and_drain();
             self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
-            w.drain();
         }
         if watching {
             let _ = w.attach(self.waiter.io_fd(), false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rest with a look for more that found nothing.
+    fn in_vain(linger: &mut Linger) -> bool {
+        let tried = linger.pays();
+        linger.wasted();
+        tried
+    }
+
+    #[test]
+    fn looking_on_in_vain_ends_and_is_tried_again_ever_more_rarely() {
+        let mut linger = Linger::new();
+        assert!((0..CREDIT).all(|_| in_vain(&mut linger)));
+        for without in [AGAIN.0, 2 * AGAIN.0, 4 * AGAIN.0] {
+            assert_eq!((0..=without).filter(|_| in_vain(&mut linger)).count(), 1, "once in {without}");
+            assert!(linger.short_turns);
+        }
+        // Work came at once: it looks on again, and knows how long to do without the next time.
+        while !linger.pays() {
+            linger.wasted();
+        }
+        linger.paid(1_000);
+        assert!(!linger.short_turns && linger.again == AGAIN.0);
+        assert!(in_vain(&mut linger));
+        // Work that came while somebody else had the core was no gain.
+        let mut linger = Linger::new();
+        for _ in 0..CREDIT {
+            assert!(linger.pays());
+            linger.paid(AWAY_NS + 1);
+        }
+        assert!(!linger.pays());
     }
 }

@@ -1,5 +1,7 @@
 //! The links to other processes of this host: taking what they brought, writing what the engine has for them.
 
+use core::sync::atomic::Ordering;
+
 use super::loans::lend;
 use super::progress::{BURSTS, LAST_WORDS};
 use super::sharing::pass_run;
@@ -90,6 +92,7 @@ impl SoftDevice {
         }
         if let Some(shm) = &mut port.shm {
             self.lose_links(g, shm, now);
+            self.near.store(shm.has_links(), Ordering::Relaxed);
         }
     }
 

@@ -8,6 +8,9 @@ use super::progress::Round;
 use super::{Port, SoftDevice};
 use gdrcore_core::engine::Guard;
 
+/// Looks at a taken lock: some microseconds.
+const LOCK_TRIES: u32 = 256;
+
 /// The lock, and what it protects besides the engine.
 pub(super) struct Held<'d> {
     pub(super) guard: Guard<'d>,
@@ -77,6 +80,7 @@ impl Drop for Control<'_> {
         self.device.deliver(&mut self.guard);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
+        self.device.wake_owed();
         if self.device.engine.shared().active.any() {
             self.device.run(Round::Send);
         }
@@ -110,6 +114,17 @@ impl SoftDevice {
                 core::hint::spin_loop();
             }
         }
+    }
+
+    /// Takes the lock if it is free, or soon is. `None`: its holder does not run, or has more to do than to post.
+    pub(super) fn lock_soon(&self) -> Option<Held<'_>> {
+        for _ in 0..LOCK_TRIES {
+            if let Some(h) = self.try_lock() {
+                return Some(h);
+            }
+            core::hint::spin_loop();
+        }
+        None
     }
 
     /// The engine alone, for a control call.

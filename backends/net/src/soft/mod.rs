@@ -147,6 +147,8 @@ pub struct SoftDevice {
     fork: ForkGuard,
     /// Polls in a row that found nothing.
     idle: AtomicU32,
+    /// Some peers are processes of this host. As of the last time that the links were looked after.
+    near: AtomicBool,
     /// When a program thread last ran the engine; the helper keeps away for a while.
     last_poll_ns: AtomicU64,
     /// A thread has armed the descriptor and may sleep on it.
@@ -328,6 +330,7 @@ impl SoftDevice {
             fork,
             last_poll_ns: AtomicU64::new(0),
             idle: AtomicU32::new(0),
+            near: AtomicBool::new(false),
             sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),
             helper: helper::Slot::new()?,

@@ -35,6 +35,10 @@ const STALE_ROUNDS: u8 = 3;
 /// Empty polls in a row after which a spinning program gives way: some 20 µs.
 const IDLE_POLLS: u32 = 64;
 
+/// Where peers are processes of this host, who may wait for this core, it gives way once before: after some 2 µs, since such polls are
+/// quick. Not each time, as who gives way often gets little of a busy machine.
+const IDLE_POLLS_NEAR: u32 = 16;
+
 /// Which parts of a round to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Round {
@@ -118,6 +122,7 @@ impl SoftDevice {
             let time = port.time(g, round, now.take());
             handled += self.round(&mut held, time, round);
             drop(held);
+            self.wake_owed();
             // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
             // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
             if !self.engine.shared().active.any() {
@@ -144,6 +149,7 @@ impl SoftDevice {
                     return;
                 }
                 drop(held);
+                self.wake_owed();
                 // Who holds the lock, however shortly, looks at the marks afterwards.
                 if self.engine.shared().active.any() {
                     self.run(Round::Send);
@@ -186,7 +192,7 @@ impl SoftDevice {
         }
         let idle = self.idle.load(Ordering::Relaxed).wrapping_add(1);
         self.idle.store(idle, Ordering::Relaxed);
-        if idle.is_multiple_of(IDLE_POLLS) {
+        if idle.is_multiple_of(IDLE_POLLS) || idle == IDLE_POLLS_NEAR && self.near.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
     }
@@ -202,6 +208,8 @@ impl SoftDevice {
                 break;
             }
         }
+        drop(held);
+        self.wake_owed();
     }
 
     /// One bounded round under the lock. Returns packets and runs handled.

@@ -1,0 +1,160 @@
+//! Congestion on the wire: two soft devices, each in a network namespace of its own, a tap device in each, and between them a wire
+//! of ours that marks packets as a switch with a long queue would. Needs a network namespace that it may do in what it likes.
+//!
+//! `congested` says what it saw, and panics where notifications do not come back, the sender does not slow down, does
+//! not recover, or a byte is wrong.
+
+use gdrcore_core::config::{config_flags, Config};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::wc_status;
+use gdrcore_core::wire::Kind;
+use gdrcore_net::soft::SoftConfig;
+use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::rxe::mangle::{open_tap, Mangler};
+use gdrcore_tests::rxe::pair::Side;
+use gdrcore_tests::rxe::seen::{ecn, Moment, Seen};
+use gdrcore_tests::soft::Soft;
+use gdrcore_tests::tools::run;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Requests of a measurement, and bytes of each.
+const REQUESTS: usize = 8;
+const BYTES: usize = 500_000;
+
+/// Marked, notifications sent, followed, ignored.
+fn counts(dev: &dyn Device) -> [u64; 4] {
+    let c = dev.counters().expect("counters");
+    [c.np_ecn_marked, c.np_cnp_sent, c.rp_cnp_handled, c.rp_cnp_ignored]
+}
+
+fn ip(arguments: &str) {
+    let done = run(Command::new("ip").args(arguments.split(' ')), 10);
+    assert!(done.ok(), "ip {arguments}: {}", done.output);
+}
+
+/// A tap device in this namespace.
+fn tap(name: &str, host: u8) -> File {
+    let tap = open_tap(name).expect("a tap device");
+    ip("link set lo up");
+    ip(&format!("link set {name} mtu 4200 addrgenmode none up"));
+    ip(&format!("addr add 10.77.0.{host}/24 dev {name}"));
+    ip(&format!("addr add fd00:77::{host}/64 dev {name} nodad"));
+    tap
+}
+
+/// The same requests; how long they take. Every byte of them is compared.
+fn time_of(a: &mut End, b: &mut End, op: Op, seed: u64) -> Duration {
+    let reads = matches!(op, Op::Read(_));
+    let data = pattern(seed, BYTES);
+    let (source, target) = if reads { (&mut b.buffer, &mut a.buffer) } else { (&mut a.buffer, &mut b.buffer) };
+    source.write(0, &data);
+    target.write(0, &vec![0; BYTES]);
+    let (began, mut done) = (Instant::now(), 0);
+    for i in 0..REQUESTS {
+        a.post(100 + i as u64, op, 0, BYTES as u32).expect("post_send");
+    }
+    while done < REQUESTS {
+        for _ in 0..8 {
+            b.poll();
+            a.poll();
+        }
+        // The wire's threads need a core too.
+        std::thread::yield_now();
+        assert!(a.done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{:?}", a.done);
+        done += a.done.len();
+        a.done.clear();
+        assert!(began.elapsed() < Duration::from_secs(20), "{done} of {REQUESTS}");
+    }
+    let took = began.elapsed();
+    let target = if reads { &a.buffer } else { &b.buffer };
+    assert!(target.read(0, BYTES) == data, "a byte is wrong");
+    took
+}
+
+/// Notifications that arrived, and whether all packets with data that `from` sent may be marked.
+fn on_the_wire(seen: &[Seen], from: Side) -> (usize, bool) {
+    let kind = |s: &Seen| s.view().map(|v| v.opcode().kind());
+    let cnps = seen.iter().filter(|s| s.from != from && s.moment == Moment::Delivered && kind(s) == Some(Kind::Cnp));
+    let data = seen.iter().filter(|s| s.from == from && s.moment == Moment::Sent && s.frame.len() > 1000);
+    (cnps.count(), data.clone().count() > 0 && data.clone().all(|s| ecn(&s.frame) == Some(2)))
+}
+
+/// Time for what is on its way, and for the rate to recover.
+fn settle(x: &dyn Device, y: &dyn Device) {
+    let until = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < until {
+        x.progress().expect("progress");
+        y.progress().expect("progress");
+        std::thread::yield_now();
+    }
+}
+
+/// One operation between two devices, without congestion, with it, and after it. Only the direction of the data is marked.
+fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
+    let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
+    a.post(1, op, 0, BYTES as u32).expect("post_send");
+    succeed(&mut a, &mut b, 1);
+    // Who sends the data, and who is told to notify it.
+    let reads = matches!(op, Op::Read(_));
+    let (sender, receiver, side) = if reads { (y, x, Side::Rxe) } else { (x, y, Side::Ours) };
+    let (before, heard) = (counts(receiver), counts(sender));
+    let mut free = time_of(&mut a, &mut b, op, 0);
+    assert_eq!((counts(receiver), counts(sender)), (before, heard), "nothing is marked yet");
+    let (mut congested, mut cnps, mut capable) = (Duration::ZERO, 0, true);
+    // A busy machine makes the first slow too: then all of it again.
+    for seed in 1..20 {
+        wire.mark(side, 10_000);
+        wire.watch();
+        congested = congested.max(time_of(&mut a, &mut b, op, seed));
+        wire.mark(side, 0);
+        let (arrived, all) = on_the_wire(&wire.seen(), side);
+        (cnps, capable) = (cnps + arrived, capable && all);
+        settle(x, y);
+        free = free.min(time_of(&mut a, &mut b, op, 100 + seed));
+        if 2 * congested > 3 * free {
+            break;
+        }
+    }
+    let (now, told) = (counts(receiver), counts(sender));
+    let recovered = (0..3).map(|i| time_of(&mut a, &mut b, op, 200 + i)).min().expect("three");
+    let since = |i: usize| (now[i] - before[i], told[i] - heard[i]);
+    let (marked, sent, followed) = (since(0).0, since(1).0, since(2).1);
+    println!(
+        "{what}: {marked} marks seen, {sent} notifications, {cnps} on the wire while it lasted, {followed} followed; \
+         {} MB in {free:?} without congestion, {congested:?} with it, {recovered:?} after it",
+        REQUESTS * BYTES / 1_000_000
+    );
+    assert!(capable, "{what}: the sender's packets do not say that they may be marked");
+    assert!(marked > 100 && sent > 10 && sent <= marked, "{what}: {marked} marks, {sent} notifications");
+    assert!(cnps > 10 && followed > 10 && followed + since(3).1 <= sent, "{what}: {cnps} arrived, {followed} followed");
+    assert!(2 * congested > 3 * free, "{what}: the sender did not slow down");
+    assert!(recovered < congested, "{what}: the sender did not recover");
+    let after = (counts(receiver)[1], counts(sender)[2]);
+    assert_eq!(after, (now[1], told[2]), "{what}: nobody complains any more");
+    a.destroy().and(b.destroy()).expect("destroy");
+}
+
+fn main() {
+    let core = Config { flags: config_flags::DCQCN, line_rate_bps: 1_250_000_000, ..Config::default() };
+    let config = SoftConfig { core, ..SoftConfig::default() };
+    let open = |address: &str| Soft::open(&format!("soft:{address}"), &config).expect("a device");
+    let near = tap("gdr0", 1);
+    let home = File::open("/proc/self/ns/net").expect("this namespace");
+    // SAFETY: no pointers; this is the only thread.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "another network namespace");
+    let far = tap("gdr1", 2);
+    let theirs = ["10.77.0.2", "[fd00:77::2]:4791"].map(&open);
+    // SAFETY: an open descriptor of a namespace.
+    assert_eq!(unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) }, 0, "back to the first");
+    let ours = ["10.77.0.1", "[fd00:77::1]:4791"].map(&open);
+    let wire = Mangler::join(near, far);
+    for (i, family) in ["IPv4", "IPv6"].iter().enumerate() {
+        let (x, y) = (ours[i].dev(), theirs[i].dev());
+        between(&wire, x, y, Op::Write(0, None), &format!("{family} WRITE"));
+        between(&wire, x, y, Op::Read(0), &format!("{family} READ"));
+    }
+    println!("{} packets bore a mark", wire.marked());
+}
