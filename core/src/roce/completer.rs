@@ -192,6 +192,10 @@ impl Transport {
         qp.req.ack_deadline = if idle { 0 } else { now + qp.timeout_ns };
         qp.req.probe_at = if idle { 0 } else { now + PROBE_NS };
         qp.req.probe_wait = PROBE_NS;
+        if idle {
+            // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were not counted off.
+            qp.req.rd_out = 0;
+        }
         // What was never sent again after a rewind no longer counts; when all is acknowledged, nothing does.
         let freed = if idle { qp.req.inflight } else { freed.min(qp.req.inflight) };
         let read_freed = if idle { qp.req.read_inflight } else { read_freed.min(qp.req.read_inflight) };

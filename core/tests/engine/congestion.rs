@@ -193,3 +193,21 @@ fn a_marked_notification_is_not_answered_and_a_reset_forgets() {
     net.connect(&b, &a, &opts());
     assert_eq!(time_of(&mut net, &a, &b, 1 << 20), 0, "another path, no limit");
 }
+
+#[test]
+fn reads_go_on_where_requests_and_responses_are_marked() {
+    let (mut net, a, b) = Net::pair(opts());
+    net.marks = Some(BOTH);
+    let len = 500_000;
+    b.buf.put(0, &pattern(3, len));
+    for i in 0..8 {
+        net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(i).local(&a, 0, len).remote(&b, 0));
+    }
+    let done = net.wait(a.host, a.scq, 8);
+    assert!(done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{done:?}");
+    assert!(a.buf.get(0, len) == pattern(3, len));
+    let limit = QpAttr { rate_limit_bps: 10_000_000, ..QpAttr::default() };
+    net.marks = None;
+    net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
+    net.ok(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 3 << 20).remote(&b, 0));
+}

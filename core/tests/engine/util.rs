@@ -75,6 +75,9 @@ pub struct Net {
     buf: Vec<u8>,
 }
 
+/// [`Net::marks`]: packets of every host.
+pub const BOTH: usize = usize::MAX;
+
 /// What lies between two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -351,7 +354,7 @@ impl Net {
 
     fn deliver(&mut self, from: usize, to: usize, seg: usize, data: &[u8]) {
         let src = self.hosts[from].addr;
-        self.hosts[to].lock().handle_packets(self.now, &src, seg, data, self.marks == Some(from));
+        self.hosts[to].lock().handle_packets(self.now, &src, seg, data, self.marks.is_some_and(|m| m == from || m == BOTH));
     }
 
     fn route(&self, dst: &PeerAddr) -> Option<usize> {
