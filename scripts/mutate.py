@@ -118,6 +118,12 @@ FAULTS = [
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 {",
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 && self.top.summary.load(Ordering::Relaxed) >> (leaf % WORD) & 1 == 0 {", LOOM),
     ("a window is filled with bursts of any size", R + "requester.rs", "fits < burst / 2 && self.req.una_psn", "false && self.req.una_psn"),
+    ("a small message is taken whatever its PSN", R + "lone.rs", "if psn != qp.resp.epsn ||", "if"),
+    ("a small message may be longer than its receive buffer", R + "lone.rs", "let room = len as u64 <= u64::from(sge.length);", "let room = true;"),
+    ("a small message is not kept back by a closed window", R + "lone.rs", "if peer.tx.available(0) == 0 {", "if false {"),
+    ("an ACK ends a small request that it is not about", R + "lone.rs", "ws.npkts != 1 || ws.psn != psn ||", "ws.npkts != 1 ||"),
+    ("a small request takes a promised completion", R + "lone.rs", "if ring.free() <= cq.reserved {", "if ring.free() == 0 {"),
+    ("a small message is taken from any address", R + "lone.rs", "if peer.addr.gid != *gid ||", "if"),
     ("a WRITE into mapped memory overtakes what was posted before", R + "mapped.rs",
      "r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn", "true"),
     ("memory that ends half way counts as written", R + "mapped.rs", "                placed = false;\n                break;",
@@ -125,12 +131,7 @@ FAULTS = [
     ("a region is lent to whoever names its key", R + "mapped.rs", "&& qp.attr.dest_qp_num == from_qpn", ""),
     ("a region that peers may not write is lent", R + "mapped.rs",
      ".filter(|region| region.access & access::REMOTE_WRITE != 0)", ""),
-    ("a small message is taken whatever its PSN", R + "lone.rs", "if psn != qp.resp.epsn ||", "if"),
-    ("a small message may be longer than its receive buffer", R + "lone.rs", "let room = len as u64 <= u64::from(sge.length);", "let room = true;"),
-    ("a small message is not kept back by a closed window", R + "lone.rs", "if peer.tx.available(0) == 0 {", "if false {"),
-    ("an ACK ends a small request that it is not about", R + "lone.rs", "ws.npkts != 1 || ws.psn != psn ||", "ws.npkts != 1 ||"),
-    ("a small request takes a promised completion", R + "lone.rs", "if ring.free() <= cq.reserved {", "if ring.free() == 0 {"),
-    ("a small message is taken from any address", R + "lone.rs", "if peer.addr.gid != *gid ||", "if"),
+    ("READs that a limit of the rate has cut stay counted", R + "completer.rs", "qp.req.rd_out = 0;", ""),
 ]
 
 
