@@ -177,6 +177,32 @@ fn a_key_that_has_ended_writes_nothing() {
 }
 
 #[test]
+fn a_context_that_was_closed_is_not_written() {
+    let ([near, far], memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
+    let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
+    let mut x = End::new(near.dev(), shape).expect("an end");
+    {
+        let mut y = End::new(far.dev(), shape).expect("an end");
+        x.connect(y.own).and(y.connect(x.own)).expect("connected ends");
+        let (mr, attr) = memory.region(&y);
+        memory.share(y.dev, mr).expect("mr_share");
+        (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
+        until_mapped(&mut x, &mut y);
+    }
+    let before = memory.read(AT, LEN);
+    x.buffer.write(0, &vec![0xa5; LEN]);
+    // With all that is in it.
+    drop(far);
+    x.post(9, Op::Write(0, None), 0, LEN as u32).expect("post_send");
+    let end = Instant::now() + Duration::from_secs(20);
+    while x.poll() == 0 {
+        assert!(Instant::now() < end, "no end of it");
+    }
+    assert_ne!(x.take(9).map(|wc| wc.status), Some(wc_status::SUCCESS));
+    assert!(memory.read(AT, LEN) == before);
+}
+
+#[test]
 fn registered_anew_it_is_another_region() {
     let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
     let (mut x, mut y, mr, attr) = sharing(&devices, &memory);

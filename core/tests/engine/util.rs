@@ -354,7 +354,13 @@ impl Net {
 
     fn deliver(&mut self, from: usize, to: usize, seg: usize, data: &[u8]) {
         let src = self.hosts[from].addr;
-        self.hosts[to].lock().handle_packets(self.now, &src, seg, data, self.marks.is_some_and(|m| m == from || m == BOTH));
+        self.hosts[to].lock().handle_packets(
+            self.now,
+            &src,
+            seg,
+            data,
+            self.marks.is_some_and(|m| m == from || m == BOTH),
+        );
     }
 
     fn route(&self, dst: &PeerAddr) -> Option<usize> {

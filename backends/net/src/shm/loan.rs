@@ -291,6 +291,15 @@ impl Loans {
         true
     }
 
+    /// Ends all loans of a link that is given up, and waits for nobody: the other end is gone, or is not to be waited for.
+    pub(super) fn end(&mut self, place: &Place) {
+        for (i, loan) in self.list.iter_mut().enumerate() {
+            if loan.take().is_some() {
+                place.loan(i as u32).store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Ends a loan. False: the borrower has not left it in time.
     fn take_back(&mut self, i: usize, place: &Place) -> bool {
         place.loan(i as u32).store(0, Ordering::Relaxed);

@@ -486,6 +486,9 @@ impl ShmPort {
     }
 
     fn hang_up(&mut self, i: usize) {
+        if let Some(Caller { link: Some(link), .. }) = &mut self.callers[i] {
+            link.loans.end(link.reader.place());
+        }
         self.callers[i] = None;
         if let Some(k) = self.open[..self.open_len].iter().position(|&j| usize::from(j) == i) {
             self.open_len -= 1;
@@ -557,6 +560,8 @@ fn tend(link: &mut In, bell: &Bell) {
 
 impl Drop for ShmPort {
     fn drop(&mut self) {
+        // What is lent is the program's alone again when its context is closed.
+        self.check_loans(|_, _, _| false);
         // The slices never run destructors: sockets and mappings are given back here.
         self.doors.fill_with(|| None);
         self.shared.fill_with(|| None);
