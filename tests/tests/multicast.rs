@@ -6,6 +6,7 @@ use gdrcore_core::Error;
 use gdrcore_tests::ends::{Address, End, Op, Shape};
 use gdrcore_tests::soft::{address, Soft};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const GRH: u64 = 40;
@@ -40,8 +41,15 @@ fn poll(ends: &mut [&mut End<'_>], n: usize, limit: Duration) {
     }
 }
 
+/// One test at a time: one of them counts the descriptors of the process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn all_members_but_the_sender_hear_a_group() {
+    let _alone = alone();
     let (a, b, c) = (Soft::new(&address(1)), Soft::new(&address(2)), Soft::new(&address(3)));
     let (ours, other) = (group(1), group(2));
     let mut sender = member(a.dev(), ours);
@@ -88,6 +96,7 @@ fn all_members_but_the_sender_hear_a_group() {
 
 #[test]
 fn groups_are_for_datagrams_and_end_with_their_members() {
+    let _alone = alone();
     let a = Soft::new(&address(1));
     let ours = group(3);
     let rc = End::new(a.dev(), Shape::default()).expect("an RC QP");
@@ -114,6 +123,7 @@ fn groups_are_for_datagrams_and_end_with_their_members() {
 /// Anybody on the link may send anything to a group.
 #[test]
 fn what_strangers_send_to_a_group_is_dropped() {
+    let _alone = alone();
     let a = Soft::new(&address(1));
     let ours = group(4);
     let mut end = member(a.dev(), ours);
