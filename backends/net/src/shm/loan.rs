@@ -257,14 +257,25 @@ impl Loans {
         Loans { list: [None; LOANS], serial: 0 }
     }
 
-    /// Lends a region, `offset` bytes into what `fd` stands for. One that cannot be told of is not lent.
-    pub(super) fn lend(&mut self, ask: &Ask, region: &MrAttr, fd: RawFd, offset: u64, place: &Place, bell: &Bell) {
+    /// Lends a region, `offset` bytes into what `fd` stands for. One that cannot be told of is not lent. False: the other end is stuck
+    /// inside of the loan that it asks for again; the link is to be given up.
+    pub(super) fn lend(
+        &mut self,
+        ask: &Ask,
+        region: &MrAttr,
+        fd: RawFd,
+        offset: u64,
+        place: &Place,
+        bell: &Bell,
+    ) -> bool {
         let again = self.list.iter().position(|l| l.as_ref().is_some_and(|(l, _)| l.ask == *ask));
-        if let Some(i) = again.filter(|&i| !self.take_back(i, place)) {
+        if let Some(i) = again {
             self.list[i] = None;
-            return;
+            if !self.take_back(i, place) {
+                return false;
+            }
         }
-        let Some(i) = again.or_else(|| self.list.iter().position(Option::is_none)) else { return };
+        let Some(i) = again.or_else(|| self.list.iter().position(Option::is_none)) else { return true };
         self.serial = self.serial.wrapping_add(1).max(1);
         let (number, serial, iova, length) = (i as u32, self.serial, region.iova, region.length);
         let loan = Loan { ask: *ask, number, serial, iova, length, offset };
@@ -274,6 +285,7 @@ impl Loans {
         } else {
             place.loan(number).store(0, Ordering::Relaxed);
         }
+        true
     }
 
     /// Takes back every loan of which `stands` says no. False: the other end is stuck inside of one; the link is to be given up.

@@ -77,7 +77,7 @@ impl Link {
     }
 
     fn lend(&mut self, ask: &Ask, fd: &Fd) {
-        self.loans.lend(ask, &region(), fd.raw(), 100, &self.place, &self.theirs);
+        assert!(self.loans.lend(ask, &region(), fd.raw(), 100, &self.place, &self.theirs));
         self.takes();
     }
 
@@ -211,4 +211,11 @@ fn who_is_inside_is_waited_for_but_not_for_ever() {
     assert!(!l.takes_back());
     l.borrowed.leave();
     assert!(l.enter(&WANTED, 0, 8).is_none());
+    // Nor does asking again from inside hold the lender up more than once.
+    l.asks();
+    l.enter(&WANTED, 0, 8);
+    l.asks();
+    l.lend(&WANTED, &fd);
+    assert!(l.borrowed.enter(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
+    assert!(!l.loans.lend(&WANTED, &region(), fd.raw(), 100, &l.place, &l.theirs));
 }

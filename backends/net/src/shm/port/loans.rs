@@ -55,8 +55,11 @@ impl ShmPort {
         let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(usize::from(asked.caller)) else {
             return;
         };
-        if link.from == asked.from {
-            link.loans.lend(&asked.ask, region, shared.fd.raw(), shared.offset, link.reader.place(), bell);
+        let place = link.reader.place();
+        if link.from == asked.from && !link.loans.lend(&asked.ask, region, shared.fd.raw(), shared.offset, place, bell)
+        {
+            self.counters.broken += 1;
+            self.hang_up(asked.caller.into());
         }
     }
 
