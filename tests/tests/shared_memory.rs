@@ -90,14 +90,20 @@ fn until_mapped(x: &mut End, y: &mut End) {
     }
 }
 
+/// A region of `y` in shared memory, to which `x` writes from now on, and which it has mapped.
+fn lent(x: &mut End, y: &mut End, memory: &Memory) -> (Handle, MrAttr) {
+    let (mr, attr) = memory.region(y);
+    memory.share(y.dev, mr).expect("mr_share");
+    (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
+    until_mapped(x, y);
+    (mr, attr)
+}
+
 /// `y` shares memory, and `x` writes there.
 fn sharing<'d>(devices: &'d [Soft; 2], memory: &Memory) -> (End<'d>, End<'d>, Handle, MrAttr) {
     let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
     let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
-    let (mr, attr) = memory.region(&y);
-    memory.share(y.dev, mr).expect("mr_share");
-    (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
-    until_mapped(&mut x, &mut y);
+    let (mr, attr) = lent(&mut x, &mut y, memory);
     (x, y, mr, attr)
 }
 
@@ -161,10 +167,7 @@ fn a_key_that_has_ended_writes_nothing() {
         let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
         let shape = Shape { buffer: BYTES, access: ACCESS, timeout: 8, retry_cnt: 1, ..Shape::default() };
         let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
-        let (mr, attr) = memory.region(&y);
-        memory.share(y.dev, mr).expect("mr_share");
-        (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
-        until_mapped(&mut x, &mut y);
+        let (mr, _) = lent(&mut x, &mut y, &memory);
         let before = memory.read(AT, LEN);
         x.buffer.write(0, &vec![0xa5; LEN]);
         end(&y, mr);
@@ -184,10 +187,7 @@ fn a_context_that_was_closed_is_not_written() {
     {
         let mut y = End::new(far.dev(), shape).expect("an end");
         x.connect(y.own).and(y.connect(x.own)).expect("connected ends");
-        let (mr, attr) = memory.region(&y);
-        memory.share(y.dev, mr).expect("mr_share");
-        (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
-        until_mapped(&mut x, &mut y);
+        lent(&mut x, &mut y, &memory);
     }
     let before = memory.read(AT, LEN);
     x.buffer.write(0, &vec![0xa5; LEN]);

@@ -1,6 +1,6 @@
 //! Memory that the library maps: anonymous, for contexts, and what a descriptor stands for.
 
-use crate::sys::{check, last_error, Fd};
+use crate::sys::{check, last_error, stat, Fd};
 use core::ffi::c_int;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
@@ -102,10 +102,7 @@ impl Drop for Map {
 /// # Errors
 /// `Os`: no such descriptor, or no /proc.
 pub fn is_mapping_of(addr: u64, len: u64, fd: RawFd, offset: u64) -> Result<bool> {
-    // SAFETY: zeroes are a valid stat, and it lives through the call.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: as above.
-    check(unsafe { libc::fstat(fd, &mut stat) })?;
+    let stat = stat(fd)?;
     // SAFETY: the name is a C string.
     let maps = Fd::from_call(unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })?;
     let Some(end) = addr.checked_add(len) else { return Ok(false) };

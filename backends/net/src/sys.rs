@@ -52,6 +52,23 @@ impl Drop for Fd {
     }
 }
 
+/// What fstat says of a descriptor.
+pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
+    // SAFETY: zeroes are a valid stat, and it lives through the call.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: as above.
+    check(unsafe { libc::fstat(fd, &mut stat) })?;
+    Ok(stat)
+}
+
+/// Bytes of the memory that a descriptor stands for; `None`: it has not all of these seals, or is no memory.
+pub(crate) fn sealed_len(fd: RawFd, wanted: i32) -> Option<u64> {
+    // SAFETY: no pointers.
+    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+    let sealed = seals >= 0 && seals & wanted == wanted;
+    stat(fd).ok().filter(|_| sealed).and_then(|s| u64::try_from(s.st_size).ok())
+}
+
 /// `setsockopt` of a plain value.
 pub(crate) fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: T) -> Result<()> {
     // SAFETY: the pointer and the length describe `value`, which lives through the call.

@@ -216,7 +216,7 @@ impl Guard<'_> {
         if !self.transport.providers.is_known(reg.provider) {
             return Err(Error::Invalid);
         }
-        self.transport.changes = self.transport.changes.wrapping_add(1);
+        self.transport.note_change();
         self.transport.regions.rereg(mr, reg, pd)
     }
 
@@ -231,7 +231,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: windows are bound to it.
     pub fn mr_dereg(&mut self, mr: Handle) -> Result<()> {
-        self.transport.changes = self.transport.changes.wrapping_add(1);
+        self.transport.note_change();
         self.transport.regions.dereg(mr)
     }
 

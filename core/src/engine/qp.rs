@@ -262,7 +262,7 @@ impl Guard<'_> {
         }
         let deadline = inner.transport.config.deadline_ns;
         let t = &mut inner.transport;
-        t.changes = t.changes.wrapping_add(1);
+        t.note_change();
         let q = &mut t.qps[qi];
         macro_rules! take {
             ($($bit:ident => $field:ident),*) => { $(if m & mask::$bit != 0 { q.attr.$field = attr.$field; })* };

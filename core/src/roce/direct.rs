@@ -14,7 +14,7 @@ use super::requester::gather;
 use super::Transport;
 use crate::counters::Counters;
 use crate::mem::{Access, Message};
-use crate::verbs::objects::{Hold, Incoming, Qp, Req, Resp};
+use crate::verbs::objects::{Incoming, Qp, Req, Resp};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, qp_type, wc_status, wr_opcode};
 
@@ -25,13 +25,8 @@ const ACK: u64 = 20;
 impl Req {
     /// Whether all that was sent has ended and nothing keeps the next request back.
     #[inline(always)]
-    fn is_idle(&self) -> bool {
-        self.una == self.next
-            && self.cur_pkt == 0
-            && self.una_psn == self.max_psn
-            && self.next_psn == self.max_psn
-            && self.hold == Hold::None
-            && !(self.failed | self.broken | self.draining | self.drain_event | self.probe)
+    pub(super) fn is_idle(&self) -> bool {
+        self.una == self.next && self.una_psn == self.max_psn && self.goes_on()
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Lone {
 impl Req {
     /// Whether what is posted next may leave: nothing is sent again, and nothing keeps it back.
     #[inline(always)]
-    fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&self) -> bool {
         self.cur_pkt == 0
             && self.next_psn == self.max_psn
             && self.hold == Hold::None

@@ -14,7 +14,7 @@ use super::Transport;
 use crate::device::MrAttr;
 use crate::mem::{Access, Providers, Regions};
 use crate::ring::SlotRef;
-use crate::verbs::objects::{Hold, Qp};
+use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, qp_type, wr_opcode};
 use crate::verbs::wqe::SendWqe;
@@ -75,12 +75,7 @@ impl Transport {
     #[inline]
     pub(crate) fn write_mapped(&mut self, s: &Shared, qi: usize, memory: &mut dyn PeerMemory) -> bool {
         let qp = &self.qps[qi];
-        let r = &qp.req;
-        if qp.state != qp_state::RTS
-            || r.una != r.next
-            || r.hold != Hold::None
-            || r.failed | r.broken | r.draining | r.drain_event
-        {
+        if qp.state != qp_state::RTS || !qp.req.is_idle() {
             return false;
         }
         let mut turn = TURN;
@@ -161,6 +156,12 @@ impl Transport {
         self.skip_done(s, qi);
         self.complete(s, qi, now);
         Mapped::Whole
+    }
+
+    /// Something that [`Transport::mappable`] asks is another now.
+    #[inline]
+    pub(crate) fn note_change(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
     }
 
     /// The region that a peer may write by itself, because every WRITE of it to our QP `qpn` with this key would be allowed: the QP

@@ -351,7 +351,7 @@ impl Transport {
 
     /// Writes the state and its snapshot.
     pub(crate) fn set_state(&mut self, s: &Shared, qi: usize, state: u32) {
-        self.changes = self.changes.wrapping_add(1);
+        self.note_change();
         self.qps[qi].state = state;
         self.qps[qi].attr.qp_state = state;
         s.qps[qi].state.store(state, Ordering::Release);

@@ -5,18 +5,6 @@ use gdrcore_core::verbs::types::*;
 
 use crate::util::*;
 
-/// A small generator, so that a failure is repeated by its seed.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 struct World {
     net: Net,
     ends: [End; 2],

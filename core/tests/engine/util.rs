@@ -75,6 +75,18 @@ pub struct Net {
     buf: Vec<u8>,
 }
 
+/// A small generator, so that a failure is repeated by its seed.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
 /// [`Net::marks`]: packets of every host.
 pub const BOTH: usize = usize::MAX;
 

@@ -13,6 +13,8 @@ use std::os::fd::RawFd;
 
 /// First bytes of a hello: name and version.
 const HELLO: [u8; 8] = *b"gdrshm\x02\0";
+/// Messages of one link's socket that one look takes.
+const WORDS: usize = 64;
 /// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
 const HELLO_LEN: usize = 40;
 
@@ -78,8 +80,7 @@ impl Bell {
 
     /// Wakes the other end. A bell that nobody answers fills up; ringing it more would say no more.
     pub fn ring(&self) {
-        // SAFETY: one byte, which lives through the call.
-        unsafe { libc::send(self.fd.raw(), [1u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        self.say(&[1], None);
     }
 
     /// Sends a message, with a descriptor or without. False: it did not go.
@@ -106,6 +107,24 @@ impl Bell {
             (_, 1, Some(fd)) => Loan::parse(said).map_or(Heard::Gone, |loan| Heard::Lent(loan, fd)),
             _ => Heard::Gone,
         }
+    }
+
+    /// Gives `take` what the other end said, but for rings; false: no process of ours says that. True: it is gone, or said such a thing.
+    /// Bounded: a peer that talks without end is heard once per call.
+    pub(super) fn listen(&self, mut take: impl FnMut(Heard) -> bool) -> bool {
+        for _ in 0..WORDS {
+            match self.hear() {
+                Heard::Quiet => break,
+                Heard::Rung => {}
+                Heard::Gone => return true,
+                said => {
+                    if !take(said) {
+                        return true;
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// Receives the hello of a caller. `Ok(None)`: it has not come yet.

@@ -20,7 +20,7 @@ use super::ring::{Place, LOANS};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::map::{page_size, Map};
-use crate::sys::Fd;
+use crate::sys::{sealed_len, Fd};
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::roce::mapped::PeerMemory;
@@ -194,7 +194,8 @@ impl Borrowed {
             && loan.serial != 0
             && loan.length != 0
             && loan.iova.checked_add(loan.length - 1).is_some()
-            && end.is_some_and(|end| stays(fd.raw(), end));
+            // Memory that nobody can take away.
+            && end.is_some_and(|end| sealed_len(fd.raw(), libc::F_SEAL_SHRINK).is_some_and(|len| end <= len));
         if !sound {
             return;
         }
@@ -233,17 +234,6 @@ impl PeerMemory for Borrowed {
     fn leave(&mut self) {
         self.place.entered().store(0, Ordering::Release);
     }
-}
-
-/// Whether a descriptor stands for at least `end` bytes of memory that nobody can take away.
-fn stays(fd: RawFd, end: u64) -> bool {
-    // SAFETY: no pointers.
-    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-    // SAFETY: zeroes are a valid stat, and it lives through the call.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: as above.
-    let rc = unsafe { libc::fstat(fd, &mut stat) };
-    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 && rc == 0 && u64::try_from(stat.st_size).is_ok_and(|n| end <= n)
 }
 
 /// What we have lent to the other end of a link.
@@ -338,6 +328,16 @@ pub(super) struct Shared {
     pub(super) rkey: u32,
     pub(super) fd: Fd,
     pub(super) offset: u64,
+}
+
+/// What the word "lends" of a link is, of a device that shares these.
+pub(super) fn lends(shared: &[Option<Shared>]) -> u32 {
+    shared.iter().any(Option::is_some).into()
+}
+
+/// The shared region with a key.
+pub(super) fn shared_with(shared: &[Option<Shared>], rkey: u32) -> Option<&Shared> {
+    shared.iter().flatten().find(|s| s.rkey == rkey)
 }
 
 /// Somebody asks for a loan.

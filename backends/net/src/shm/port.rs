@@ -1,7 +1,7 @@
 //! The links of one device: those it writes, those it reads, and the door through which new ones come.
 
 use super::door::{knock, Bell, Door, Heard};
-use super::loan::{Asked, Borrowed, Loans, Shared};
+use super::loan::{lends, Asked, Borrowed, Loans, Shared};
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
@@ -26,8 +26,6 @@ const FRAME_MAX: usize = RING / 4 - 128;
 const FRAME_MIN: usize = 4096 + 512;
 /// A caller that has not said hello for this long is hung up on.
 const HELLO_NS: u64 = 1_000_000_000;
-/// Messages of one link's socket that one look takes, so that a peer that rings without end is heard once.
-const WORDS: usize = 64;
 /// Regions whose memory may be shared at a time.
 pub const SHARED: usize = 256;
 /// Frames of one link that one poll takes, so that a fast peer does not keep others waiting.
@@ -362,17 +360,14 @@ impl ShmPort {
         let mut changed = false;
         // Ends first: whatever a process called or sent before its end is then found below.
         for out in self.out.iter_mut().flatten() {
-            for _ in 0..WORDS {
-                match out.bell.hear() {
-                    Heard::Quiet => break,
-                    Heard::Rung => {}
-                    Heard::Lent(loan, fd) => out.borrowed.take(&loan, &fd),
-                    Heard::Asked(_) | Heard::Gone => {
-                        out.gone = true;
-                        break;
-                    }
+            let borrowed = &mut out.borrowed;
+            out.gone |= out.bell.listen(|said| match said {
+                Heard::Lent(loan, fd) => {
+                    borrowed.take(&loan, &fd);
+                    true
                 }
-            }
+                _ => false,
+            });
             out.borrowed.tend(now, &out.bell);
             changed |= out.gone;
         }
@@ -384,8 +379,7 @@ impl ShmPort {
                 None => match caller.bell.receive() {
                     Ok(Some((from, segment))) => {
                         let reader = Reader::new(segment.place());
-                        let lends = self.shared.iter().any(Option::is_some);
-                        segment.place().lends().store(lends.into(), Ordering::Relaxed);
+                        segment.place().lends().store(lends(&self.shared), Ordering::Relaxed);
                         let loans = Loans::new();
                         caller.link = Some(In { from, reader, loans, gone: false, _segment: segment });
                         self.open[self.open_len] = i as u16;
@@ -401,22 +395,17 @@ impl ShmPort {
                     if link.reader.settle() {
                         tend(link, &caller.bell);
                     }
-                    for _ in 0..WORDS {
-                        match caller.bell.hear() {
-                            Heard::Quiet => break,
-                            Heard::Rung => {}
-                            // One too many is asked for again.
-                            Heard::Asked(ask) => {
-                                if let Some(free) = self.asked.iter_mut().find(|a| a.is_none()) {
-                                    *free = Some(Asked { caller: i as u16, from: link.from, ask });
-                                }
+                    let (asked, from) = (&mut self.asked, link.from);
+                    link.gone |= caller.bell.listen(|said| match said {
+                        // One too many is asked for again.
+                        Heard::Asked(ask) => {
+                            if let Some(free) = asked.iter_mut().find(|a| a.is_none()) {
+                                *free = Some(Asked { caller: i as u16, from, ask });
                             }
-                            Heard::Lent(..) | Heard::Gone => {
-                                link.gone = true;
-                                break;
-                            }
+                            true
                         }
-                    }
+                        _ => false,
+                    });
                     changed |= link.gone;
                     if link.gone && link.reader.is_empty() {
                         self.hang_up(i);

@@ -1,7 +1,7 @@
 //! The memory of one ring: a sealed memfd, mapped so that its data appears twice.
 
 use super::ring::{Place, CONTROL, DATA_MAX};
-use crate::sys::{check, last_error, Fd};
+use crate::sys::{check, last_error, sealed_len, Fd};
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -51,13 +51,7 @@ impl Segment {
     /// [`Segment::create`].
     pub(super) fn open(fd: RawFd, size: usize) -> Result<Segment> {
         check_size(size)?;
-        // SAFETY: no pointers.
-        let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-        // SAFETY: zeroes are a valid stat, and it lives through the call.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: as above.
-        let rc = unsafe { libc::fstat(fd, &mut stat) };
-        if seals < 0 || seals & SEALS != SEALS || rc < 0 || stat.st_size != (CONTROL + size) as libc::off_t {
+        if sealed_len(fd, SEALS) != Some((CONTROL + size) as u64) {
             return Err(Error::Access);
         }
         let segment = Segment::map(fd, size)?;

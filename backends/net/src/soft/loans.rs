@@ -1,7 +1,7 @@
 //! Regions of which the program shares the memory: lent to peers of this host, and taken back.
 
 use super::lock::Held;
-use super::{peer_addr, Port, SoftDevice};
+use super::{Port, SoftDevice};
 use crate::map::is_mapping_of;
 use crate::shm::loan::Ask;
 use crate::shm::ShmPort;
@@ -56,7 +56,7 @@ impl SoftDevice {
 pub(super) fn lend(g: &Guard<'_>, shm: &mut ShmPort) {
     while let Some(asked) = shm.take_asked() {
         let Ask { from_qpn, qpn, rkey } = asked.ask;
-        if let Some(region) = g.mappable(qpn, from_qpn, &peer_addr(&asked.from).gid, rkey) {
+        if let Some(region) = g.mappable(qpn, from_qpn, &asked.from.ip, rkey) {
             shm.lend(&asked, &region);
         }
     }

@@ -81,6 +81,14 @@ impl Link {
         self.takes();
     }
 
+    /// What was taken back is given up, wanted again, asked for and lent.
+    fn borrows(&mut self, fd: &Fd) {
+        self.asks();
+        self.enter(&WANTED, 0, 8);
+        self.asks();
+        self.lend(&WANTED, fd);
+    }
+
     fn takes_back(&mut self) -> bool {
         self.loans.check(&self.place, |_, _| false)
     }
@@ -202,20 +210,14 @@ fn who_is_inside_is_waited_for_but_not_for_ever() {
         assert!(loans.check(place, |_, _| false));
     });
     assert!(l.enter(&WANTED, 0, 8).is_none());
-    l.asks();
-    l.enter(&WANTED, 0, 8);
-    l.asks();
-    l.lend(&WANTED, &fd);
+    l.borrows(&fd);
     // It has stopped there.
     assert!(l.borrowed.enter(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
     assert!(!l.takes_back());
     l.borrowed.leave();
     assert!(l.enter(&WANTED, 0, 8).is_none());
     // Nor does asking again from inside hold the lender up more than once.
-    l.asks();
-    l.enter(&WANTED, 0, 8);
-    l.asks();
-    l.lend(&WANTED, &fd);
+    l.borrows(&fd);
     assert!(l.borrowed.enter(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
     assert!(!l.loans.lend(&WANTED, &region(), fd.raw(), 100, &l.place, &l.theirs));
 }

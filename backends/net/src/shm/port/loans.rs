@@ -1,6 +1,6 @@
 //! The port's half of [`loan`](super::super::loan): what is shared, what is asked for, what is taken back.
 
-use super::super::loan::{Ask, Asked, Shared};
+use super::super::loan::{lends, shared_with, Ask, Asked, Shared};
 use super::{Caller, ShmPort};
 use crate::addr::Endpoint;
 use crate::sys::Fd;
@@ -32,11 +32,11 @@ impl ShmPort {
 
     /// Whether the memory of the region with this key is shared.
     pub fn is_shared(&self, rkey: u32) -> bool {
-        self.shared.iter().flatten().any(|s| s.rkey == rkey)
+        shared_with(&self.shared, rkey).is_some()
     }
 
     fn say_lends(&mut self) {
-        let lends = u32::from(self.shared.iter().any(Option::is_some));
+        let lends = lends(&self.shared);
         for caller in self.callers.iter().flatten() {
             if let Some(link) = &caller.link {
                 link.reader.place().lends().store(lends, Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl ShmPort {
 
     /// Lends a region to who asked for it, if its memory is shared and the link is still there.
     pub fn lend(&mut self, asked: &Asked, region: &MrAttr) {
-        let Some(shared) = self.shared.iter().flatten().find(|s| s.rkey == region.rkey) else { return };
+        let Some(shared) = shared_with(&self.shared, region.rkey) else { return };
         let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(usize::from(asked.caller)) else {
             return;
         };
@@ -73,7 +73,7 @@ impl ShmPort {
             let shared = &self.shared;
             let from = link.from;
             let left = link.loans.check(link.reader.place(), |ask, region| {
-                shared.iter().flatten().any(|s| s.rkey == region.rkey) && stands(&from, ask, region)
+                shared_with(shared, region.rkey).is_some() && stands(&from, ask, region)
             });
             if !left {
                 self.counters.broken += 1;
