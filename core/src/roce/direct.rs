@@ -137,11 +137,11 @@ impl Transport {
         a.req.naks = 0;
         a.req.rewound = None;
         count(&mut a.counters, 1, 0);
-        if signaled {
-            let wc = super::queues::send_wc(a, wqe, wc_status::SUCCESS);
+        let wc = signaled.then(|| super::queues::send_wc(a, wqe, wc_status::SUCCESS));
+        sq.release(1);
+        if let Some(wc) = wc {
             super::queues::push_to(s, &mut ring, &mut self.cqs[scq as usize], scq, wc, false);
         }
-        sq.release(1);
         true
     }
 }

@@ -307,13 +307,14 @@ impl Transport {
         if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || wqe.is_read_or_atomic() {
             return false;
         }
+        let mut told = None;
+        let scq = qp.scq;
         if wqe.is_signaled() {
-            let mut ring = s.cq(qp.scq as usize, key);
-            let cq = &mut cqs[qp.scq as usize];
-            if ring.free() <= cq.reserved {
+            let ring = s.cq(scq as usize, key);
+            if ring.free() <= cqs[scq as usize].reserved {
                 return false;
             }
-            push_to(s, &mut ring, cq, qp.scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
+            told = Some((ring, send_wc(qp, wqe, wc_status::SUCCESS)));
         }
         *qp.wqe(index) = WqeState::default();
         for c in [&mut *counters, &mut qp.counters] {
@@ -335,6 +336,9 @@ impl Transport {
         req.probe_wait = PROBE_NS;
         peers[qp.peer as usize].tx.on_acked(core::mem::take(&mut req.inflight));
         sq.release(1);
+        if let Some((mut ring, wc)) = told {
+            push_to(s, &mut ring, &mut cqs[scq as usize], scq, wc, false);
+        }
         self.wake_windows();
         true
     }

@@ -65,6 +65,9 @@ pub(super) fn count_done(counters: [&mut Counters; 2], wqe: &SendWqe) {
 }
 
 /// [`Transport::push_cqe`] into a CQ that the caller has at hand, and its ring.
+///
+/// The request's own slot is released before: another thread of the program may poll meanwhile, and whoever holds the
+/// completion may post the next request into a queue of one.
 #[inline(always)]
 pub(super) fn push_to(s: &Shared, ring: &mut EngineProducer<'_, Wc>, cq: &mut Cq, index: u32, wc: Wc, solicited: bool) {
     let pushed = ring.push(wc);
@@ -186,15 +189,15 @@ impl Transport {
             let slot = sq.at(una);
             let wqe = slot.header();
             let status = u32::from(ws.status);
+            let mut told = None;
+            let scq = qp.scq;
             if status != wc_status::SUCCESS || wqe.is_signaled() {
-                let index = qp.scq;
-                let mut ring = s.cq(index as usize, &self.key);
-                let cq = &mut self.cqs[index as usize];
-                if ring.free() <= cq.reserved {
-                    self.starve(s, qi, index);
+                let ring = s.cq(scq as usize, &self.key);
+                if ring.free() <= self.cqs[scq as usize].reserved {
+                    self.starve(s, qi, scq);
                     return false;
                 }
-                push_to(s, &mut ring, cq, index, send_wc(qp, wqe, status), false);
+                told = Some((ring, send_wc(qp, wqe, status)));
             }
             if status == wc_status::SUCCESS {
                 count_done([&mut self.counters, &mut qp.counters], wqe);
@@ -202,6 +205,9 @@ impl Transport {
             *qp.wqe(una) = Default::default();
             qp.req.una = una.wrapping_add(1);
             sq.release(1);
+            if let Some((mut ring, wc)) = told {
+                push_to(s, &mut ring, &mut self.cqs[scq as usize], scq, wc, false);
+            }
             if status == wc_status::SUCCESS {
                 if qp.req.una == sq.end() {
                     return false;
@@ -237,20 +243,23 @@ impl Transport {
         }
         let slot = sq.at(index);
         let wqe = slot.header();
+        let mut told = None;
+        let scq = qp.scq;
         if wqe.is_signaled() {
-            let scq = qp.scq;
-            let mut ring = s.cq(scq as usize, &self.key);
-            let cq = &mut self.cqs[scq as usize];
-            if ring.free() <= cq.reserved {
+            let ring = s.cq(scq as usize, &self.key);
+            if ring.free() <= self.cqs[scq as usize].reserved {
                 return false;
             }
-            push_to(s, &mut ring, cq, scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
+            told = Some((ring, send_wc(qp, wqe, wc_status::SUCCESS)));
         }
         count_done([&mut self.counters, &mut qp.counters], wqe);
         qp.req.next = index.wrapping_add(1);
         qp.req.acked = qp.req.next;
         qp.req.una = qp.req.next;
         sq.release(1);
+        if let Some((mut ring, wc)) = told {
+            push_to(s, &mut ring, &mut self.cqs[scq as usize], scq, wc, false);
+        }
         true
     }
 
@@ -381,16 +390,14 @@ impl Transport {
             } else {
                 (wc_status::WR_FLUSH_ERR, true)
             };
-            if report || status != wc_status::SUCCESS {
-                let cq = qp.scq;
-                if self.cq_room(s, cq) == 0 {
-                    self.starve(s, qi, cq);
-                    return;
-                }
-                let wc = send_wc(&self.qps[qi], &wqe, status);
-                self.push_cqe(s, cq, wc, false);
+            let told = report || status != wc_status::SUCCESS;
+            let cq = qp.scq;
+            if told && self.cq_room(s, cq) == 0 {
+                self.starve(s, qi, cq);
+                return;
             }
             let qp = &mut self.qps[qi];
+            let wc = send_wc(qp, &wqe, status);
             qp.req.broken |= status != wc_status::SUCCESS;
             *qp.wqe(una) = Default::default();
             qp.req.una = una.wrapping_add(1);
@@ -398,6 +405,9 @@ impl Transport {
             qp.req.next = qp.req.una;
             qp.req.cur_pkt = 0;
             s.sq(qi, &self.key).release(1);
+            if told {
+                self.push_cqe(s, cq, wc, false);
+            }
         }
     }
 

@@ -13,4 +13,5 @@ mod reset;
 mod rules;
 mod slow;
 mod states;
+mod threads;
 mod util;
