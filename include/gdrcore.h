@@ -530,7 +530,8 @@ typedef struct gdrc_config {
     uint32_t qpn_base;
     // Size of the block, a power of two and at least 4 * max_qp (chosen).
     uint32_t qpn_count;
-    // Largest window of unacknowledged bytes to one peer address (196608).
+    // Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at once; beyond, it grows by and by,
+    // and goes back for good where packets are lost.
     uint32_t window_max;
     // After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
     uint32_t deadline_ms;

@@ -13,6 +13,8 @@ from proc import Failed, Process, await_port, cores
 PORT = 18624
 MIB = 1 << 20
 STRACE_MIB = 256
+# What the device's name ends with: by default two processes of one host share memory; over UDP they do as two hosts do.
+OURS = {"gdrcore": "", "gdrcore udp": ",path=udp"}
 
 
 def place(mib):
@@ -45,14 +47,16 @@ class Copy:
 
     def tools(self):
         """key, label, program needed."""
-        return [("gdrcore", "rdma_copy_file (CRC-32C checked)", None), ("rsync", "rsync daemon, --whole-file", "rsync"),
+        return [("gdrcore", "rdma_copy_file (CRC-32C checked)", None), ("gdrcore udp", "rdma_copy_file, path=udp", None),
+                ("rsync", "rsync daemon, --whole-file", "rsync"),
                 ("tcp", "read and write through a TCP socket", None), ("nc", "nc", "nc")]
 
     def _commands(self, key, source, target):
         port = str(PORT)
-        if key == "gdrcore":
-            return ([self.tool, "-q", "-1", "-d", f"soft:{SERVER},path=udp", "-p", port, "-o", self.into],
-                    [self.tool, "-q", "-d", f"soft:{CLIENT},path=udp", "-p", port, SERVER, source])
+        if key in OURS:
+            path = OURS[key]
+            return ([self.tool, "-q", "-1", "-d", f"soft:{SERVER}{path}", "-p", port, "-o", self.into],
+                    [self.tool, "-q", "-d", f"soft:{CLIENT}{path}", "-p", port, SERVER, source])
         if key == "rsync":
             return (["rsync", "--daemon", "--no-detach", f"--config={self.config}", f"--address={SERVER}", f"--port={port}"],
                     ["rsync", "--whole-file", source, f"rsync://{SERVER}:{port}/in/"])

@@ -40,7 +40,8 @@ pub struct Config {
     pub max_mtu: u32,
     /// After this silence of the peer an operation without an ACK timeout of its own ends, in nanoseconds.
     pub deadline_ns: u64,
-    /// Largest window of unacknowledged bytes to one peer address.
+    /// Largest window of unacknowledged bytes to one peer address. 192 KiB are used at once; beyond, it grows by and by, and
+    /// goes back for good where packets are lost.
     pub window_max: u32,
     /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple of 64.
     pub max_cm_ids: u32,
@@ -124,7 +125,7 @@ impl Config {
         qpn_count: 0,
         max_mtu: 4096,
         deadline_ns: 30_000_000_000,
-        window_max: 192 << 10,
+        window_max: 1 << 20,
         max_cm_ids: 64,
         seed: 0,
         line_rate_bps: 12_500_000_000,

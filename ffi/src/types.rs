@@ -259,7 +259,8 @@ pub struct gdrc_config {
     pub qpn_base: u32,
     /// Size of the block, a power of two and at least 4 * max_qp (chosen).
     pub qpn_count: u32,
-    /// Largest window of unacknowledged bytes to one peer address (196608).
+    /// Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at once; beyond, it grows by and by,
+    /// and goes back for good where packets are lost.
     pub window_max: u32,
     /// After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
     pub deadline_ms: u32,

@@ -86,9 +86,13 @@ pub trait FlowControl {
 }
 
 /// Additive increase, multiplicative decrease, in bytes.
+///
+/// Nobody says what a peer's socket can hold. [`WINDOW_SURE`] fits the receive buffer that Debian grants to anybody; what a
+/// window may have beyond that is tried by and by, and the first loss there takes it back for good, to where there was none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     size: u32,
+    /// What it may grow to; falls to three quarters of where a loss was, never below what is sure.
     max: u32,
     threshold: u32,
     inflight: u32,
@@ -100,6 +104,10 @@ pub struct Window {
 const WINDOW_START: u32 = 64 << 10;
 /// What a window never shrinks below: two packets of the largest MTU.
 const WINDOW_MIN: u32 = 2 * (4096 + PACKET_COST);
+/// What a window grows to as fast as its first bytes are acknowledged.
+const WINDOW_SURE: u32 = 192 << 10;
+/// Beyond, it grows by this part of what is acknowledged while there has been no loss.
+const TRIAL_PART: u32 = 8;
 /// Losses within this time are one event.
 const CUT_INTERVAL_NS: u64 = 100_000;
 
@@ -107,7 +115,8 @@ impl Window {
     /// A window that may grow to `max` bytes.
     pub fn new(max: u32) -> Self {
         let max = max.max(WINDOW_MIN);
-        Window { size: WINDOW_START.min(max), max, threshold: max, inflight: 0, growth: 0, cut_ns: 0 }
+        let threshold = max.min(WINDOW_SURE);
+        Window { size: WINDOW_START.min(max), max, threshold, inflight: 0, growth: 0, cut_ns: 0 }
     }
     /// Bytes that count as on their way.
     pub fn inflight(&self) -> u32 {
@@ -121,7 +130,9 @@ impl Window {
     #[inline(never)]
     fn grow(&mut self, bytes: u32) {
         if self.size < self.threshold {
-            self.size = self.size.saturating_add(bytes).min(self.max);
+            self.size = self.size.saturating_add(bytes).min(self.threshold);
+        } else if self.size >= WINDOW_SURE && self.cut_ns == 0 {
+            self.size = self.size.saturating_add(bytes / TRIAL_PART).min(self.max);
         } else {
             // One packet per window.
             self.growth = self.growth.saturating_add(bytes);
@@ -135,7 +146,10 @@ impl Window {
         if now_ns.saturating_sub(self.cut_ns) < CUT_INTERVAL_NS && self.cut_ns != 0 {
             return false;
         }
-        self.cut_ns = now_ns;
+        self.cut_ns = now_ns.max(1);
+        if self.size > WINDOW_SURE {
+            self.max = (self.size - self.size / 4).max(WINDOW_SURE);
+        }
         self.threshold = (self.size / 2).max(WINDOW_MIN);
         self.size = to.max(WINDOW_MIN);
         self.growth = 0;
@@ -248,6 +262,37 @@ mod tests {
         assert_eq!(w.available(0), 0);
         w.on_acked(4352);
         assert!(w.available(0) >= 4352);
+    }
+
+    /// Fills a window and has all of it acknowledged, packet by packet.
+    fn pass_one(w: &mut Window) {
+        let mut sent = 0;
+        while w.available(0) > 0 {
+            w.on_sent(0, 4352);
+            sent += 1;
+        }
+        (0..sent).for_each(|_| w.on_acked(4352));
+    }
+
+    #[test]
+    fn what_nobody_promised_is_tried_slowly_and_given_up_for_good() {
+        let mut w = Window::new(1 << 20);
+        (0..4).for_each(|_| pass_one(&mut w));
+        assert!((WINDOW_SURE..WINDOW_SURE * 5 / 4).contains(&w.size()), "{}", w.size());
+        (0..30).for_each(|_| pass_one(&mut w));
+        assert_eq!(w.size(), 1 << 20);
+        w.on_loss(1_000_000);
+        assert_eq!(w.size(), 512 << 10);
+        // From now on a packet for each window, up to what never was too much.
+        pass_one(&mut w);
+        assert!(w.size() <= (512 << 10) + 2 * 4352);
+        (0..200).for_each(|_| pass_one(&mut w));
+        assert_eq!(w.size(), 768 << 10);
+        for i in 2..20u64 {
+            w.on_loss(i * 1_000_000);
+            (0..300).for_each(|_| pass_one(&mut w));
+        }
+        assert_eq!(w.size(), WINDOW_SURE, "what is sure stays");
     }
 
     #[test]

@@ -340,10 +340,11 @@ impl Transport {
 
         let run = request_run(qp, wqe, &ws, first_pkt, n, bytes);
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
+        let asks = rc && (!carries || qp.asks_for_ack(&peer.tx, bytes + n * PACKET_COST, psn, n == psn_room));
         let mut stop = None;
         let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
         let of = Message::request(qp.qpn, index, 0);
-        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, rc, |off, dst| {
+        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, asks, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
@@ -387,6 +388,8 @@ impl Transport {
                 if rc {
                     cost = cost * done.packets + if carries { sent_bytes } else { 0 };
                     qp.req.inflight = qp.req.inflight.saturating_add(cost);
+                    qp.req.unasked =
+                        if asks || run.ack_req && done.packets == n { 0 } else { qp.req.unasked.saturating_add(cost) };
                     peer.tx.on_sent(now, cost);
                 }
             }
@@ -650,12 +653,25 @@ impl Transport {
 
 impl Qp {
     /// Whether room for `fits` packets is not worth a burst. A short one costs nearly what a long one costs, and divides the window into
-    /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for: each burst asks for one. Not until
-    /// there is room for a whole one, since what is left unused meanwhile is missing where the way is long.
+    /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for: who leaves so little room asks for
+    /// one. Not until there is room for a whole one, since what is left unused meanwhile is missing where the way is long.
     #[inline]
     fn waits_for_more(&self, fits: u32, window: &Window) -> bool {
         let burst = (MAX_BURST as u32 / self.mtu).min(window.size() / 2 / (self.mtu + PACKET_COST));
         fits < burst / 2 && self.req.una_psn != self.req.max_psn
+    }
+
+    /// Whether a burst of `cost` bytes from `psn` on, which does not end its message, asks for an ACK. One ACK costs the peer nearly
+    /// as much as a burst, so a quarter of the window may go without; but not what nothing can follow before an ACK has come, nor
+    /// what is sent again.
+    #[inline]
+    fn asks_for_ack(&self, window: &Window, cost: u32, psn: Psn, psns_end: bool) -> bool {
+        let room = window.size().saturating_sub(window.inflight());
+        self.req.unasked.saturating_add(cost) >= window.size() / 4
+            || room < cost.saturating_add(MAX_BURST as u32)
+            || psn != self.req.max_psn
+            || self.paced
+            || psns_end
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Req {
     pub max_psn: Psn,
     /// Bytes that count against the peer's window.
     pub inflight: u32,
+    /// Of those, what was sent since an ACK was asked for last.
+    pub unasked: u32,
     /// Bytes asked for by READs and not yet received.
     pub read_inflight: u32,
     /// READ requests and atomics outstanding.

@@ -135,6 +135,7 @@ pub fn bad_wires(report: &mut Report, far: &str, peer: &str, device: &str) -> Ou
     let device = Soft::open(device, &Default::default()).map_err(|e| format!("{device}: {e}"))?;
     let link = Link::new(device.dev(), &guest)?;
     lossy::wires(report, &link, &wire, 1);
+    lossy::marks(report, &link, &wire, 1);
     Ok(())
 }
 
@@ -156,6 +157,7 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
         }
         if i < 2 {
             lossy::wires(report, &link, &lab.mangler, 3);
+            lossy::marks(report, &link, &lab.mangler, 3);
         }
     }
     let (packets, [lost, doubled, overtaken, damaged, late]) = lab.mangler.counts();

@@ -1,4 +1,4 @@
-//! The same operations over a wire that loses, doubles, swaps, damages and delays packets.
+//! The same operations over a wire that loses, doubles, swaps, damages and delays packets, and over one that marks them.
 
 use super::cases::{self, half};
 use super::guest::Link;
@@ -79,4 +79,40 @@ pub fn wires(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
             });
         }
     }
+}
+
+/// Half of the requester's packets come with the mark of congestion. Ours answers marks with CNPs, which rxe takes without harm; rxe
+/// answers none.
+pub fn marks(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
+    let name = "RC over a wire that marks congestion";
+    for seed in [1u64, 2] {
+        let mtu = if seed == 1 { 3 } else { 5 };
+        report.both(name, &format!("{}, seed {seed}", link.name), |side| {
+            mangler.watch();
+            mangler.set(seed, &[]);
+            let counters = || link.dev.counters().map_err(|e| e.to_string());
+            let (before, marked) = (counters()?, mangler.marked());
+            mangler.mark(side, 5000);
+            let done = rounds(link, side, mtu, n);
+            mangler.mark(side, 0);
+            let done = mangler.explain(done)?;
+            let (after, marked) = (counters()?, mangler.marked() - marked);
+            let seen = after.np_ecn_marked - before.np_ecn_marked;
+            let sent = after.np_cnp_sent - before.np_cnp_sent;
+            let got = after.rp_cnp_handled - before.rp_cnp_handled;
+            // Of ours one for 50 us; marks that came twice or too late count as well.
+            let ok = match side {
+                Side::Rxe => seen > 0 && sent > 0 && sent <= seen && got == 0,
+                Side::Ours => seen == 0 && sent == 0 && got == 0,
+            };
+            if marked > 0 && ok {
+                Ok(done)
+            } else {
+                Err(format!(
+                    "{marked} packets marked, {seen} of them seen by ours; {sent} CNPs sent and {got} taken by ours"
+                ))
+            }
+        });
+    }
+    report.remark(name, Side::Ours, "rxe says nothing of marks");
 }
