@@ -6,9 +6,12 @@
  *   reader thread -> ring of slots -> engine thread  ==WRITE+imm==>  engine thread -> ring of slots -> writer thread
  *   (disk, CRC)                       (device, TCP)  <==SEND+imm===  (device, TCP)                    (CRC, disk)
  *
- * Slot i of the client's ring is written into slot i of the server's. The immediate counts slots; the
- * server's SENDs carry, as immediate, how many slots it has emptied. The disk has a thread of its own on
+ * Slot i of the client's ring is written into slot i of the server's. The immediate says how many bytes of it are
+ * used; the server's SENDs carry, as immediate, how many slots it has emptied. The disk has a thread of its own on
  * both sides, so that a slow disk never makes a side look dead to the other.
+ *
+ * The server's ring is shared memory, so a client on the same host writes it by itself: a WRITE without immediate, which
+ * the library executes inside the post, and a SEND that carries the immediate. See one_by_one in sender.c.
  *
  * A slot is a sequence of records: a header of RECORD_BYTES (big-endian: type 2, mode 2, length 4,
  * a 8, b 8), then `length` bytes. Small files share a slot.

@@ -121,9 +121,11 @@ static const char *on_hello(struct receiver *r, struct session *s, const uint8_t
     /* Better now than after an hour. It may still run full: then the writer says so. */
     if (fstatvfs(r->root_fd, &disk) == 0 && gx_get64(body + 8) / disk.f_frsize > disk.f_bavail)
         return "not enough room on the server's disk (No space left on device)";
-    if (gx_mem_alloc(&s->mem, "host", (size_t)size * depth, false))
+    if (gx_mem_alloc(&s->mem, "shared", (size_t)size * depth, false))
         return "the server has no memory for another client";
-    if (gx_mr_register(&r->dev, s->mem.addr, s->mem.length, GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &s->mr, NULL) ||
+    struct gdrc_memory memory;
+    gx_mem_describe(&s->mem, &memory);
+    if (gx_mem_register(&r->dev, &memory, GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &s->mr, NULL) ||
         gx_qp_create(&r->dev, r->cq, depth, depth, 1, &s->qp, &s->qpn))
         return "the server's device has no room for another client";
     if (ring_init(&s->ring, s->mem.addr, size, depth, r->wake_fd))
@@ -201,12 +203,13 @@ static struct session *find(struct receiver *r, uint32_t qpn)
 /* A slot has arrived: hand it to the writer. */
 static void on_slot(struct receiver *r, struct session *s, const gdrc_wc *wc)
 {
-    uint32_t waiting = s->received - atomic_load_explicit(&s->ring.consumed, memory_order_acquire);
-    if (ntohl(wc->imm_data) != s->received || wc->byte_len == 0 || wc->byte_len > s->ring.size || waiting >= s->ring.depth) {
+    uint32_t waiting = s->received - atomic_load_explicit(&s->ring.consumed, memory_order_acquire), used = ntohl(wc->imm_data);
+    uint32_t carried = wc->opcode == GDRC_WC_OP_RECV ? 0 : used;
+    if (used == 0 || used > s->ring.size || wc->byte_len != carried || waiting >= s->ring.depth) {
         close_session(r, s, "the client broke the protocol");
         return;
     }
-    s->ring.used[s->received % s->ring.depth] = wc->byte_len;
+    s->ring.used[s->received % s->ring.depth] = used;
     s->received++;
     s->alive_ns = gx_now_ns();
     if (post_receive(r, s))
@@ -228,7 +231,7 @@ static int reap(struct receiver *r)
         if (wc[i].status != GDRC_WC_SUCCESS) {
             gx_explain_wc(&r->dev, s->qp, &wc[i], "the connection to a client");
             close_session(r, s, "the connection failed");
-        } else if (wc[i].opcode == GDRC_WC_OP_RECV_RDMA_WITH_IMM) {
+        } else if (wc[i].opcode == GDRC_WC_OP_RECV_RDMA_WITH_IMM || (wc[i].opcode == GDRC_WC_OP_RECV && wc[i].wc_flags & GDRC_WC_FLAG_WITH_IMM)) {
             on_slot(r, s, &wc[i]);
         }
     }

@@ -13,6 +13,8 @@
 #define SPIN_NS 10000u
 /* How often the side channel is looked at while data flows. */
 #define LOOK_NS 10000000u
+/* Slots after which it is clear whether the server's memory is mapped here. */
+#define TRIALS 64u
 
 struct sender {
     const struct copy_options *o;
@@ -30,6 +32,12 @@ struct sender {
     bool ring_made, reading;
     int wake_fd;
     uint32_t posted, completed, credited; /* slots: sent off, acknowledged, emptied by the server */
+    /*
+     * A slot's bytes and its immediate are two requests, and the next slot waits for the completion of this one. Where the
+     * server's memory is mapped, a WRITE that has nothing before it is a copy inside the post; anywhere else this would
+     * only keep the wire idle, and the first slots show which it is.
+     */
+    bool one_by_one;
     uint64_t sent_bytes;
 };
 
@@ -72,9 +80,10 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
         err = gx_mr_register(&s->dev, s->mem.addr, s->mem.length, 0, &s->mr, &s->attr);
     /* The server never has more credits under way than there are slots. */
     if (!err)
-        err = gx_qp_create(&s->dev, s->cq, depth, depth, 1, &s->qp, NULL);
+        err = gx_qp_create(&s->dev, s->cq, 2 * depth, depth, 1, &s->qp, NULL);
     if (err)
         return err;
+    s->one_by_one = s->dev.path_flags != GDRC_CONFIG_UDP_ONLY;
     gx_put32(hello, size);
     gx_put32(hello + 4, depth);
     gx_put64(hello + 8, bytes);
@@ -92,28 +101,57 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
     return err;
 }
 
+/* How many WRITEs of ours were copies into mapped memory; 0 also where the library has no such counter. */
+static uint64_t mapped_writes(struct sender *s)
+{
+    uint64_t values[128];
+    int n = gdrc_qp_counters(s->dev.ctx, s->qp, values, sizeof values / sizeof *values);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(gdrc_counter_name((uint32_t)i), "mapped_writes"))
+            return values[i];
+    return 0;
+}
+
 static int post_slot(struct sender *s)
 {
     uint32_t slot = s->posted % s->ring.depth, used = s->ring.used[slot];
     uint64_t offset = (uint64_t)slot * s->ring.size;
     gdrc_sge piece = { .addr = s->attr.iova + offset, .length = used, .lkey = s->attr.lkey };
-    gdrc_send_wr wr;
+    gdrc_send_wr told, wr;
     memset(&wr, 0, sizeof wr);
     wr.wr_id = s->posted;
     wr.sg_list = &piece;
     wr.num_sge = 1;
     wr.opcode = GDRC_WR_RDMA_WRITE_WITH_IMM;
     wr.send_flags = GDRC_SEND_SIGNALED;
-    wr.imm_data = htonl(s->posted);
+    wr.imm_data = htonl(used);
     wr.wr.rdma.remote_addr = s->remote.addr + offset;
     wr.wr.rdma.rkey = s->remote.rkey;
+    if (s->one_by_one) {
+        memset(&told, 0, sizeof told);
+        told.wr_id = s->posted;
+        told.opcode = GDRC_WR_SEND_WITH_IMM;
+        told.send_flags = GDRC_SEND_SIGNALED;
+        told.imm_data = wr.imm_data;
+        wr.opcode = GDRC_WR_RDMA_WRITE;
+        wr.send_flags = 0;
+        wr.next = &told;
+    }
     int err = gdrc_post_send(s->dev.ctx, s->qp, &wr, NULL);
     if (err) {
         gx_explain_call(&s->dev, err, "posting a WRITE");
         return err;
     }
     s->posted++;
+    if (s->posted == TRIALS && s->one_by_one)
+        s->one_by_one = mapped_writes(s) > 0;
     return 0;
+}
+
+/* Whether the next slot may be posted. */
+static bool may_post(struct sender *s)
+{
+    return s->posted != atomic_load_explicit(&s->ring.produced, memory_order_acquire) && (!s->one_by_one || s->completed == s->posted);
 }
 
 /* Takes completions. Returns how many, or a negative errno. */
@@ -133,7 +171,7 @@ static int reap(struct sender *s)
             gx_explain_wc(&s->dev, s->qp, &wc[i], "sending to the server");
             return -EIO;
         }
-        if (wc[i].opcode == GDRC_WC_OP_RDMA_WRITE) {
+        if (wc[i].opcode == GDRC_WC_OP_RDMA_WRITE || wc[i].opcode == GDRC_WC_OP_SEND) {
             s->sent_bytes += s->ring.used[s->completed % s->ring.depth];
             s->completed++;
         } else if (wc[i].opcode == GDRC_WC_OP_RECV) {
@@ -198,7 +236,7 @@ static int run(struct sender *s, struct gx_bar *bar, uint8_t result[16])
     uint64_t last_ns = gx_now_ns(), look_ns = last_ns, alive_ns = last_ns;
     for (;;) {
         int n = reap(s), err = 0;
-        while (n >= 0 && s->posted != atomic_load_explicit(&s->ring.produced, memory_order_acquire)) {
+        while (n >= 0 && may_post(s)) {
             err = post_slot(s);
             if (err)
                 break;
