@@ -83,7 +83,7 @@ class Run:
         self.begun = self.end = time.monotonic()
         self.failures = 0
 
-    def take(self, phase, entry, name=""):
+    def take(self, phase, entry, name="", turn=0):
         key, label, program, measure = entry
         if contestants.missing(program):
             self.results.skip(f"{program} is not installed: {label}")
@@ -92,7 +92,7 @@ class Run:
             self.results.skip(f"no time left within {self.args.budget} s for every round of {label} ({phase if isinstance(phase, str) else phase[0]})")
             return
         try:
-            self.results.add(phase, key, label, measure())
+            self.results.add(phase, key, label, measure(), turn)
         except (proc.Failed, ValueError, KeyError, IndexError, OSError) as error:
             self.failures += program is None
             self.results.skip(f"{label}{name} failed once: {error}")
@@ -111,7 +111,7 @@ class Run:
             for phase, entries, name in phases:
                 # The first round goes forward, so that the tables are in order.
                 for entry in entries if turn % 2 == 0 else entries[::-1]:
-                    self.take(phase, entry, name)
+                    self.take(phase, entry, name, turn)
 
     def copies(self, bin_dir, bare):
         work, mib = files.place(self.args.file_mib)
@@ -154,10 +154,10 @@ def main():
     parser = argparse.ArgumentParser(prog="make compare COMPARE_ARGS=", description=__doc__)
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), help="where the C examples are")
     parser.add_argument("--out", default=os.path.join(ROOT, "bench"), help="where RESULTS.md and the figures go")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all message counts")
     parser.add_argument("--file-mib", type=int, default=2048)
-    parser.add_argument("--budget", type=int, default=300, help="seconds after which no measurement begins")
+    parser.add_argument("--budget", type=int, default=540, help="seconds after which no measurement begins")
     args = parser.parse_args()
     # A killed run leaves no busy server behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -176,7 +176,7 @@ def main():
                                    ("shm bw", contestants.same_host_bandwidth(bench), ", same host")], "same host")
         run.until(0.72).alternate([("drop-in", contestants.drop_in(bench), ", drop-in"),
                                    ("drop-in bw", contestants.drop_in_bandwidth(bench), ", drop-in")], "drop-in")
-        mib = run.until(0.90).copies(args.bin, bare)
+        mib = run.until(0.92).copies(args.bin, bare)
         run.until(1).alternate([(("curve", size), contestants.curve(bench, size), f", {size} bytes")
                        for size in contestants.CURVE_SIZES], "bandwidth over size", 2)
     finally:

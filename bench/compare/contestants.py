@@ -123,15 +123,15 @@ class Bench:
 
 
 def latencies(b):
-    """key, label, program needed, measurement: all of 64 bytes unless the label says otherwise."""
+    """key, label, program needed, measurement: all of 64 bytes unless the label says otherwise. Rivals stand next to each other."""
     return [
+        ("fi_udp", "libfabric udp 64 B", "fi_pingpong", lambda: b.fi_latency("udp", "dgram", 64, 30000)),
         ("send", "gdrcore SEND 64 B", None, lambda: b.gdrcore_latency("send", 64, 100000)),
+        ("ucx_tcp", "UCX tcp, tag 64 B", "ucx_perftest", lambda: b.ucx_latency(UCX_TCP, "tag_lat", 64, 50000)),
         ("echo_ack", "bare UDP echo, a 20-byte ACK after each answer", None, lambda: b.bare_latency(["-a"], 64, 100000)),
         ("ack_echo", "bare UDP echo, a 20-byte ACK before each answer", None, lambda: b.bare_latency(["-b"], 64, 100000)),
         ("echo", "bare UDP echo", None, lambda: b.bare_latency([], 64, 100000)),
-        ("ucx_tcp", "UCX tcp, tag 64 B", "ucx_perftest", lambda: b.ucx_latency(UCX_TCP, "tag_lat", 64, 50000)),
         ("fi_tcp", "libfabric tcp 64 B", "fi_pingpong", lambda: b.fi_latency("tcp", "msg", 64, 30000)),
-        ("fi_udp", "libfabric udp 64 B", "fi_pingpong", lambda: b.fi_latency("udp", "dgram", 64, 30000)),
         ("write", "gdrcore WRITE 8 B, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 100000)),
         ("read", "gdrcore READ 64 B (there and back)", None, lambda: b.gdrcore_latency("read", 64, 50000)),
         ("loopback", "gdrcore WRITE 8 B, loopback, one thread", None, lambda: b.gdrcore_latency("write", 8, 200000, loopback=True)),
@@ -142,14 +142,14 @@ def same_host(b):
     """Two processes that share memory, 8 bytes."""
     return [
         ("send", "gdrcore SEND", None, lambda: b.gdrcore_latency("send", 8, 200000, path="shm")),
+        ("ucx_tag", "UCX shm, tag", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000)),
         ("write", "gdrcore WRITE, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 200000, path="shm")),
         ("write_shared", "gdrcore WRITE into shared memory", None,
          lambda: b.gdrcore_latency("write", 8, 200000, path="shm", mem="shared")),
+        ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000)),
         ("watch", "gdrcore WRITE, target only watches, its helper receives", None,
          lambda: b.gdrcore_latency("write", 8, 50000, path="shm", no_progress=True)),
         ("send_one_core", "gdrcore SEND, both on one core", None, lambda: b.gdrcore_latency("send", 8, 2000, path="shm", one_core=True)),
-        ("ucx_tag", "UCX shm, tag", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000)),
-        ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000)),
         ("fi_shm", "libfabric shm", "fi_pingpong", lambda: b.fi_latency("shm", "rdm", 8, 50000)),
         ("hop", "a cache line, no library", None, lambda: b.bare_hop(200000)),
     ]
@@ -196,13 +196,13 @@ def bandwidths(b):
     """The same for messages of 1 MiB."""
     return [
         ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", MIB, 3000)),
-        ("send", "gdrcore SEND", None, lambda: b.gdrcore_bandwidth("send", MIB, 3000)),
-        ("read", "gdrcore READ", None, lambda: b.gdrcore_bandwidth("read", MIB, 3000)),
-        ("bare_gso", "bare UDP, GSO and GRO, ACKs", None, lambda: b.bare_bandwidth(["-g"], MIB, 4000)),
-        ("bare", "bare UDP, one datagram a call, ACKs", None, lambda: b.bare_bandwidth([], MIB, 600)),
-        ("ucx_tcp", "UCX tcp, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", MIB, 3000)),
         ("ucx_tcp_tag", "UCX tcp, tag", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "tag_bw", MIB, 3000)),
         ("iperf3", "iperf3, one TCP stream", "iperf3", lambda: b.iperf_bandwidth(2000)),
+        ("bare_gso", "bare UDP, GSO and GRO, ACKs", None, lambda: b.bare_bandwidth(["-g"], MIB, 4000)),
+        ("ucx_tcp", "UCX tcp, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", MIB, 3000)),
+        ("send", "gdrcore SEND", None, lambda: b.gdrcore_bandwidth("send", MIB, 3000)),
+        ("read", "gdrcore READ", None, lambda: b.gdrcore_bandwidth("read", MIB, 3000)),
+        ("bare", "bare UDP, one datagram a call, ACKs", None, lambda: b.bare_bandwidth([], MIB, 600)),
         ("fi_tcp", "libfabric tcp, ping-pong", "fi_pingpong", lambda: b.fi_bandwidth("tcp", "msg", MIB, 500)),
     ]
 
