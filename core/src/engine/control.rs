@@ -8,7 +8,7 @@ use crate::arena::Region;
 use crate::device::{MrAttr, MrReg, SrqAttr};
 use crate::error::{Error, Result};
 use crate::mem::Memory;
-use crate::roce::peer::{Path, Peer, PeerAddr, Window};
+use crate::roce::peer::{Path, Peer, PeerAddr, Window, WINDOW_SURE};
 use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq, NONE};
 use crate::verbs::shared::{CqShared, SrqShared};
 use crate::verbs::transition::{self, Limits};
@@ -61,7 +61,9 @@ impl Inner {
                 i
             }
         };
-        let window = t.config.window_max;
+        // A link loses nothing, and more under way than its ring holds would only lie in it, out of the reader's cache.
+        let most = if matches!(path, Path::Link(_)) { WINDOW_SURE } else { u32::MAX };
+        let window = t.config.window_max.min(most);
         t.peers[i] = Peer {
             refs: 1,
             addr,

@@ -105,7 +105,7 @@ const WINDOW_START: u32 = 64 << 10;
 /// What a window never shrinks below: two packets of the largest MTU.
 const WINDOW_MIN: u32 = 2 * (4096 + PACKET_COST);
 /// What a window grows to as fast as its first bytes are acknowledged.
-const WINDOW_SURE: u32 = 192 << 10;
+pub(crate) const WINDOW_SURE: u32 = 192 << 10;
 /// Beyond, it grows by this part of what is acknowledged while there has been no loss.
 const TRIAL_PART: u32 = 8;
 /// Losses within this time are one event.
