@@ -1,5 +1,6 @@
 //! One device among those that share an address: its blocks, its place in the group of sockets, its mail.
 
+use super::backlog::Backlog;
 use super::mail::{self, Mail, Mailbox, Packets, Posted, Received};
 use super::steer::{BLOCK_MAX, CHECK};
 use super::table::{Table, ENTRIES};
@@ -24,10 +25,11 @@ pub use claim::{Claim, Wanted};
 const MAIL_BATCH: usize = 32;
 /// While mail came within this time it is looked for in every round.
 const MAIL_HOT_NS: u64 = 200_000;
-/// How long the owner of a full mailbox is waited for.
-const INSIST_NS: u64 = 500_000;
-/// And how long after one wait in vain comes the next.
-const INSIST_AGAIN_NS: u64 = 20_000_000;
+/// How long what ends waits until others have taken what is theirs, and how long after one wait in vain comes the next.
+const LAST_NS: u64 = 50_000_000;
+const LAST_AGAIN_NS: u64 = 1_000_000_000;
+/// How often packets that wait for room in a mailbox are tried again.
+const DELIVER_NS: u64 = 50_000;
 /// Services that a device can be asked for.
 pub const SERVICES: usize = 256;
 
@@ -49,7 +51,7 @@ enum Phase {
 pub struct ShareCounters {
     /// Packets of others that came here and were passed on.
     pub passed: u64,
-    /// Packets of others that were dropped: nobody has the block, or its owner's mail is full.
+    /// Packets of others that were dropped: nobody has the block, or its owner took no mail for a second, or too much waited for that.
     pub dropped: u64,
     /// Packets of this device that came by mail.
     pub by_mail: u64,
@@ -130,7 +132,10 @@ pub struct Member {
     hint_ns: u64,
     mail_ns: u64,
     looked_ns: u64,
-    /// Until then nobody is waited for whose mailbox is full.
+    /// Packets whose owner's mailbox is full, and when they are tried again.
+    backlog: Backlog,
+    deliver_ns: u64,
+    /// Until then nobody is waited for.
     impatient_ns: u64,
     counters: ShareCounters,
 }
@@ -164,10 +169,14 @@ impl Member {
 
     /// When [`Member::tend`] is wanted at the latest.
     pub fn deadline(&self) -> Option<u64> {
-        match self.phase {
+        let due = match self.phase {
             Phase::Quiet => self.publish_ns,
             _ => Some(self.until_ns),
+        };
+        if self.deliver_ns == u64::MAX {
+            return due;
         }
+        Some(due.map_or(self.deliver_ns, |at| at.min(self.deliver_ns)))
     }
 
     /// The descriptor from which mail is posted.
@@ -198,35 +207,46 @@ impl Member {
         }
     }
 
-    /// Passes packets on to the owner of a block. False: nobody owns it.
+    /// Passes packets on to the owner of a block, now or when its mailbox has room. False: nobody owns it.
     pub fn pass(&mut self, block: u16, packets: &Packets<'_>) -> bool {
-        let mail = Mail::Packets(*packets);
-        let mut posted = self.post(block, &mail);
+        let waits = !self.backlog.is_empty() && self.backlog.waits_for(block) > 0;
+        let posted = if waits { Posted::Lost } else { self.post(block, &Mail::Packets(*packets)) };
         if posted == Posted::Lost {
-            posted = self.insist(block, &mail);
+            let now = now_ns();
+            if self.backlog.keep(now, block, packets) {
+                self.deliver_ns = self.deliver_ns.min(now + DELIVER_NS);
+                return true;
+            }
         }
         self.count_passed(posted, packets)
     }
 
-    /// The mailbox is full: it holds ten messages, and a process that has just come may be sent more before the kernel steers its
-    /// packets to it. Its owner empties it within microseconds if it runs at all, so it is waited for a moment; one who does not run
-    /// costs everybody else no more than that every now and then.
-    #[cold]
-    fn insist(&mut self, block: u16, mail: &Mail<'_>) -> Posted {
+    /// Passes on what waits for room in mailboxes, if it is time.
+    fn deliver(&mut self, now: u64) {
+        if now < self.deliver_ns {
+            return;
+        }
+        let mut backlog = core::mem::take(&mut self.backlog);
+        let done = backlog.deliver(now, |block, packets| self.post(block, &Mail::Packets(*packets)));
+        self.counters.passed += done.passed;
+        self.counters.dropped += done.dropped;
+        self.deliver_ns = if backlog.is_empty() { u64::MAX } else { now + DELIVER_NS };
+        self.backlog = backlog;
+    }
+
+    /// Before a queue pair ends, or the device: a program may exit behind it, and what has been taken for others is theirs. Who does not
+    /// run costs little.
+    pub fn finish(&mut self) {
         let begun = now_ns();
         let mut now = begun;
-        while self.impatient_ns <= now {
+        while !self.backlog.is_empty() && now >= self.impatient_ns {
+            self.deliver(self.deliver_ns.max(now));
             std::thread::yield_now();
-            let posted = self.post(block, mail);
-            if posted != Posted::Lost {
-                return posted;
-            }
             now = now_ns();
-            if now - begun > INSIST_NS {
-                self.impatient_ns = now + INSIST_AGAIN_NS;
+            if now - begun > LAST_NS {
+                self.impatient_ns = now + LAST_AGAIN_NS;
             }
         }
-        Posted::Lost
     }
 
     /// Passes a message of the connection manager on to whoever listens. False: nobody does.
@@ -313,7 +333,9 @@ impl Member {
     /// Whether the next round shall look for mail: where there was some just now in each, else every `every_ns`.
     #[inline]
     pub fn listens(&self, now: u64, every_ns: u64) -> bool {
-        now.saturating_sub(self.looked_ns) >= every_ns || now.saturating_sub(self.mail_ns) < MAIL_HOT_NS
+        now.saturating_sub(self.looked_ns) >= every_ns
+            || now.saturating_sub(self.mail_ns) < MAIL_HOT_NS
+            || now >= self.deliver_ns
     }
 
     /// The next look at the mail is due at once.
@@ -432,6 +454,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
+        self.finish();
         // The socket is closed by now; who takes its place in the kernel's list hears of it at once.
         self.post_all(&Mail::Left(self.block));
         // The slices never run destructors: the names are given back here.

@@ -12,6 +12,7 @@
 //!
 //! There is no process that must live for this to work, and none that must be told when one dies.
 
+mod backlog;
 pub mod mail;
 mod member;
 pub mod steer;

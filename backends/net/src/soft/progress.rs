@@ -204,9 +204,14 @@ impl SoftDevice {
         for _ in 0..LAST_WORDS {
             let now = now_ns();
             held.guard.flush_acks();
+            // The socket as well, whatever links there are: what is there for others must not end with it.
+            held.port().listen_at = 0;
             if self.round(&mut held, now, Round::Full) == 0 {
                 break;
             }
+        }
+        if let Some(share) = &mut held.port().share {
+            share.finish();
         }
         drop(held);
         self.wake_owed();

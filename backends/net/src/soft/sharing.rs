@@ -104,7 +104,8 @@ pub(super) fn take(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket
     sort(g, share, now, r)
 }
 
-/// Each piece of consecutive packets with one owner by itself.
+/// Each piece of consecutive packets with one owner by itself. Who passes packets on has handled them: a device that is about to end
+/// must not leave others' in its socket.
 #[cold]
 fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
     let seg = usize::from(r.seg).max(1);
@@ -123,10 +124,8 @@ fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> us
             Owner::Own => data.chunks(seg).for_each(|packet| share.take_own(packet)),
             Owner::Block(0) => handled += route_mad(g, share, now, &p),
             Owner::Block(block) => {
-                if !share.pass(block, &p) {
-                    // Nobody's: the engine counts it by what is wrong with it.
-                    handled += accept(g, now, &p);
-                }
+                // Nobody's: the engine counts it by what is wrong with it.
+                handled += if share.pass(block, &p) { same } else { accept(g, now, &p) };
             }
         }
         at += data.len();
@@ -153,7 +152,7 @@ fn route_mad(g: &mut Guard<'_>, share: &mut Member, now: u64, p: &Packets<'_>) -
         Addressee::Anyone => false,
     };
     if passed {
-        0
+        1
     } else {
         accept(g, now, p)
     }

@@ -1,5 +1,6 @@
 //! Taking a place: blocks first, then the group of sockets.
 
+use super::super::backlog::{Backlog, BACKLOG_BYTES};
 use super::super::mail::{self, claim, claim_any, Mail, Mailbox, Posted};
 use super::super::steer::BLOCK_MAX;
 use super::super::table::{Table, ENTRIES};
@@ -50,6 +51,7 @@ struct Parts {
     boxes: RawSlice<Option<Mailbox>>,
     services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
+    backlog: Backlog,
 }
 
 fn walk(w: &mut Walk, count: u16) -> Result<Parts> {
@@ -57,6 +59,7 @@ fn walk(w: &mut Walk, count: u16) -> Result<Parts> {
         boxes: w.slice_with(usize::from(count), |_| None)?,
         services: w.slice_with(SERVICES, |_| None)?,
         buffer: w.slice(mail::MAIL_MAX, 0)?,
+        backlog: Backlog::new(w.slice(BACKLOG_BYTES, 0)?),
     })
 }
 
@@ -139,7 +142,7 @@ impl Claim {
             watch(set.raw(), life.raw())?;
         }
         let at = self.at;
-        let Parts { boxes, services, buffer } = core::mem::take(&mut self.parts);
+        let Parts { boxes, services, buffer, backlog } = core::mem::take(&mut self.parts);
         let mut m = Member {
             local: at,
             flow: Flow::from_gids(&at.ip, &at.ip, at.port, at.port),
@@ -169,6 +172,8 @@ impl Claim {
             checked_ns: now,
             hint_ns: 0,
             mail_ns: 0,
+            backlog,
+            deliver_ns: u64::MAX,
             impatient_ns: 0,
             looked_ns: 0,
             counters: ShareCounters::default(),

@@ -273,6 +273,7 @@ impl Member {
 
     /// What is due. `waits`: the device waits for answers of peers. Few system calls; most often none.
     pub fn tend(&mut self, now: u64, waits: bool) {
+        self.deliver(now);
         match self.phase {
             Phase::Quiet => {
                 if self.publish_ns.is_some_and(|at| now >= at) {

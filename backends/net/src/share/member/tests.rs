@@ -246,3 +246,25 @@ fn where_the_kernel_refuses_everything_takes_detours() {
     let passed: u64 = members.iter().map(|m| m.member.counters.passed).sum();
     assert!(passed > 10, "three sockets, and a hash that knows nothing: {passed}");
 }
+
+/// As a server that answers many requests at once, before the kernel steers what it sends to its client.
+#[test]
+fn more_than_a_mailbox_holds_waits_for_its_owner() {
+    let at = at(7);
+    let mut members = vec![one(&at, 5), one(&at, 9)];
+    settle(&mut members);
+    let mut data = [0u8; 64];
+    data[4..8].copy_from_slice(&(9 * QPN_UNIT).to_be_bytes());
+    let packets = Packets { src: at, seg: 64, first: 0, ecn: 0, data: &data };
+    for _ in 0..500 {
+        assert!(members[0].member.pass(9, &packets));
+    }
+    assert!(members[0].member.deadline().is_some());
+    let mut got = 0;
+    run(200_000_000, || {
+        _ = members[0].round();
+        got += members[1].round().1;
+    });
+    let c = members[0].member.counters;
+    assert_eq!((got, c.passed, c.dropped, members[0].member.backlog.is_empty()), (500, 500, 0, true));
+}

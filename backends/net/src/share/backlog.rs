@@ -1,0 +1,259 @@
+//! Packets that wait for room in their owner's mailbox.
+//!
+//! A mailbox holds ten messages, and a process that has just come, or does not run at the moment, may be sent more before the kernel
+//! steers its packets to it. What does not fit waits here, in order for each owner, for a while.
+
+use super::mail::{Packets, Posted};
+use crate::addr::Endpoint;
+use gdrcore_core::arena::RawSlice;
+
+/// Bytes of a backlog.
+pub const BACKLOG_BYTES: usize = 256 << 10;
+/// What could not be delivered for so long is dropped: its owner is stopped.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// Owners that are tried in one go; those behind them wait for the next.
+const OWNERS: usize = 16;
+/// Bytes of what stands before the data of an entry.
+const HEAD: usize = 48;
+
+/// What stands before the packets of an entry.
+#[derive(Clone, Copy)]
+struct Entry {
+    len: u32,
+    block: u16,
+    seg: u16,
+    first: u16,
+    ecn: u8,
+    /// It was delivered or dropped; its place is free once it is the oldest.
+    done: bool,
+    src: Endpoint,
+    since_ns: u64,
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        HEAD + (self.len as usize).next_multiple_of(8)
+    }
+
+    fn emit(&self, to: &mut [u8; HEAD]) {
+        to[..4].copy_from_slice(&self.len.to_le_bytes());
+        to[4..6].copy_from_slice(&self.block.to_le_bytes());
+        to[6..8].copy_from_slice(&self.seg.to_le_bytes());
+        to[8..10].copy_from_slice(&self.first.to_le_bytes());
+        (to[10], to[11]) = (self.ecn, self.done.into());
+        to[12..28].copy_from_slice(&self.src.ip);
+        to[28..32].copy_from_slice(&self.src.scope_id.to_le_bytes());
+        to[32..34].copy_from_slice(&self.src.port.to_le_bytes());
+        to[40..].copy_from_slice(&self.since_ns.to_le_bytes());
+    }
+
+    fn read(b: &[u8; HEAD]) -> Entry {
+        let u16_at = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
+        let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        let (mut ip, mut since) = ([0; 16], [0; 8]);
+        ip.copy_from_slice(&b[12..28]);
+        since.copy_from_slice(&b[40..]);
+        Entry {
+            len: u32_at(0),
+            block: u16_at(4),
+            seg: u16_at(6),
+            first: u16_at(8),
+            ecn: b[10],
+            done: b[11] != 0,
+            src: Endpoint::new(ip, u32_at(28), u16_at(32)),
+            since_ns: u64::from_le_bytes(since),
+        }
+    }
+}
+
+/// How a try to deliver ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Packets that found their owner.
+    pub passed: u64,
+    /// Packets that nobody owns any more, or whose owner took too long.
+    pub dropped: u64,
+}
+
+/// Entries one after the other, in the memory that it was given.
+#[derive(Default)]
+pub struct Backlog {
+    bytes: RawSlice<u8>,
+    head: usize,
+    tail: usize,
+}
+
+impl Backlog {
+    pub fn new(bytes: RawSlice<u8>) -> Backlog {
+        Backlog { bytes, head: 0, tail: 0 }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    fn entry(&self, at: usize) -> Option<Entry> {
+        self.bytes.get(at..self.tail)?.first_chunk().map(Entry::read)
+    }
+
+    /// Bytes that wait for the owner of a block. If there are any, what comes for it now has its place behind.
+    pub fn waits_for(&self, block: u16) -> usize {
+        let (mut at, mut bytes) = (self.head, 0);
+        while let Some(e) = self.entry(at) {
+            if e.block == block && !e.done {
+                bytes += e.size();
+            }
+            at += e.size();
+        }
+        bytes
+    }
+
+    /// Takes packets in. False: there is no room, or their owner has half of it.
+    pub fn keep(&mut self, now: u64, block: u16, p: &Packets<'_>) -> bool {
+        let e = Entry {
+            len: p.data.len() as u32,
+            block,
+            seg: p.seg,
+            first: p.first,
+            ecn: p.ecn,
+            done: false,
+            src: p.src,
+            since_ns: now,
+        };
+        if self.waits_for(block) + e.size() > self.bytes.len() / 2 {
+            return false;
+        }
+        if self.tail + e.size() > self.bytes.len() {
+            self.compact();
+        }
+        let Some(room) = self.bytes.get_mut(self.tail..self.tail + e.size()) else { return false };
+        let Some((head, rest)) = room.split_first_chunk_mut::<HEAD>() else { return false };
+        e.emit(head);
+        rest[..p.data.len()].copy_from_slice(p.data);
+        self.tail += e.size();
+        true
+    }
+
+    /// Closes the gaps that delivered packets have left: one owner who takes nothing must not cost the others their room.
+    fn compact(&mut self) {
+        let (mut from, mut to) = (self.head, 0);
+        while let Some(e) = self.entry(from) {
+            if !e.done {
+                self.bytes.copy_within(from..from + e.size(), to);
+                to += e.size();
+            }
+            from += e.size();
+        }
+        (self.head, self.tail) = (0, to);
+    }
+
+    /// Tries to deliver everything, for each owner up to what does not fit.
+    pub fn deliver(&mut self, now: u64, mut post: impl FnMut(u16, &Packets<'_>) -> Posted) -> Delivered {
+        let mut outcome = Delivered::default();
+        let (mut full, mut n) = ([0u16; OWNERS], 0);
+        let mut at = self.head;
+        while let Some(mut e) = self.entry(at) {
+            let start = at;
+            at += e.size();
+            if e.done || full[..n].contains(&e.block) {
+                continue;
+            }
+            let data = &self.bytes[start + HEAD..start + HEAD + e.len as usize];
+            let packets = data.len().div_ceil(usize::from(e.seg).max(1)) as u64;
+            match post(e.block, &Packets { src: e.src, seg: e.seg, first: e.first, ecn: e.ecn, data }) {
+                Posted::Done => outcome.passed += packets,
+                Posted::Lost if now.saturating_sub(e.since_ns) < PATIENCE_NS => {
+                    if n == OWNERS {
+                        break;
+                    }
+                    full[n] = e.block;
+                    n += 1;
+                    continue;
+                }
+                Posted::Lost | Posted::Nobody => outcome.dropped += packets,
+            }
+            e.done = true;
+            if let Some(head) = self.bytes.get_mut(start..).and_then(|b| b.first_chunk_mut()) {
+                e.emit(head);
+            }
+        }
+        while let Some(e) = self.entry(self.head).filter(|e| e.done) {
+            self.head += e.size();
+        }
+        if self.is_empty() {
+            (self.head, self.tail) = (0, 0);
+        }
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Map;
+    use gdrcore_core::arena::Walk;
+    use std::collections::HashMap;
+
+    fn packets(data: &[u8]) -> Packets<'_> {
+        Packets { src: Endpoint::v4([127, 0, 0, 9], 4791), seg: 100, first: 3, ecn: 1, data }
+    }
+
+    fn backlog(bytes: usize) -> (Backlog, Map) {
+        let memory = Map::new(bytes + 4096).unwrap();
+        // SAFETY: fresh memory, kept beside the backlog.
+        let mut walk = unsafe { Walk::carve(memory.as_ptr(), memory.len()) }.unwrap();
+        (Backlog::new(walk.slice(bytes, 0).unwrap()), memory)
+    }
+
+    #[test]
+    fn everybody_gets_his_own_in_order_and_nobody_waits_for_another() {
+        let (mut b, _memory) = backlog(64 << 10);
+        let mut got: HashMap<u16, Vec<u8>> = HashMap::new();
+        let mut kept: HashMap<u16, Vec<u8>> = HashMap::new();
+        let mut seed = 1u64;
+        for step in 0..20_000u64 {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            let block = (seed % 5) as u16;
+            let data = vec![step as u8; 1 + (seed >> 8) as usize % 900];
+            if b.keep(step, block, &packets(&data)) {
+                assert!(b.waits_for(block) > 0);
+                kept.entry(block).or_default().push(step as u8);
+            }
+            // Block 0 hardly ever has room; each other one takes one message at a time.
+            let mut room: [bool; 5] = [step % 97 == 0, true, seed & 32 != 0, true, seed & 64 != 0];
+            b.deliver(step, |block, p| {
+                assert_eq!((p.seg, p.first, p.ecn, p.src.port), (100, 3, 1, 4791));
+                assert!(p.data.iter().all(|&x| x == p.data[0]));
+                if !core::mem::take(&mut room[usize::from(block)]) {
+                    return Posted::Lost;
+                }
+                got.entry(block).or_default().push(p.data[0]);
+                Posted::Done
+            });
+        }
+        b.deliver(20_000, |block, p| {
+            got.entry(block).or_default().push(p.data[0]);
+            Posted::Done
+        });
+        assert!(b.is_empty());
+        assert!(kept[&0].len() > 100 && kept[&1].len() > 1000, "{} {}", kept[&0].len(), kept[&1].len());
+        assert_eq!(got, kept);
+    }
+
+    #[test]
+    fn who_takes_nothing_for_long_loses_it() {
+        let (mut b, _memory) = backlog(4096);
+        assert!(b.keep(5, 7, &packets(&[1; 250])));
+        assert!(!b.keep(5, 7, &packets(&[1; 4096])), "more than half");
+        assert_eq!(b.deliver(PATIENCE_NS, |_, _| Posted::Lost), Delivered::default());
+        assert!(b.waits_for(7) > 0);
+        // Three packets of at most 100 bytes.
+        assert_eq!(b.deliver(PATIENCE_NS + 5, |_, _| Posted::Lost), Delivered { passed: 0, dropped: 3 });
+        assert!(b.is_empty() && b.waits_for(7) == 0);
+        assert!(b.keep(9, 8, &packets(&[1; 40])));
+        assert_eq!(b.deliver(9, |_, _| Posted::Nobody), Delivered { passed: 0, dropped: 1 });
+    }
+}
