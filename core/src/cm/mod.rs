@@ -60,8 +60,9 @@ pub const SERVICE_TIMEOUT: u8 = 24;
 /// How often a message is sent again.
 pub const MAX_RETRIES: u8 = 15;
 /// A request for a port whose listener has gone is not refused for this long, but dropped, so that its sender asks again:
-/// programs that end a listener to begin another (perftest does between two connections) are not overtaken by their peers.
-pub const LISTENER_GRACE_NS: u64 = 1_000_000_000;
+/// programs that end a listener to begin another (perftest does between two connections, a second and more apart) are not overtaken
+/// by their peers.
+pub const LISTENER_GRACE_NS: u64 = 4_000_000_000;
 /// Listeners that are remembered so.
 const FORMER: usize = 8;
 /// Answers to nobody in particular that may wait to be sent.
