@@ -7,17 +7,23 @@ use crate::roce::run::{head_words, Run, HEAD_MAX};
 use crate::roce::Origin;
 use crate::wire::{Flow, ICRC_LEN};
 
-/// Reads the `i`-th packet of a burst; what is wrong with it is counted.
+/// Whether the `i`-th packet of a burst is what its sender sent; what is wrong with it is counted.
 #[inline(always)]
-fn read<'p>(flow: &Flow, i: u16, packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])> {
+fn is_whole(flow: &Flow, i: u16, packet: &[u8], counters: &mut Counters) -> bool {
     if packet.len() < 16 {
         counters.rcvd_malformed += 1;
-        return None;
+        return false;
     }
     if flow.check(i, packet).is_err() {
         counters.rcvd_icrc_err += 1;
-        return None;
+        return false;
     }
+    true
+}
+
+/// Reads a packet that is whole.
+#[inline(always)]
+fn read<'p>(packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])> {
     let read = Run::parse_packet(&packet[..packet.len() - ICRC_LEN]);
     counters.rcvd_malformed += u64::from(read.is_err());
     read.ok()
@@ -56,10 +62,13 @@ impl Guard<'_> {
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
             n += 1;
-            let Some((run, payload)) = read(&inner.rx_flow.1, first.wrapping_add(i as u16), packet, &mut t.counters)
-            else {
+            if !is_whole(&inner.rx_flow.1, first.wrapping_add(i as u16), packet, &mut t.counters) {
                 continue;
-            };
+            }
+            if !ce && t.take_lone_packet(s, now, &src.gid, packet) {
+                continue;
+            }
+            let Some((run, payload)) = read(packet, &mut t.counters) else { continue };
             if ce {
                 t.on_mark(now, &from, &run);
             }
@@ -72,6 +81,14 @@ impl Guard<'_> {
         n
     }
 
+    /// What [`Guard::handle_packets`] does first for a packet that is whole and not marked: takes it if it is a small message or an ACK
+    /// with nothing in its way. False: nothing has changed.
+    #[inline]
+    pub fn take_lone_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.take_lone_packet(s, now, &src.gid, packet)
+    }
+
     /// As [`Guard::handle_packets`], for what came to a group that the port listens for.
     pub fn handle_multicast(&mut self, now: u64, src: &PeerAddr, group: &[u8; 16], seg: usize, data: &[u8]) -> usize {
         let (inner, s) = self.split();
@@ -82,7 +99,10 @@ impl Guard<'_> {
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
             n += 1;
-            if let Some((run, payload)) = read(&flow, i as u16, packet, &mut t.counters) {
+            if !is_whole(&flow, i as u16, packet, &mut t.counters) {
+                continue;
+            }
+            if let Some((run, payload)) = read(packet, &mut t.counters) {
                 t.handle_multicast(s, now, &from, group, &run, payload);
             }
         }

@@ -253,7 +253,20 @@ impl Guard<'_> {
         inner.transport.write_lone(s, qi, room)
     }
 
-    /// What [`Guard::write_lone`] wrote was handed over.
+    /// As [`Guard::write_lone`], through the port: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
+    /// where others wait to send.
+    #[inline]
+    pub fn write_lone_packet(&mut self, qi: usize, buf: &mut [u8]) -> Option<(Burst, Lone)> {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        if !t.ready.is_empty() || !t.cnp_owed.is_empty() || inner.cm.is_ready() {
+            return None;
+        }
+        let (lone, peer, seg) = t.write_lone_packet(s, qi, buf)?;
+        Some((Burst { dst: t.peers[peer].addr, len: lone.len, seg }, lone))
+    }
+
+    /// What [`Guard::write_lone`] or [`Guard::write_lone_packet`] wrote was handed over.
     #[inline]
     pub fn wrote_lone(&mut self, now: u64, lone: Lone) {
         self.split().0.transport.wrote_lone(now, lone);

@@ -169,7 +169,8 @@ impl SoftDevice {
     #[inline]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
-        let now = self.send_lone(g, port, qi).or_else(|| match g.path_of(qi) {
+        let lone = self.send_lone(g, port, qi).or_else(|| self.send_lone_packet(g, port, qi));
+        let now = lone.or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
             Some(Path::Port) => self.send_to_port(g, port, qi),
             _ => None,

@@ -45,6 +45,26 @@ impl SoftDevice {
         Some(now)
     }
 
+    /// Sends the one small message that a QP was just posted through the socket, if nothing is in its way. When.
+    #[inline]
+    pub(super) fn send_lone_packet(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
+        // The tee wants to know the time of what it shows.
+        let Port { udp: Some(udp), pcap: None, blocked: false, .. } = port else { return None };
+        let (burst, lone) = g.write_lone_packet(qi, udp.tx_space()?)?;
+        let dst = endpoint(&burst.dst);
+        if burst.len > burst.seg && udp.max_segments(&dst) == 1 {
+            g.limit_segments(&burst.dst, 1);
+        }
+        udp.tx_commit(Burst { dst, len: burst.len, seg: burst.seg as u16 });
+        self.flush(port);
+        // The peer has it while the clock is read here.
+        let now = now_ns();
+        port.set_time(now);
+        g.wrote_lone(now, lone);
+        look_for_failures(g, port, now);
+        Some(now)
+    }
+
     /// Receives once. Returns the packets.
     #[inline]
     pub(super) fn receive(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
