@@ -31,6 +31,9 @@ pub const MAX_BURST: usize = (64 << 10) - 128;
 /// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MAX_SEGMENTS: u16 = 64;
 
+/// Datagrams up to here may be sent by a port's socket past the port: whatever segment size the socket has, they leave whole.
+pub const SMALL: usize = 32;
+
 /// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`], options stay off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpConfig {

@@ -1,8 +1,11 @@
 //! Sending: bursts are collected in one buffer and leave by one sendmmsg, each by one GSO message.
+//!
+//! A burst that is the only one leaves by sendto where it can, which is 0.1 to 0.2 us shorter than sendmsg, since the kernel need
+//! not fetch a header, a vector and ancillary data one after the other. The segment size then is the socket's own ([`Habit`]).
 
 use super::{lines, Carve, ErrorKind, PortError, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{Endpoint, SockAddr};
-use crate::sys::errno;
+use crate::sys::{errno, set_option};
 use gdrcore_core::error::Result;
 use gdrcore_core::wire::icrc::Flow;
 
@@ -36,6 +39,40 @@ pub enum TxOutcome {
 #[repr(C, align(8))]
 struct Control([u8; 32]);
 
+/// The segment size that the socket has by itself, UDP_SEGMENT as an option: what is longer is segmented so unless its ancillary
+/// data says otherwise. A program that exchanges messages of one size sends bursts of one segment size.
+///
+/// With a size set, the kernel asks of every datagram what it asks of one to be segmented: whether the link can, and
+/// whether a segment fits its MTU. So the size stays within [`Habit::SIZES`], and goes, for good, with the first refusal.
+#[derive(Clone, Copy, Default)]
+struct Habit {
+    /// 0: none, everything leaves as it is.
+    size: u16,
+    /// What the last bursts would have wanted instead, and how many of them.
+    wanted: u16,
+    times: u8,
+    /// The kernel has refused something meanwhile.
+    off: bool,
+}
+
+impl Habit {
+    /// From the longest that others may send by the port's socket, who know nothing of it, to what fits any link.
+    const SIZES: core::ops::RangeInclusive<u16> = super::SMALL as u16..=500;
+    /// Bursts in a row that change it.
+    const TIMES: u8 = 16;
+
+    /// Whether a burst leaves as it should without ancillary data.
+    #[inline]
+    fn suits(&self, len: usize, seg: u16) -> bool {
+        let own = usize::from(self.size);
+        if len > usize::from(seg) {
+            seg == self.size
+        } else {
+            own == 0 || len <= own
+        }
+    }
+}
+
 /// One committed burst.
 #[derive(Clone, Copy)]
 struct Slot {
@@ -49,6 +86,8 @@ struct Slot {
     tries: u8,
     /// Send packet by packet.
     single: bool,
+    /// The kernel's headers of it were not written: it may leave by sendto.
+    plain: bool,
     /// GSO was tried and refused for this burst.
     refused: bool,
 }
@@ -65,6 +104,9 @@ pub(super) struct Tx {
     /// Bytes used, a multiple of ALIGN.
     used: usize,
     batch: usize,
+    habit: Habit,
+    /// Whose socket address stands first in `addrs`; its family is the port's.
+    first: Option<(Endpoint, libc::socklen_t)>,
     /// Slots `head..tail` wait for the kernel.
     head: usize,
     tail: usize,
@@ -97,8 +139,17 @@ impl Tx {
     /// As [`UdpPort::open`].
     pub(super) unsafe fn carve(cfg: &UdpConfig, carve: &mut Carve) -> Result<Tx> {
         let n = cfg.tx_batch as usize;
-        let slot =
-            Slot { dst: Endpoint::default(), off: 0, len: 0, seg: 0, done: 0, tries: 0, single: false, refused: false };
+        let slot = Slot {
+            dst: Endpoint::default(),
+            off: 0,
+            len: 0,
+            seg: 0,
+            done: 0,
+            tries: 0,
+            single: false,
+            plain: false,
+            refused: false,
+        };
         // SAFETY: zeroes are valid for the C structs: null pointers and lengths of 0.
         let (msg, iov) = unsafe { (core::mem::zeroed::<libc::mmsghdr>(), core::mem::zeroed::<libc::iovec>()) };
         // SAFETY: the caller's memory is writable and ours, for all five.
@@ -124,6 +175,8 @@ impl Tx {
             buffer,
             capacity,
             used: 0,
+            habit: Habit::default(),
+            first: None,
             batch: n,
             head: 0,
             tail: 0,
@@ -151,9 +204,23 @@ impl Tx {
         }
     }
 
+    /// Writes the address of the first slot, where it stays for the next burst.
+    #[inline(never)]
+    fn name_first(&mut self, dst: &Endpoint) {
+        let (sa, sa_len) = dst.to_sockaddr();
+        // SAFETY: the first of `batch` addresses, `batch` being at least 1.
+        unsafe { *self.addrs = sa };
+        self.first = Some((*dst, sa_len));
+    }
+
     /// Writes the kernel's headers of a slot.
-    fn describe(&mut self, i: usize, gso: bool) {
+    fn describe(&mut self, i: usize) {
+        self.slot(i).plain = false;
         let s = *self.slot(i);
+        let many = s.len > u32::from(s.seg) && !s.single;
+        // Ancillary data, but where the socket segments nothing by itself. 0: not at all.
+        let size = if many { s.seg } else { 0 };
+        let gso = many || self.habit.size != 0;
         let (sa, sa_len) = s.dst.to_sockaddr();
         // SAFETY: `i < batch`, the length of every array, and all were initialised; `off + len <= capacity`.
         unsafe {
@@ -174,7 +241,7 @@ impl Tx {
                 (*cmsg).cmsg_level = libc::SOL_UDP;
                 (*cmsg).cmsg_type = libc::UDP_SEGMENT;
                 (*cmsg).cmsg_len = libc::CMSG_LEN(2) as _;
-                libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(s.seg);
+                libc::CMSG_DATA(cmsg).cast::<u16>().write_unaligned(size);
             } else {
                 hdr.msg_control = core::ptr::null_mut();
                 hdr.msg_controllen = 0;
@@ -203,24 +270,46 @@ impl UdpPort {
             && b.len <= MAX_BURST
             && self.tx.tail < self.tx.batch
             && self.tx.used + b.len <= self.tx.capacity;
-        if !fits || b.seg == 0 || b.dst.is_v4() != self.local.is_v4() {
+        let known = matches!(&self.tx.first, Some((dst, _)) if *dst == b.dst);
+        if !fits || b.seg == 0 || !known && b.dst.is_v4() != self.local.is_v4() {
             self.fail(b.dst, if fits { libc::EAFNOSUPPORT } else { libc::EMSGSIZE });
             return;
         }
         let many = b.len > usize::from(b.seg);
-        let too_many = b.len > usize::from(b.seg) * usize::from(self.max_segments(&b.dst));
+        let too_many = many && b.len > usize::from(b.seg) * usize::from(self.max_segments(&b.dst));
         let i = self.tx.tail;
         // `len <= MAX_BURST` and `used <= capacity <= 16 MiB`: both fit.
         let (off, len) = (self.tx.used as u32, b.len as u32);
-        let single = many && too_many;
-        *self.tx.slot(i) = Slot { dst: b.dst, off, len, seg: b.seg, done: 0, tries: 0, single, refused: false };
-        self.tx.describe(i, many && !single);
+        if i == 0 && !known {
+            self.tx.name_first(&b.dst);
+        }
+        let plain = i == 0 && !too_many && self.tx.habit.suits(b.len, b.seg);
+        let slot =
+            Slot { dst: b.dst, off, len, seg: b.seg, done: 0, tries: 0, single: too_many, plain, refused: false };
+        *self.tx.slot(i) = slot;
+        if !plain {
+            self.tx.describe(i);
+        }
         self.tx.used += lines(b.len);
         self.tx.tail += 1;
     }
 
     /// Sends the batch. Cost: one system call, unless the kernel refuses something.
+    #[inline]
     pub fn tx_flush(&mut self) -> TxOutcome {
+        if self.tx.head == 0 && self.tx.tail == 1 && self.tx.slot(0).plain && self.send_plain() {
+            self.tx.tail = 0;
+            self.tx.used = 0;
+            return TxOutcome::Sent;
+        }
+        self.flush_all()
+    }
+
+    #[inline(never)]
+    fn flush_all(&mut self) -> TxOutcome {
+        if self.tx.head < self.tx.tail && self.tx.slot(0).plain {
+            self.tx.describe(0);
+        }
         while self.tx.head < self.tx.tail {
             let head = self.tx.head;
             if self.tx.slot(head).single {
@@ -230,6 +319,9 @@ impl UdpPort {
                 continue;
             }
             let run = (head..self.tx.tail).take_while(|&i| !self.tx.slot(i).single).count();
+            if run == 1 && self.tx.tail == head + 1 {
+                self.learn(head);
+            }
             self.counters.tx_calls += 1;
             match usize::try_from(self.send_run(head, run)) {
                 Ok(n) => {
@@ -268,6 +360,65 @@ impl UdpPort {
             -1
         } else {
             1
+        }
+    }
+
+    /// Sends the first slot, whose headers were not written. False: they are needed.
+    #[inline]
+    fn send_plain(&mut self) -> bool {
+        let s = *self.tx.slot(0);
+        let Some((_, sa_len)) = self.tx.first else { return false };
+        self.counters.tx_calls += 1;
+        // SAFETY: `off + len <= capacity`; the first address is initialised, and `sa_len` its length. The kernel writes to neither.
+        let rc = unsafe {
+            let (bytes, sa) = (self.tx.buffer.add(s.off as usize), self.tx.addrs);
+            libc::sendto(self.fd.raw(), bytes.cast(), s.len as usize, libc::MSG_DONTWAIT, sa.cast(), sa_len)
+        };
+        rc >= 0 || self.plain_refused(errno())
+    }
+
+    /// A plain send has failed with `e`. True: nothing is left to do about it.
+    #[cold]
+    fn plain_refused(&mut self, e: i32) -> bool {
+        if self.tx.habit.size != 0 && matches!(e, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) {
+            self.drop_habit();
+        }
+        // Room and interruptions: it is tried once more. An error that another destination left is told by this call and by no
+        // other, so it is looked after here.
+        if !matches!(e, libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) {
+            self.drain_errors();
+        }
+        false
+    }
+
+    /// From now on the socket segments nothing by itself.
+    #[cold]
+    fn drop_habit(&mut self) {
+        self.tx.habit.off = true;
+        if self.tx.habit.size != 0 && set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok() {
+            self.tx.habit.size = 0;
+        }
+    }
+
+    /// Looks at a burst that leaves alone and needs ancillary data: after some of one kind the socket's own segment size is theirs.
+    fn learn(&mut self, i: usize) {
+        let s = *self.tx.slot(i);
+        let size = if s.len > u32::from(s.seg) { s.seg } else { 0 };
+        let habit = &mut self.tx.habit;
+        if habit.off || !self.gso || size == habit.size || size != 0 && !Habit::SIZES.contains(&size) {
+            return;
+        }
+        habit.times = if habit.wanted == size { habit.times + 1 } else { 1 };
+        habit.wanted = size;
+        if habit.times == Habit::TIMES {
+            habit.times = 0;
+            // Its own ancillary data is written already, and says what is right under either.
+            if set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size)).is_ok() {
+                self.tx.habit.size = size;
+                self.tx.describe(i);
+            } else {
+                self.tx.habit.off = true;
+            }
         }
     }
 
@@ -312,6 +463,7 @@ impl UdpPort {
             s.single = true;
             s.refused = true;
             s.tries = 0;
+            self.drop_habit();
             return true;
         }
         self.fail(dst, e);
@@ -321,6 +473,9 @@ impl UdpPort {
 
     /// Sends burst `i` packet by packet. False: the kernel has no room; what left is remembered.
     fn send_singly(&mut self, i: usize) -> bool {
+        if self.tx.habit.size != 0 {
+            self.drop_habit();
+        }
         loop {
             let s = *self.tx.slot(i);
             if s.done >= s.len {
