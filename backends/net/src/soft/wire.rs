@@ -65,20 +65,21 @@ impl SoftDevice {
         Some(now)
     }
 
-    /// Receives once. Returns the packets.
+    /// Receives once; the time may be as of a moment ago. Returns the packets.
     #[inline]
     pub(super) fn receive(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         let Some(udp) = &mut port.udp else { return 0 };
         let n = udp.rx_poll();
         if n == 0 {
+            let now = port.refresh(now);
             if let Some(share) = &mut port.share {
                 share.drained(now);
             }
         }
-        let local = *udp.local();
+        let local = self.local;
         let mut handled = 0;
         for i in 0..n {
-            let Port { udp: Some(udp), pcap, share, .. } = port else { break };
+            let Port { udp: Some(udp), pcap, share, stale, now: read, .. } = port else { break };
             let r = udp.rx_get(i);
             if r.data.is_empty() {
                 continue;
@@ -87,11 +88,20 @@ impl SoftDevice {
                 tee.burst(now, &r.src, &local, 0, r.seg, r.data);
             }
             handled += match share {
-                Some(share) => take(g, share, now, &r),
+                Some(share) => {
+                    let right = || {
+                        if core::mem::take(stale) != 0 {
+                            *read = now_ns();
+                        }
+                        now.max(*read)
+                    };
+                    take(g, share, now, right, &r)
+                }
                 None => g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3),
             };
             if r.data.len() >= LONG && i + 1 < n {
                 // Its ACK opens the sender's window while the rest is handled here.
+                let now = port.refresh(now);
                 self.send(g, port, now);
             }
         }
@@ -109,6 +119,7 @@ impl SoftDevice {
             udp.drain_errors();
         }
         if udp.has_error() {
+            let now = port.refresh(now);
             report_errors(g, port, now);
         }
         handled
