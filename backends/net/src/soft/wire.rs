@@ -51,12 +51,14 @@ impl SoftDevice {
         // The tee wants to know the time of what it shows.
         let Port { udp: Some(udp), pcap: None, blocked: false, .. } = port else { return None };
         let (burst, lone) = g.write_lone_packet(qi, udp.tx_space()?)?;
-        let dst = endpoint(&burst.dst);
-        if burst.len > burst.seg && udp.max_segments(&dst) == 1 {
-            g.limit_segments(&burst.dst, 1);
+        let b = Burst { dst: endpoint(&burst.dst), len: burst.len, seg: burst.seg as u16 };
+        if !udp.tx_now(&b) {
+            if burst.len > burst.seg && udp.max_segments(&b.dst) == 1 {
+                g.limit_segments(&burst.dst, 1);
+            }
+            udp.tx_commit(b);
+            self.flush(port);
         }
-        udp.tx_commit(Burst { dst, len: burst.len, seg: burst.seg as u16 });
-        self.flush(port);
         // The peer has it while the clock is read here.
         let now = now_ns();
         port.set_time(now);

@@ -160,9 +160,14 @@ fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_
     for (mut a, mut b, mut c) in [(v4(1), v4(2), v4(3)), (v6(), v6(), v6())] {
         let dst = *b.port.local();
         let mut exchange = |a: &mut Rig, len, seg, times| {
-            for _ in 0..times {
-                send(&mut a.port, dst, len, seg);
-                assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+            for k in 0..times {
+                let flow = flow(&a.port, &dst);
+                fill(a.port.tx_space().expect("room"), len, seg, &flow);
+                let burst = Burst { dst, len, seg: seg as u16 };
+                if k % 2 == 0 || !a.port.tx_now(&burst) {
+                    a.port.tx_commit(burst);
+                    assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+                }
                 assert_eq!(receive(&mut b.port, &a.port, len, seg), 1, "{len} bytes in packets of {seg}");
             }
         };
@@ -210,6 +215,36 @@ fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_
         assert!(a.port.take_error().is_none());
         assert_eq!((a.port.counters().gso_refused, a.port.counters().send_err), (0, 0));
     }
+}
+
+#[test]
+fn what_leaves_at_once_is_not_lost_to_the_error_of_another() {
+    let (mut a, mut b) = (v4(1), v4(2));
+    let (dst, closed) = (*b.port.local(), Endpoint::v4([127, 0, 0, 1], 9));
+    let now = Burst { dst, len: 64, seg: 64 };
+    let mut declined = 0;
+    for _ in 0..50 {
+        send(&mut a.port, dst, 64, 64);
+        send(&mut a.port, closed, 64, 64);
+        a.port.tx_flush();
+        assert_eq!(receive(&mut b.port, &a.port, 64, 64), 1);
+        // The refusal waits in the socket, and the next call is told of it.
+        let flow = flow(&a.port, &dst);
+        fill(a.port.tx_space().unwrap(), 64, 64, &flow);
+        if !a.port.tx_now(&now) {
+            declined += 1;
+            a.port.tx_commit(now);
+            assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+        }
+        assert_eq!(receive(&mut b.port, &a.port, 64, 64), 1);
+    }
+    assert!(declined > 0);
+    assert_eq!(a.port.take_error().map(|e| (e.dst.port, e.errno)), Some((9, libc::ECONNREFUSED)));
+    assert!(!a.port.tx_now(&Burst { dst: closed, ..now }), "goes elsewhere");
+    for (len, seg) in [(0, 64), (64, 0), (MAX_BURST + 1, 4124), (65 * 64, 64)] {
+        assert!(!a.port.tx_now(&Burst { dst, len, seg }), "{len} in packets of {seg}");
+    }
+    assert_eq!(a.port.counters().send_err, 0);
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Habit {
     fn suits(&self, len: usize, seg: u16) -> bool {
         let own = usize::from(self.size);
         if len > usize::from(seg) {
-            seg == self.size
+            seg == self.size && seg != 0
         } else {
             own == 0 || len <= own
         }
@@ -294,13 +294,27 @@ impl UdpPort {
         self.tx.tail += 1;
     }
 
+    /// Sends at once what was filled, where that takes one call and nothing else: to where the last burst went, of a kind that the
+    /// socket is set for, with no batch before it. False: nothing has been sent; commit it and flush.
+    #[inline]
+    pub fn tx_now(&mut self, b: &Burst) -> bool {
+        let tx = &self.tx;
+        let known = matches!(&tx.first, Some((dst, _)) if *dst == b.dst);
+        let fits = b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
+        let calm = tx.tail == 0 && tx.used == 0 && tx.refusers_len == 0;
+        known && fits && calm && tx.habit.suits(b.len, b.seg) && self.send_first(b.len)
+    }
+
     /// Sends the batch. Cost: one system call, unless the kernel refuses something.
     #[inline]
     pub fn tx_flush(&mut self) -> TxOutcome {
-        if self.tx.head == 0 && self.tx.tail == 1 && self.tx.slot(0).plain && self.send_plain() {
-            self.tx.tail = 0;
-            self.tx.used = 0;
-            return TxOutcome::Sent;
+        if self.tx.head == 0 && self.tx.tail == 1 {
+            let Slot { plain, len, .. } = *self.tx.slot(0);
+            if plain && self.send_first(len as usize) {
+                self.tx.tail = 0;
+                self.tx.used = 0;
+                return TxOutcome::Sent;
+            }
         }
         self.flush_all()
     }
@@ -363,21 +377,21 @@ impl UdpPort {
         }
     }
 
-    /// Sends the first slot, whose headers were not written. False: they are needed.
+    /// Sends the first bytes of the buffer to the first address by themselves. False: they have not left.
     #[inline]
-    fn send_plain(&mut self) -> bool {
-        let s = *self.tx.slot(0);
+    fn send_first(&mut self, len: usize) -> bool {
         let Some((_, sa_len)) = self.tx.first else { return false };
         self.counters.tx_calls += 1;
-        // SAFETY: `off + len <= capacity`; the first address is initialised, and `sa_len` its length. The kernel writes to neither.
+        // SAFETY: the callers have seen that `len` is within the buffer; the first address is initialised, and `sa_len` its length.
+        // The kernel writes to neither.
         let rc = unsafe {
-            let (bytes, sa) = (self.tx.buffer.add(s.off as usize), self.tx.addrs);
-            libc::sendto(self.fd.raw(), bytes.cast(), s.len as usize, libc::MSG_DONTWAIT, sa.cast(), sa_len)
+            let (bytes, sa) = (self.tx.buffer.cast(), self.tx.addrs.cast());
+            libc::sendto(self.fd.raw(), bytes, len, libc::MSG_DONTWAIT, sa, sa_len)
         };
         rc >= 0 || self.plain_refused(errno())
     }
 
-    /// A plain send has failed with `e`. True: nothing is left to do about it.
+    /// A send without headers has failed with `e`: false, it is to be tried with them.
     #[cold]
     fn plain_refused(&mut self, e: i32) -> bool {
         if self.tx.habit.size != 0 && matches!(e, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) {
@@ -431,7 +445,7 @@ impl UdpPort {
     /// Most packets of one burst to `dst`: 1 where segmentation was refused, else 64.
     #[inline]
     pub fn max_segments(&self, dst: &Endpoint) -> u16 {
-        if self.gso && !self.tx.refuses(dst) {
+        if self.gso && (self.tx.refusers_len == 0 || !self.tx.refuses(dst)) {
             MAX_SEGMENTS
         } else {
             1
