@@ -11,6 +11,7 @@
 
 mod errors;
 mod groups;
+mod lane;
 mod rx;
 mod socket;
 mod tx;
@@ -137,6 +138,12 @@ pub struct UdpPort {
     errors: errors::Errors,
     groups: groups::Groups,
     n_groups: usize,
+    class: u8,
+    lane: Option<lane::Lane>,
+    /// Who cannot have one.
+    no_lane: Option<Endpoint>,
+    /// Bursts in a row that left alone to where the last one went, and would have had a lane.
+    alone: u8,
     counters: PortCounters,
 }
 
@@ -181,6 +188,10 @@ impl UdpPort {
             errors: errors::Errors::new(),
             groups: [const { None }; GROUPS],
             n_groups: 0,
+            class: cfg.traffic_class,
+            lane: None,
+            no_lane: None,
+            alone: 0,
             counters: PortCounters::default(),
         })
     }

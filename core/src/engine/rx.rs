@@ -7,18 +7,20 @@ use crate::roce::run::{head_words, Run, HEAD_MAX};
 use crate::roce::Origin;
 use crate::wire::{Flow, ICRC_LEN};
 
-/// Whether the `i`-th packet of a burst is what its sender sent; what is wrong with it is counted.
+/// The identification of a packet that is what its sender sent, likely `ident`; what is wrong with it is counted.
 #[inline(always)]
-fn is_whole(flow: &Flow, i: u16, packet: &[u8], counters: &mut Counters) -> bool {
+fn whole(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
     if packet.len() < 16 {
         counters.rcvd_malformed += 1;
-        return false;
+        return None;
     }
-    if flow.check(i, packet).is_err() {
-        counters.rcvd_icrc_err += 1;
-        return false;
+    match flow.check(ident, packet) {
+        Ok(accepted) => Some(accepted.ident),
+        Err(_) => {
+            counters.rcvd_icrc_err += 1;
+            None
+        }
     }
-    true
 }
 
 /// Reads a packet that is whole.
@@ -85,6 +87,7 @@ impl Guard<'_> {
         if known.gid != src.gid || known.port != src.port {
             let flow = Flow::from_gids(&src.gid, &inner.local.gid, src.port, inner.local.port);
             inner.rx_flow = (*src, flow);
+            inner.rx_ident = 0;
         }
         let t = &mut inner.transport;
         let from = Origin { gid: src.gid, path: Path::Port };
@@ -92,8 +95,11 @@ impl Guard<'_> {
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
             n += 1;
-            if !is_whole(&inner.rx_flow.1, first.wrapping_add(i as u16), packet, &mut t.counters) {
-                continue;
+            let number = first.wrapping_add(i as u16);
+            let expected = inner.rx_ident.wrapping_add(number);
+            let Some(ident) = whole(&inner.rx_flow.1, expected, packet, &mut t.counters) else { continue };
+            if ident != expected && !inner.rx_flow.1.is_v6() {
+                inner.rx_ident = ident.wrapping_sub(number);
             }
             if !ce && t.take_lone_packet(s, late, &src.gid, packet) {
                 continue;
@@ -108,6 +114,9 @@ impl Guard<'_> {
                 continue;
             }
             t.handle_run(s, now, &from, &run, payload);
+        }
+        if inner.rx_ident != 0 {
+            inner.rx_ident = inner.rx_ident.wrapping_add(1);
         }
         n
     }
@@ -130,7 +139,7 @@ impl Guard<'_> {
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
             n += 1;
-            if !is_whole(&flow, i as u16, packet, &mut t.counters) {
+            if whole(&flow, i as u16, packet, &mut t.counters).is_none() {
                 continue;
             }
             if let Some((run, payload)) = read(packet, &mut t.counters) {

@@ -7,14 +7,14 @@
 
 use super::answers::ACK_UNLIMITED;
 use super::lone::{Asked, Lone, Received};
-use super::peer::{FlowControl, Path};
+use super::peer::{FlowControl, Path, PeerAddr};
 use super::requester::{gather, DEEP};
 use super::run::HEAD_MIN;
 use super::Transport;
 use crate::mem::Message;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type};
-use crate::wire::{Aeth, Bth, ImmDt, Opcode, Qpn, Reth, Syndrome, ICRC_LEN};
+use crate::wire::{Aeth, Bth, Flow, ImmDt, Opcode, Qpn, Reth, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
@@ -23,10 +23,16 @@ const NO_LINK: u16 = u16::MAX;
 
 impl Transport {
     /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and the ACK that the QP owes behind it, if
-    /// the request is one packet through the port and nothing is in its way. Returns the peer's index and the bytes of the
+    /// the request is one packet through the port and nothing is in its way. `way` is as [`crate::engine::Guard::write_lone_packet`] has it. Returns the peer's index and the bytes of the
     /// request besides; [`Transport::wrote_lone`] is next. `None`: nothing has changed.
     #[inline]
-    pub(crate) fn write_lone_packet(&mut self, s: &Shared, qi: usize, buf: &mut [u8]) -> Option<(Lone, usize, usize)> {
+    pub(crate) fn write_lone_packet(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        buf: &mut [u8],
+        way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
+    ) -> Option<(Lone, usize, usize)> {
         let qp = &mut self.qps[qi];
         let to = qp.peer as usize;
         let peer = self.peers.get_mut(to)?;
@@ -73,13 +79,14 @@ impl Transport {
             gather(&self.regions, &self.providers, qp.pd, &slot, 0, body, of).ok()?;
         }
         tail[..pad].fill(0);
-        peer.flow.append_icrc(0, packet);
+        let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));
+        flow.append_icrc(ident, packet);
         if acks {
             let (header, rest) = behind.split_first_chunk_mut::<{ Bth::LEN }>()?;
             Bth::new(Opcode::RC_ACK, dest, qp.resp.ack_psn).emit(header);
             let aeth = rest.first_chunk_mut::<{ Aeth::LEN }>()?;
             Aeth { syndrome: ACK_UNLIMITED, msn: qp.resp.ack_msn & 0xff_ffff }.emit(aeth);
-            peer.flow.append_icrc(1, behind);
+            flow.append_icrc(ident.wrapping_add(1), behind);
         }
         let lone = Lone { len: size + if acks { ACK_LEN } else { 0 }, link: NO_LINK, qi, payload: len as u32, acks };
         Some((lone, to, size))

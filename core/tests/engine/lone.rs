@@ -104,7 +104,7 @@ impl World {
             // Who posts and gets the lock leaves no mark.
             g.shared().active.drain(|_| {});
             let alone = g.may_send_alone(qi);
-            let lone = if self.short { g.write_lone_packet(qi, &mut buf) } else { None };
+            let lone = if self.short { g.write_lone_packet(qi, &mut buf, |_| None) } else { None };
             self.ways.sent += u64::from(lone.is_some());
             self.ways.not_sent += u64::from(self.short && lone.is_none());
             let burst = match lone {

@@ -50,9 +50,15 @@ impl SoftDevice {
     pub(super) fn send_lone_packet(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
         // The tee wants to know the time of what it shows.
         let Port { udp: Some(udp), pcap: None, blocked: false, .. } = port else { return None };
-        let (burst, lone) = g.write_lone_packet(qi, udp.tx_space()?)?;
+        let lane = udp.lane();
+        let mut by_lane = false;
+        let (burst, lone) = g.write_lone_packet(qi, udp.tx_space()?, |peer| {
+            let (_, flow, ident) = lane.filter(|(dst, ..)| *dst == endpoint(peer))?;
+            by_lane = true;
+            Some((flow, ident))
+        })?;
         let b = Burst { dst: endpoint(&burst.dst), len: burst.len, seg: burst.seg as u16 };
-        if !udp.tx_now(&b) {
+        if !(if by_lane { udp.tx_lane(&b) } else { udp.tx_now(&b) }) {
             if burst.len > burst.seg && udp.max_segments(&b.dst) == 1 {
                 g.limit_segments(&burst.dst, 1);
             }

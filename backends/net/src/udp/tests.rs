@@ -5,6 +5,7 @@ use gdrcore_core::wire::icrc::Flow;
 use std::net::UdpSocket;
 use std::time::Duration;
 
+mod lane;
 mod network;
 
 /// A port and the memory under it.

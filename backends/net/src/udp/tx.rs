@@ -294,6 +294,55 @@ impl UdpPort {
         self.tx.tail += 1;
     }
 
+    /// The peer that has a lane, the flow to it and the identification of its next burst, for [`UdpPort::tx_lane`].
+    #[inline]
+    pub fn lane(&self) -> Option<(Endpoint, Flow, u16)> {
+        let lane = self.lane.as_ref().filter(|_| self.tx.tail == 0)?;
+        Some((lane.dst, lane.flow, lane.ident))
+    }
+
+    /// Sends what was filled for a peer's lane. False: it has not left, and is signed anew for the port's own socket: commit it and
+    /// flush.
+    #[inline]
+    pub fn tx_lane(&mut self, b: &Burst) -> bool {
+        if let Some(lane) = &mut self.lane {
+            let fits = b.len.wrapping_sub(1) < MAX_BURST && b.seg != 0 && self.tx.used == 0 && lane.dst == b.dst;
+            if fits {
+                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nobody else uses the buffer now.
+                let burst = unsafe { core::slice::from_raw_parts(self.tx.buffer, b.len) };
+                self.counters.tx_calls += 1;
+                if lane.send(burst, b.seg) {
+                    return true;
+                }
+            }
+        }
+        self.leave_lane(b);
+        false
+    }
+
+    /// The lane is of no use any more: its socket says nothing that the port's own would not be told when it tries the same.
+    #[cold]
+    fn leave_lane(&mut self, b: &Burst) {
+        self.lane = None;
+        self.alone = 0;
+        let flow = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
+        let Some(burst) = self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0) else {
+            return;
+        };
+        for (k, packet) in burst.chunks_mut(b.seg.into()).enumerate() {
+            flow.append_icrc(k as u16, packet);
+        }
+    }
+
+    /// After some bursts to one peer it gets a lane, if it is of this host.
+    #[cold]
+    fn open_lane(&mut self, dst: &Endpoint) {
+        if self.no_lane != Some(*dst) {
+            self.lane = super::lane::Lane::open(&self.local, dst, self.class);
+            self.no_lane = Some(*dst).filter(|_| self.lane.is_none());
+        }
+    }
+
     /// Sends at once what was filled, where that takes one call and nothing else: to where the last burst went, of a kind that the
     /// socket is set for, with no batch before it. False: nothing has been sent; commit it and flush.
     #[inline]
@@ -302,7 +351,17 @@ impl UdpPort {
         let known = matches!(&tx.first, Some((dst, _)) if *dst == b.dst);
         let fits = b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
         let calm = tx.tail == 0 && tx.used == 0 && tx.refusers_len == 0;
-        known && fits && calm && tx.habit.suits(b.len, b.seg) && self.send_first(b.len)
+        if !(known && fits && calm && tx.habit.suits(b.len, b.seg) && self.send_first(b.len)) {
+            self.alone = 0;
+            return false;
+        }
+        if self.alone < super::lane::WANTED {
+            self.alone += 1;
+            if self.alone == super::lane::WANTED && self.gso {
+                self.open_lane(&b.dst);
+            }
+        }
+        true
     }
 
     /// Sends the batch. Cost: one system call, unless the kernel refuses something.
