@@ -6,6 +6,9 @@
 //! single destinations (ICMP, path MTU, refused GSO) arrives out of step with the sends; [`errors`](self) sorts it
 //! out, so that an error of one peer never costs another peer a packet.
 //!
+//! A peer of this host that small bursts go to, one at a time, gets a second socket, which is connected and whose identifications are
+//! counted (`lane`).
+//!
 //! The calling order per round: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` → `rx_get` for each;
 //! `take_error` until `None`. One thread at a time.
 
