@@ -11,7 +11,8 @@
  *
  * hop, write-hop: one way of a ping-pong of 8 bytes over shared memory between two contexts, both driven by this thread: the
  * post of one (inline, unsignalled), the poll or the progress of the other that finds it, and its next receive. mapped-hop:
- * the same WRITE into memory that the target shares, so that the initiator has mapped it.
+ * the same WRITE into memory that the target shares, so that the initiator has mapped it. udp-hop, udp-write-hop: the same over
+ * the socket, the SEND with 64 bytes; udp-empty: a poll that finds nothing there.
  */
 #include <gdrcore.h>
 
@@ -132,11 +133,12 @@ static struct end {
     int fd;
 } ends[2];
 static uint64_t hops;
-static bool shared;
+static uint32_t size = 8;
+static bool shared, udp;
 
 static void end_recv(struct end *e)
 {
-    gdrc_sge sge = { .addr = (uintptr_t)&e->data[8], .length = 8, .lkey = e->attr.lkey };
+    gdrc_sge sge = { .addr = (uintptr_t)&e->data[8], .length = size, .lkey = e->attr.lkey };
     gdrc_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
     check("post_recv", gdrc_post_recv(e->ctx, e->qp, &wr, NULL));
 }
@@ -144,7 +146,7 @@ static void end_recv(struct end *e)
 static void end_post(struct end *e, struct end *to, uint32_t opcode)
 {
     e->data[0] = ++hops;
-    gdrc_sge sge = { .addr = (uintptr_t)&e->data[0], .length = 8, .lkey = e->attr.lkey };
+    gdrc_sge sge = { .addr = (uintptr_t)&e->data[0], .length = size, .lkey = e->attr.lkey };
     gdrc_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = GDRC_SEND_INLINE };
     if (hops % 16 < 2) // now and then, so that its slots are seen to be free
         wr.send_flags |= GDRC_SEND_SIGNALED;
@@ -164,6 +166,13 @@ static void op_hop(void)
         received = n && wc.opcode == GDRC_WC_OP_RECV;
     }
     end_recv(y);
+}
+
+/* A poll that finds nothing, of one of them. */
+static void op_hop_empty(void)
+{
+    gdrc_wc wc;
+    check("poll_cq", gdrc_poll_cq(ends[0].ctx, ends[0].cq, 1, &wc));
 }
 
 static void op_write_hop(void)
@@ -206,7 +215,7 @@ static void ends_open(void)
         struct gdrc_config config;
         memset(&config, 0, sizeof config);
         config.struct_size = sizeof config;
-        config.flags = GDRC_CONFIG_SHM_ONLY;
+        config.flags = udp ? GDRC_CONFIG_UDP_ONLY : GDRC_CONFIG_SHM_ONLY;
         e->attr.struct_size = sizeof e->attr;
         check("open", gdrc_open(names[i], &config, &e->ctx));
         check("pd", gdrc_pd_alloc(e->ctx, &e->pd));
@@ -251,7 +260,8 @@ static const struct {
     const char *name;
     void (*run)(void);
 } ops[] = { { "write", op_write }, { "send", op_send }, { "read", op_read }, { "post", op_post }, { "empty", op_empty }, { "clock", op_clock },
-            { "hop", op_hop }, { "write-hop", op_write_hop }, { "mapped-hop", op_write_hop } };
+            { "hop", op_hop }, { "write-hop", op_write_hop }, { "mapped-hop", op_write_hop },
+            { "udp-hop", op_hop }, { "udp-write-hop", op_write_hop }, { "udp-empty", op_hop_empty } };
 
 __attribute__((noinline)) void measured(void (*op)(void), long count)
 {
@@ -269,7 +279,7 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|mapped-hop COUNT|time\n");
+        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|mapped-hop|udp-hop|udp-write-hop|udp-empty COUNT|time\n");
         return 2;
     }
     void (*op)(void) = NULL;
@@ -297,7 +307,9 @@ int main(int argc, char **argv)
         join(other);
     }
     shared = !strcmp(argv[1], "mapped-hop");
-    if (op == op_hop || op == op_write_hop)
+    udp = !strncmp(argv[1], "udp-", 4);
+    size = op == op_hop && udp ? 64 : 8;
+    if (op == op_hop || op == op_write_hop || op == op_hop_empty)
         ends_open();
     if (shared)
         ends_mapped();

@@ -6,11 +6,15 @@
 //! single destinations (ICMP, path MTU, refused GSO) arrives out of step with the sends; [`errors`](self) sorts it
 //! out, so that an error of one peer never costs another peer a packet.
 //!
+//! A peer of this host that small bursts go to, one at a time, gets a second socket, which is connected and whose identifications are
+//! counted (`lane`).
+//!
 //! The calling order per round: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` → `rx_get` for each;
 //! `take_error` until `None`. One thread at a time.
 
 mod errors;
 mod groups;
+mod lane;
 mod rx;
 mod socket;
 mod tx;
@@ -30,6 +34,9 @@ use std::os::fd::RawFd;
 pub const MAX_BURST: usize = (64 << 10) - 128;
 /// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MAX_SEGMENTS: u16 = 64;
+
+/// Datagrams up to here may be sent by a port's socket past the port: whatever segment size the socket has, they leave whole.
+pub const SMALL: usize = 32;
 
 /// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`], options stay off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +141,12 @@ pub struct UdpPort {
     errors: errors::Errors,
     groups: groups::Groups,
     n_groups: usize,
+    class: u8,
+    lane: Option<lane::Lane>,
+    /// Who cannot have one.
+    no_lane: Option<Endpoint>,
+    /// Bursts in a row that left alone to where the last one went, and would have had a lane.
+    alone: u8,
     counters: PortCounters,
 }
 
@@ -178,6 +191,10 @@ impl UdpPort {
             errors: errors::Errors::new(),
             groups: [const { None }; GROUPS],
             n_groups: 0,
+            class: cfg.traffic_class,
+            lane: None,
+            no_lane: None,
+            alone: 0,
             counters: PortCounters::default(),
         })
     }

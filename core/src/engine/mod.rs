@@ -59,6 +59,9 @@ pub struct Inner {
     handed: RawSlice<Handed>,
     /// For the ICRC of what arrives: the last sender, and its flow.
     rx_flow: (PeerAddr, Flow),
+    /// The IPv4 identification that its next burst is expected to begin with, 0 where none of its packets had another: one that
+    /// counts goes on counting.
+    rx_ident: u16,
     /// Where the next round of sending begins.
     cursor: usize,
     /// The link of peers that are named from now on.

@@ -12,6 +12,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::NONE;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_status};
+use crate::wire::Flow;
 
 /// A burst that waits in the port's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +254,26 @@ impl Guard<'_> {
         inner.transport.write_lone(s, qi, room)
     }
 
-    /// What [`Guard::write_lone`] wrote was handed over.
+    /// As [`Guard::write_lone`], through the port: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
+    /// where others wait to send. `way`: the flow to an address and the identification of the first packet, where they are others
+    /// than those of the port's socket.
+    #[inline]
+    pub fn write_lone_packet(
+        &mut self,
+        qi: usize,
+        buf: &mut [u8],
+        way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
+    ) -> Option<(Burst, Lone)> {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        if !t.ready.is_empty() || !t.cnp_owed.is_empty() || inner.cm.is_ready() {
+            return None;
+        }
+        let (lone, peer, seg) = t.write_lone_packet(s, qi, buf, way)?;
+        Some((Burst { dst: t.peers[peer].addr, len: lone.len, seg }, lone))
+    }
+
+    /// What [`Guard::write_lone`] or [`Guard::write_lone_packet`] wrote was handed over.
     #[inline]
     pub fn wrote_lone(&mut self, now: u64, lone: Lone) {
         self.split().0.transport.wrote_lone(now, lone);

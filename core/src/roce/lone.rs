@@ -15,9 +15,11 @@ use super::requester::{gather, PROBE_NS, PSN_WINDOW};
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
 use crate::mem::{Access, Message, Target};
-use crate::verbs::objects::{Hold, Incoming, Req, Resp, WqeState, NONE};
+use crate::ring::{EngineConsumer, SlotRef};
+use crate::verbs::objects::{Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
+use crate::verbs::wqe::SendWqe;
 use crate::wire::{Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
@@ -28,6 +30,21 @@ const ACK: u64 = 20;
 /// What the flags of a record say of a message of one packet; whether it is solicited and asks for an ACK stands beside it.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
+/// A request of one packet as a peer has sent it, by whatever way.
+#[derive(Clone, Copy)]
+pub(super) struct Received {
+    pub(super) psn: Psn,
+    pub(super) writes: bool,
+    pub(super) has_imm: bool,
+    pub(super) solicited: bool,
+    pub(super) ack_req: bool,
+    pub(super) imm: u32,
+    /// Of a WRITE.
+    pub(super) va: u64,
+    pub(super) rkey: u32,
+    pub(super) dma_len: u32,
+}
+
 /// A request that lies in the port's buffer. Nothing in the engine knows of it yet.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what was handed over must be noted"]
@@ -36,9 +53,9 @@ pub struct Lone {
     pub len: usize,
     /// The link that they are for.
     pub link: u16,
-    qi: usize,
-    payload: u32,
-    acks: bool,
+    pub(super) qi: usize,
+    pub(super) payload: u32,
+    pub(super) acks: bool,
 }
 
 impl Req {
@@ -49,6 +66,43 @@ impl Req {
             && self.next_psn == self.max_psn
             && self.hold == Hold::None
             && !(self.failed | self.broken | self.draining | self.drain_event | self.probe)
+    }
+}
+
+/// The request of [`Qp::ask_lone`].
+pub(super) struct Asked<'q> {
+    pub(super) slot: SlotRef<'q, SendWqe>,
+    pub(super) op: Opcode,
+    pub(super) names_memory: bool,
+}
+
+impl Qp {
+    /// The only request that waits in the send queue, if it is one packet and nothing of the QP's own is in its way. The peer's
+    /// window is still to be asked.
+    #[inline(always)]
+    pub(super) fn ask_lone<'q>(&mut self, sq: &'q EngineConsumer<'_, SendWqe>) -> Option<Asked<'q>> {
+        let index = self.req.next;
+        let alone = sq.end() == index.wrapping_add(1);
+        if !alone || self.state != qp_state::RTS || self.kind != qp_type::RC || self.paced || !self.req.goes_on() {
+            return None;
+        }
+        if (self.resp.job_len | self.resp.fence_len) != 0 || self.resp.owes_nak() || self.wqe(index).started {
+            return None;
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        let (op, names_memory) = match u32::from(wqe.opcode) {
+            wr_opcode::SEND => (Opcode::RC_SEND_ONLY, false),
+            wr_opcode::RDMA_WRITE => (Opcode::RC_WRITE_ONLY, true),
+            wr_opcode::SEND_WITH_IMM => (Opcode::RC_SEND_ONLY_IMM, false),
+            wr_opcode::RDMA_WRITE_WITH_IMM => (Opcode::RC_WRITE_ONLY_IMM, true),
+            _ => return None,
+        };
+        let outstanding = self.req.next_psn.diff(self.req.una_psn);
+        if wqe.length > u64::from(self.mtu) || wqe.is_fenced() || outstanding >= PSN_WINDOW as i32 {
+            return None;
+        }
+        Some(Asked { slot, op, names_memory })
     }
 }
 
@@ -76,28 +130,11 @@ impl Transport {
         room: impl FnOnce(u16) -> Option<&'b mut [u8]>,
     ) -> Option<Lone> {
         let qp = &mut self.qps[qi];
-        let index = qp.req.next;
         let sq = s.sq(qi, &self.key);
-        let alone = sq.end() == index.wrapping_add(1);
-        if !alone || qp.state != qp_state::RTS || qp.kind != qp_type::RC || qp.paced || !qp.req.goes_on() {
-            return None;
-        }
-        if (qp.resp.job_len | qp.resp.fence_len) != 0 || qp.resp.owes_nak() || qp.wqe(index).started {
-            return None;
-        }
-        let slot = sq.at(index);
+        let Asked { slot, op, names_memory, .. } = qp.ask_lone(&sq)?;
         let wqe = slot.header();
-        let (op, head) = match u32::from(wqe.opcode) {
-            wr_opcode::SEND => (Opcode::RC_SEND_ONLY, HEAD_MIN),
-            wr_opcode::RDMA_WRITE => (Opcode::RC_WRITE_ONLY, HEAD_MEMORY),
-            wr_opcode::SEND_WITH_IMM => (Opcode::RC_SEND_ONLY_IMM, HEAD_MIN),
-            wr_opcode::RDMA_WRITE_WITH_IMM => (Opcode::RC_WRITE_ONLY_IMM, HEAD_MEMORY),
-            _ => return None,
-        };
-        let psn = qp.req.next_psn;
-        if wqe.length > u64::from(qp.mtu) || wqe.is_fenced() || psn.diff(qp.req.una_psn) >= PSN_WINDOW as i32 {
-            return None;
-        }
+        let head = if names_memory { HEAD_MEMORY } else { HEAD_MIN };
+        let (index, psn) = (qp.req.next, qp.req.next_psn);
         let peer = self.peers.get_mut(qp.peer as usize)?;
         let Path::Link(link) = peer.path else { return None };
         if peer.tx.available(0) == 0 {
@@ -116,7 +153,7 @@ impl Transport {
         let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
         let dest = qp.attr.dest_qp_num;
         record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
-        if head == HEAD_MEMORY {
+        if names_memory {
             record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
             record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
             record[36..40].copy_from_slice(&payload.to_le_bytes());
@@ -184,13 +221,12 @@ impl Transport {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
         let [op, flags, ..] = high(0).to_le_bytes();
         let Some(qi) = self.qp_of(low(1) & 0xff_ffff) else { return 0 };
-        let Transport { key, qps, cqs, peers, regions, providers, counters, .. } = self;
-        let qp = &mut qps[qi];
+        let qp = &self.qps[qi];
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
         if qp.state != qp_state::RTS || qp.kind != qp_type::RC || !whole {
             return 0;
         }
-        let Some(peer) = peers.get(qp.peer as usize) else { return 0 };
+        let Some(peer) = self.peers.get(qp.peer as usize) else { return 0 };
         if peer.addr.gid != *gid || !peer.path.answers(Path::Link(0), self.mixed_paths) {
             return 0;
         }
@@ -208,62 +244,95 @@ impl Transport {
             _ => return 0,
         };
         let end = head + padded(len);
-        if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize || end > rest.len() {
+        if len > qp.mtu as usize || end > rest.len() {
             return 0;
         }
-        let payload = &rest[head..head + len];
         let writes = head == HEAD_MEMORY;
+        let r = Received {
+            psn,
+            writes,
+            has_imm,
+            solicited: flags & head_flags::SOLICITED != 0,
+            ack_req: flags & head_flags::ACK_REQ != 0,
+            imm: extra,
+            va: w[3],
+            rkey: low(4),
+            dma_len: high(4),
+        };
+        if !self.receive_lone(s, qi, now, &r, &rest[head..head + len]) {
+            return 0;
+        }
+        // The ACK beside a short message lies in the words that were copied out, too.
+        match w.get(end / 8..) {
+            Some(&[a, b, c, ..]) if b as u32 == w[1] as u32 => match acked([a, b, c]) {
+                Some(psn) if self.end_lone(s, qi, now, psn, rest.len() - end) => end + HEAD_MIN,
+                _ => end,
+            },
+            _ => end,
+        }
+    }
+
+    /// Takes a request of one packet that a QP's own peer has sent, if it is in order and nothing is in its way. False: nothing has
+    /// changed.
+    #[inline(always)]
+    pub(super) fn receive_lone(&mut self, s: &Shared, qi: usize, now: u64, r: &Received, payload: &[u8]) -> bool {
+        let Transport { key, qps, cqs, regions, providers, counters, .. } = self;
+        let qp = &mut qps[qi];
+        let Received { psn, writes, has_imm, .. } = *r;
+        let len = payload.len();
+        if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize {
+            return false;
+        }
         let mut target = Target::default();
         if writes {
-            let (va, rkey) = (w[3], low(4));
-            if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != high(4) as usize {
-                return 0;
+            if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != r.dma_len as usize {
+                return false;
             }
-            match regions.remote(rkey, qp.pd, qp.qpn, va, len as u32, access::REMOTE_WRITE) {
+            match regions.remote(r.rkey, qp.pd, qp.qpn, r.va, len as u32, access::REMOTE_WRITE) {
                 Ok(t) => target = t,
-                Err(_) => return 0,
+                Err(_) => return false,
             }
         }
         let receives = !writes || has_imm;
         if receives {
             // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
             if qp.srq != NONE || qp.resp.recv.taken {
-                return 0;
+                return false;
             }
             let (ring, cq) = (s.cq(qp.rcq as usize, key), &cqs[qp.rcq as usize]);
             let mut rq = s.rq(qi, key);
             if ring.free() <= cq.reserved || cq.reserved >= cq.promises(ring.capacity()) || rq.is_empty() {
-                return 0;
+                return false;
             }
             let slot = rq.peek(0);
             let wqe = slot.header();
             if !writes && len > 0 {
-                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return 0 };
+                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return false };
                 let room = len as u64 <= u64::from(sge.length);
                 match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, true) {
                     Ok(t) if room => target = t,
-                    _ => return 0,
+                    _ => return false,
                 }
             }
             // Should it fail half way, the usual way writes the same bytes again before it says so.
             if target.provider != 0 || len > 0 && providers.place(&target, 0, payload) != Access::Ready {
-                return 0;
+                return false;
             }
             let wc = Wc {
                 wr_id: wqe.wr_id,
                 status: wc_status::SUCCESS,
                 opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
                 byte_len: len as u32,
-                imm_data: extra,
+                imm_data: r.imm,
                 qp_num: qp.qpn,
                 wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
                 ..Wc::default()
             };
             rq.release(1);
             let (mut ring, cq) = (ring, &mut cqs[qp.rcq as usize]);
-            push_to(s, &mut ring, cq, qp.rcq, wc, flags & head_flags::SOLICITED != 0);
+            push_to(s, &mut ring, cq, qp.rcq, wc, r.solicited);
         } else if target.provider != 0 || providers.place(&target, 0, payload) != Access::Ready {
-            return 0;
+            return false;
         }
         let bytes = len as u64 + PACKET;
         for c in [&mut qp.counters, counters] {
@@ -277,21 +346,14 @@ impl Transport {
         resp.ack_psn = psn;
         resp.ack_msn = resp.msn;
         resp.forget_naks();
-        self.owe_ack(qi, now, 1, flags & head_flags::ACK_REQ != 0);
-        // The ACK beside a short message lies in the words that were copied out, too.
-        match w.get(end / 8..) {
-            Some(&[a, b, c, ..]) if b as u32 == w[1] as u32 => match acked([a, b, c]) {
-                Some(psn) if self.end_lone(s, qi, now, psn, rest.len() - end) => end + HEAD_MIN,
-                _ => end,
-            },
-            _ => end,
-        }
+        self.owe_ack(qi, now, 1, r.ack_req);
+        true
     }
 
     /// Ends the only request that the QP at an index has under way, if the ACK of `psn`, in a record with so many bytes, ends
     /// it and nothing is in its way. False: nothing has changed.
     #[inline]
-    fn end_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, bytes: usize) -> bool {
+    pub(super) fn end_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, bytes: usize) -> bool {
         let Transport { key, qps, cqs, peers, counters, .. } = self;
         let qp = &mut qps[qi];
         let index = qp.req.una;

@@ -6,7 +6,7 @@
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
 //! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications),
-//! `direct` and `lone` (what needs none of their questions), `mapped` (what needs no packet), `queues` (completions, flush, states).
+//! `direct`, `lone` and `lone_wire` (what needs none of their questions), `mapped` (what needs no packet), `queues` (completions, flush, states).
 
 mod answers;
 mod completer;
@@ -14,6 +14,7 @@ mod congestion;
 mod datagram;
 mod direct;
 pub mod lone;
+mod lone_wire;
 pub mod mapped;
 pub mod multicast;
 pub mod peer;

@@ -22,7 +22,7 @@ pub(crate) const PROBE_NS: u64 = 1_000_000;
 
 /// Requests of one QP under way from which on further ones may wait for company: a datagram costs a microsecond,
 /// whatever it holds, and with so much under way nobody waits for the next one alone.
-const DEEP: u32 = 8;
+pub(super) const DEEP: u32 = 8;
 
 /// Requests that wait for company at most; two such groups fill a send queue of the usual size.
 const GROUP: u32 = 16;

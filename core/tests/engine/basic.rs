@@ -1,6 +1,7 @@
 //! Every opcode, every size, every MTU, without faults.
 
 use gdrcore_core::verbs::types::*;
+use gdrcore_core::wire::Flow;
 
 use crate::util::*;
 
@@ -382,4 +383,44 @@ fn bursts_of_messages_of_all_sizes_are_cut_where_they_must_be() {
         }
         net.assert_faultless();
     }
+}
+
+/// Senders whose packets are numbered (rxe's, a connected socket's): whatever the number, however it goes on, with losses between.
+#[test]
+fn packets_with_any_identification_arrive_and_damaged_ones_do_not() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let flows: Vec<Flow> = (0..2)
+        .map(|i| (net.hosts[i].addr, net.hosts[1 - i].addr))
+        .map(|(src, dst)| Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port))
+        .collect();
+    let (mut idents, mut count) = ([0xfff0u16, 7], 0);
+    net.tap = Some(Box::new(move |from, p| {
+        count += 1;
+        idents[from] = match count % 97 {
+            50 => 0,
+            90 => idents[from].wrapping_mul(31).wrapping_add(3),
+            _ => idents[from].wrapping_add(1),
+        };
+        flows[from].append_icrc(idents[from], p);
+        if count % 41 == 40 {
+            // The payload, or the AETH: nothing that an identification could explain.
+            p[13] ^= 0x20;
+        }
+        if count % 53 == 52 {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    }));
+    for k in 0..200usize {
+        let data = pattern(k as u64, 64 + 2000 * (k % 3));
+        a.buf.put(0, &data);
+        net.recv(&b, k as u64, &[(8192, 8192)]);
+        net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, data.len()));
+        assert!(b.buf.get(8192, data.len()) == data, "message {k}");
+        net.wait(b.host, b.rcq, 1);
+    }
+    let c = net.hosts[1].lock().counters();
+    assert!(c.rcvd_icrc_err > 3, "{c:?}");
+    assert_eq!((c.rcvd_malformed, c.rcvd_refused), (0, 0));
 }

@@ -55,12 +55,12 @@ impl Port {
     }
 
     /// The time of a round that begins: `read` just now, or else by the clock. While links are used and nothing is owed it is not
-    /// read for each round in vain, since that is half of what such a round costs; [`Port::stale`] says so, and whoever needs it
-    /// exact reads it then.
+    /// read for each round in vain, since that is half of what such a round costs; with the socket alone not before it was looked at,
+    /// since a message that is there would wait. [`Port::stale`] says so, and whoever needs it exact reads it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
-        if may_skip && self.shm.as_ref().is_some_and(ShmPort::has_links) && g.owes_nothing() {
+        if may_skip && (self.has_links() || self.udp.is_some() && self.pcap.is_none()) && g.owes_nothing() {
             self.stale += 1;
         } else {
             self.set_time(read.unwrap_or_else(now_ns));
@@ -75,11 +75,16 @@ impl Port {
         self.stale = 0;
     }
 
+    #[inline]
+    fn has_links(&self) -> bool {
+        self.shm.as_ref().is_some_and(ShmPort::has_links)
+    }
+
     /// A time that was not read for this round, read now if it must be.
     #[inline]
-    fn refresh(&mut self, now: u64) -> u64 {
+    pub(super) fn refresh(&mut self, now: u64) -> u64 {
         if self.stale == 0 {
-            return now;
+            return self.now.max(now);
         }
         self.set_time(now_ns());
         self.now
@@ -90,7 +95,7 @@ impl Port {
     /// round in vain.
     #[inline]
     fn listens(&self, now: u64) -> bool {
-        !self.shm.as_ref().is_some_and(ShmPort::has_links)
+        !self.has_links()
             || self.empty % 64 == 63
             || now >= self.listen_at
             || now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
@@ -169,7 +174,8 @@ impl SoftDevice {
     #[inline]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
-        let now = self.send_lone(g, port, qi).or_else(|| match g.path_of(qi) {
+        let lone = self.send_lone(g, port, qi).or_else(|| self.send_lone_packet(g, port, qi));
+        let now = lone.or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
             Some(Path::Port) => self.send_to_port(g, port, qi),
             _ => None,
@@ -227,9 +233,14 @@ impl SoftDevice {
             handled += self.receive_links(g, port, now);
             listened = port.listens(now);
             if listened {
-                now = port.refresh(now);
+                if port.has_links() {
+                    now = port.refresh(now);
+                }
                 port.listen_at = now + LISTEN_NS;
                 handled += self.receive(g, port, now);
+                if handled == 0 {
+                    now = port.refresh(now);
+                }
                 handled += receive_groups(g, port, now);
                 if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
                     handled += port.tend_share(g, now);

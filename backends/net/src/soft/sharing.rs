@@ -93,15 +93,22 @@ pub(super) unsafe fn open(
     }
 }
 
-/// Takes what one receive brought: what is for this device to the engine, the rest to its owners. Returns the packets handled.
+/// Takes what one receive brought: what is for this device to the engine, the rest to its owners. `late`: the time as of a moment ago.
+/// Returns the packets handled.
 #[inline]
-pub(super) fn take(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
+pub(super) fn take(
+    g: &mut Guard<'_>,
+    share: &mut Member,
+    late: u64,
+    mut now: impl FnMut() -> u64,
+    r: &RxPacket<'_>,
+) -> usize {
     let seg = usize::from(r.seg).max(1);
     if !share.has_company() && share.is_quiet() || r.data.chunks(seg).all(|p| share.owner_of(p) == Owner::Here) {
-        share.reached(now);
-        return g.handle_packets(now, &peer_addr(&r.src), seg, r.data, r.ecn == 3);
+        share.reached(late);
+        return g.handle_packets_of_late(late, now, &peer_addr(&r.src), seg, r.data, r.ecn == 3);
     }
-    sort(g, share, now, r)
+    sort(g, share, now(), r)
 }
 
 /// Each piece of consecutive packets with one owner by itself. Who passes packets on has handled them: a device that is about to end

@@ -45,20 +45,49 @@ impl SoftDevice {
         Some(now)
     }
 
-    /// Receives once. Returns the packets.
+    /// Sends the one small message that a QP was just posted through the socket, if nothing is in its way. When.
+    #[inline]
+    pub(super) fn send_lone_packet(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
+        // The tee wants to know the time of what it shows.
+        let Port { udp: Some(udp), pcap: None, blocked: false, .. } = port else { return None };
+        let lane = udp.lane();
+        let mut by_lane = false;
+        let (burst, lone) = g.write_lone_packet(qi, udp.tx_space()?, |peer| {
+            let (_, flow, ident) = lane.filter(|(dst, ..)| *dst == endpoint(peer))?;
+            by_lane = true;
+            Some((flow, ident))
+        })?;
+        let b = Burst { dst: endpoint(&burst.dst), len: burst.len, seg: burst.seg as u16 };
+        if !(if by_lane { udp.tx_lane(&b) } else { udp.tx_now(&b) }) {
+            if burst.len > burst.seg && udp.max_segments(&b.dst) == 1 {
+                g.limit_segments(&burst.dst, 1);
+            }
+            udp.tx_commit(b);
+            self.flush(port);
+        }
+        // The peer has it while the clock is read here.
+        let now = now_ns();
+        port.set_time(now);
+        g.wrote_lone(now, lone);
+        look_for_failures(g, port, now);
+        Some(now)
+    }
+
+    /// Receives once; the time may be as of a moment ago. Returns the packets.
     #[inline]
     pub(super) fn receive(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         let Some(udp) = &mut port.udp else { return 0 };
         let n = udp.rx_poll();
         if n == 0 {
+            let now = port.refresh(now);
             if let Some(share) = &mut port.share {
                 share.drained(now);
             }
         }
-        let local = *udp.local();
+        let local = self.local;
         let mut handled = 0;
         for i in 0..n {
-            let Port { udp: Some(udp), pcap, share, .. } = port else { break };
+            let Port { udp: Some(udp), pcap, share, stale, now: read, .. } = port else { break };
             let r = udp.rx_get(i);
             if r.data.is_empty() {
                 continue;
@@ -67,11 +96,20 @@ impl SoftDevice {
                 tee.burst(now, &r.src, &local, 0, r.seg, r.data);
             }
             handled += match share {
-                Some(share) => take(g, share, now, &r),
+                Some(share) => {
+                    let right = || {
+                        if core::mem::take(stale) != 0 {
+                            *read = now_ns();
+                        }
+                        now.max(*read)
+                    };
+                    take(g, share, now, right, &r)
+                }
                 None => g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3),
             };
             if r.data.len() >= LONG && i + 1 < n {
                 // Its ACK opens the sender's window while the rest is handled here.
+                let now = port.refresh(now);
                 self.send(g, port, now);
             }
         }
@@ -89,6 +127,7 @@ impl SoftDevice {
             udp.drain_errors();
         }
         if udp.has_error() {
+            let now = port.refresh(now);
             report_errors(g, port, now);
         }
         handled

@@ -212,7 +212,37 @@ impl UdpPort {
 /// GRO size (0 if none) and ECN bits. Reads bytes instead of walking with the C macros, so that nothing here can
 /// leave the slice.
 #[inline]
-fn parse_control(mut rest: &[u8]) -> (u16, u8) {
+fn parse_control(bytes: &[u8]) -> (u16, u8) {
+    // What IPv4 brings, in the order in which Linux writes it: the GRO size, if any, and the TOS byte.
+    const TOS: [u8; 16] = header(17, libc::IPPROTO_IP, libc::IP_TOS);
+    const GRO: [u8; 16] = header(20, libc::SOL_UDP, libc::UDP_GRO);
+    let (seg, rest) = match bytes.split_first_chunk::<24>() {
+        Some(([h @ .., a, b, c, d, _, _, _, _], rest)) if *h == GRO => (i32::from_ne_bytes([*a, *b, *c, *d]), rest),
+        _ => (0, bytes),
+    };
+    match rest.first_chunk::<17>() {
+        Some([h @ .., tos]) if *h == TOS && rest.len() <= 24 => (u16::try_from(seg).unwrap_or(0), tos & 3),
+        _ => parse_any_control(bytes),
+    }
+}
+
+/// The head of one piece of ancillary data.
+const fn header(len: u64, level: i32, name: i32) -> [u8; 16] {
+    let (len, level, name) = (len.to_ne_bytes(), level.to_ne_bytes(), name.to_ne_bytes());
+    let mut head = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        head[i] = match i {
+            0..8 => len[i],
+            8..12 => level[i - 8],
+            _ => name[i - 12],
+        };
+        i += 1;
+    }
+    head
+}
+
+fn parse_any_control(mut rest: &[u8]) -> (u16, u8) {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let (mut seg, mut ecn) = (0, 0);
     while let Some((head, _)) = rest.split_at_checked(HEADER) {
@@ -239,4 +269,46 @@ fn parse_control(mut rest: &[u8]) -> (u16, u8) {
         rest = rest.get(next..).unwrap_or(&[]);
     }
     (seg, ecn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(len: u64, level: i32, name: i32, value: &[u8]) -> Vec<u8> {
+        let mut out = header(len, level, name).to_vec();
+        out.extend_from_slice(value);
+        out.resize(out.len().next_multiple_of(8), 0);
+        out
+    }
+
+    #[test]
+    fn ancillary_data_as_linux_writes_it_is_read_as_any_is() {
+        let tos = |v: u8| piece(17, libc::IPPROTO_IP, libc::IP_TOS, &[v]);
+        let gro = |v: i32| piece(20, libc::SOL_UDP, libc::UDP_GRO, &v.to_ne_bytes());
+        let class = |v: i32| piece(20, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &v.to_ne_bytes());
+        let usual: [(Vec<u8>, (u16, u8)); 7] = [
+            ([gro(80), tos(3)].concat(), (80, 3)),
+            (tos(2), (0, 2)),
+            (gro(4124), (4124, 0)),
+            ([gro(80), class(1)].concat(), (80, 1)),
+            ([tos(1), gro(80)].concat(), (80, 1)),
+            ([gro(-1), tos(3)].concat(), (0, 3)),
+            (vec![], (0, 0)),
+        ];
+        for (bytes, wanted) in usual {
+            assert_eq!(parse_control(&bytes), wanted, "{bytes:?}");
+            // Cut anywhere, with any byte another, with more behind it: nothing but what the long way says.
+            for n in 0..bytes.len() {
+                assert_eq!(parse_control(&bytes[..n]), parse_any_control(&bytes[..n]), "{n} of {bytes:?}");
+                for bit in 0..8 {
+                    let mut bytes = bytes.clone();
+                    bytes[n] ^= 1 << bit;
+                    assert_eq!(parse_control(&bytes), parse_any_control(&bytes), "{bytes:?}");
+                    bytes.extend(tos(1));
+                    assert_eq!(parse_control(&bytes), parse_any_control(&bytes), "{bytes:?}");
+                }
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ use gdrcore_core::wire::icrc::Flow;
 use std::net::UdpSocket;
 use std::time::Duration;
 
+mod lane;
 mod network;
 
 /// A port and the memory under it.
@@ -151,6 +152,100 @@ fn a_batch_of_bursts_leaves_by_one_call() {
         got += n;
     }
     assert_eq!(got, 20);
+}
+
+#[test]
+fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_by_it() {
+    use crate::sys::get_option;
+    let own = |p: &UdpPort| get_option(p.fd(), libc::SOL_UDP, libc::UDP_SEGMENT).unwrap();
+    for (mut a, mut b, mut c) in [(v4(1), v4(2), v4(3)), (v6(), v6(), v6())] {
+        let dst = *b.port.local();
+        let mut exchange = |a: &mut Rig, len, seg, times| {
+            for k in 0..times {
+                let flow = flow(&a.port, &dst);
+                fill(a.port.tx_space().expect("room"), len, seg, &flow);
+                let burst = Burst { dst, len, seg: seg as u16 };
+                if k % 2 == 0 || !a.port.tx_now(&burst) {
+                    a.port.tx_commit(burst);
+                    assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+                }
+                assert_eq!(receive(&mut b.port, &a.port, len, seg), 1, "{len} bytes in packets of {seg}");
+            }
+        };
+        // A request and the ACK behind it.
+        exchange(&mut a, 100, 80, 40);
+        assert_eq!(own(&a.port), 80);
+        assert_eq!(a.port.counters().tx_calls, 40);
+        // What is longer leaves whole, or in pieces of its own size, and changes nothing until there is more of it.
+        for (len, seg) in
+            [(60_000, 60_000), (20, 20), (14 * 4124 + 100, 4124), (240, 80), (81, 81), (1000, 500), (60, 40)]
+        {
+            exchange(&mut a, len, seg, 2);
+            assert_eq!(own(&a.port), 80);
+        }
+        exchange(&mut a, 81, 81, 20);
+        assert_eq!(own(&a.port), 0);
+        // Neither very short segments, which others could exceed who send by this socket, nor long ones.
+        exchange(&mut a, 50, 30, 40);
+        exchange(&mut a, 1200, 600, 40);
+        assert_eq!(own(&a.port), 0);
+        // Batches of all kinds, for two.
+        let (mut rng, ends) = (7u64, [dst, *c.port.local()]);
+        for round in 0..2000 {
+            let mut sent = [0; 2];
+            let mut draw = |n: u64| {
+                rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (rng >> 33) % n
+            };
+            let burst = [(100, 80), (80, 80), (60, 60), (2000, 500), (4124, 4124), (9000, 4124)][draw(6) as usize];
+            let (to, batch) = (draw(2) as usize, 1 + draw(2));
+            // Phases with a habit of their own.
+            let (len, seg) = if round % 100 < 50 { [(100, 80), (160, 120)][round / 100 % 2] } else { burst };
+            for k in 0..batch {
+                let to = (to + k as usize) % 2;
+                send(&mut a.port, ends[to], len, seg);
+                sent[to] += 1;
+            }
+            assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+            for (n, rig) in sent.into_iter().zip([&mut b, &mut c]) {
+                for _ in 0..n {
+                    assert_eq!(receive(&mut rig.port, &a.port, len, seg), 1, "round {round}");
+                }
+            }
+        }
+        assert!(a.port.take_error().is_none());
+        assert_eq!((a.port.counters().gso_refused, a.port.counters().send_err), (0, 0));
+    }
+}
+
+#[test]
+fn what_leaves_at_once_is_not_lost_to_the_error_of_another() {
+    let (mut a, mut b) = (v4(1), v4(2));
+    let (dst, closed) = (*b.port.local(), Endpoint::v4([127, 0, 0, 1], 9));
+    let now = Burst { dst, len: 64, seg: 64 };
+    let mut declined = 0;
+    for _ in 0..50 {
+        send(&mut a.port, dst, 64, 64);
+        send(&mut a.port, closed, 64, 64);
+        a.port.tx_flush();
+        assert_eq!(receive(&mut b.port, &a.port, 64, 64), 1);
+        // The refusal waits in the socket, and the next call is told of it.
+        let flow = flow(&a.port, &dst);
+        fill(a.port.tx_space().unwrap(), 64, 64, &flow);
+        if !a.port.tx_now(&now) {
+            declined += 1;
+            a.port.tx_commit(now);
+            assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+        }
+        assert_eq!(receive(&mut b.port, &a.port, 64, 64), 1);
+    }
+    assert!(declined > 0);
+    assert_eq!(a.port.take_error().map(|e| (e.dst.port, e.errno)), Some((9, libc::ECONNREFUSED)));
+    assert!(!a.port.tx_now(&Burst { dst: closed, ..now }), "goes elsewhere");
+    for (len, seg) in [(0, 64), (64, 0), (MAX_BURST + 1, 4124), (65 * 64, 64)] {
+        assert!(!a.port.tx_now(&Burst { dst, len, seg }), "{len} in packets of {seg}");
+    }
+    assert_eq!(a.port.counters().send_err, 0);
 }
 
 #[test]

@@ -171,6 +171,7 @@ impl Member {
         packet[4..8].copy_from_slice(&qpn.to_be_bytes());
         packet[12..20].copy_from_slice(&self.nonce.to_le_bytes());
         self.flow.append_icrc(0, &mut packet);
+        const { assert!(SELF_LEN <= crate::udp::SMALL) };
         let (to, len) = self.local.to_sockaddr();
         // SAFETY: the packet and the address live through the call and have the lengths beside them.
         unsafe {

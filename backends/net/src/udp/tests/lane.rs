@@ -1,0 +1,137 @@
+//! The socket of a peer of this host: whole packets with the right numbers, and nothing lost when it ends.
+
+use super::*;
+use crate::sys::{check, Fd};
+use crate::udp::lane::WANTED;
+use gdrcore_core::wire::icrc::check_exact;
+
+/// Sends bursts of a request and an ACK until the peer has a lane.
+fn make_lane(a: &mut Rig, b: &mut Rig) {
+    let dst = *b.port.local();
+    for _ in 0..100 + u32::from(WANTED) {
+        if a.port.lane().is_some() {
+            return;
+        }
+        let flow = flow(&a.port, &dst);
+        fill(a.port.tx_space().unwrap(), 100, 80, &flow);
+        let burst = Burst { dst, len: 100, seg: 80 };
+        if !a.port.tx_now(&burst) {
+            a.port.tx_commit(burst);
+            assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+        }
+        assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
+    }
+    panic!("no lane");
+}
+
+/// Writes a burst for the lane and sends it; whether it left, and what was written.
+fn by_lane(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
+    let (dst, flow, ident) = a.port.lane().expect("a lane");
+    let space = a.port.tx_space().unwrap();
+    for (k, packet) in space[..len].chunks_mut(seg).enumerate() {
+        packet.iter_mut().enumerate().for_each(|(j, b)| *b = (k * 31 + j) as u8);
+        flow.append_icrc(ident.wrapping_add(k as u16), packet);
+    }
+    let written = space[..len].to_vec();
+    (a.port.tx_lane(&Burst { dst, len, seg: seg as u16 }), written)
+}
+
+#[test]
+fn a_lane_carries_bursts_of_any_kind() {
+    for (mut a, mut b) in [(v4(1), v4(2)), (v6(), v6())] {
+        make_lane(&mut a, &mut b);
+        for (len, seg) in
+            [(100, 80), (80, 80), (20, 20), (4124, 4124), (100, 80), (9000, 4124), (60, 40), (60_000, 60_000)]
+        {
+            let (left, written) = by_lane(&mut a, len, seg);
+            assert!(left, "{len} bytes in packets of {seg}");
+            assert_eq!(poll(&mut b.port), 1);
+            let p = b.port.rx_get(0);
+            assert_eq!((p.data, usize::from(p.seg)), (&written[..], seg.min(len)));
+            assert!(p.src.same_host(a.port.local()) && p.src.port != a.port.local().port);
+            let flow = Flow::from_gids(&p.src.ip, &b.port.local().ip, p.src.port, b.port.local().port);
+            assert!(p.data.chunks(seg).all(|packet| flow.check(0, packet).is_ok()));
+        }
+        assert!(a.port.take_error().is_none());
+    }
+}
+
+#[test]
+fn the_numbers_of_a_lane_are_those_of_its_packets() {
+    // What the wire shows, for which one has to be root.
+    // SAFETY: socket takes no pointers.
+    let tap = Fd::from_call(unsafe {
+        libc::socket(
+            libc::AF_PACKET,
+            libc::SOCK_DGRAM | libc::SOCK_NONBLOCK,
+            i32::from((libc::ETH_P_IP as u16).to_be()),
+        )
+    });
+    let Ok(tap) = tap else {
+        eprintln!("skipped: no packet socket here (needs CAP_NET_RAW)");
+        return;
+    };
+    let (mut a, mut b) = (v4(1), v4(2));
+    make_lane(&mut a, &mut b);
+    let port = a.port.lane().map(|_| ()).and(Some(b.port.local().port)).unwrap();
+    let mut packet = vec![0u8; 70_000];
+    let mut read = || {
+        // SAFETY: pointer and length are those of `packet`.
+        let n = check(unsafe { libc::recv(tap.raw(), packet.as_mut_ptr().cast(), packet.len(), 0) } as i32);
+        n.ok().map(|n| packet[..n as usize].to_vec())
+    };
+    while read().is_some() {}
+    let (mut seen, mut numbers) = (0, Vec::new());
+    for k in 0..300 {
+        // Single ones, whose IP packet shows all; the number of a burst is that of its first.
+        let (len, seg) = if k % 3 == 2 { (100, 80) } else { (80, 80) };
+        let (_, _, ident) = a.port.lane().unwrap();
+        assert!(by_lane(&mut a, len, seg).0);
+        while let Some(ip) = read() {
+            if ip.len() < 28 || ip[9] != 17 || ip[22..24] != port.to_be_bytes() {
+                continue;
+            }
+            seen += 1;
+            numbers.push(u16::from_be_bytes([ip[4], ip[5]]));
+            assert_eq!(numbers.last(), Some(&ident), "burst {k}");
+            if len == seg {
+                check_exact(&ip).expect("ICRC as any NIC would have it");
+            }
+        }
+        assert_eq!(poll(&mut b.port), 1);
+    }
+    assert!(seen >= 300, "{seen}");
+}
+
+#[test]
+fn a_lane_that_is_refused_ends_and_its_burst_leaves_by_the_port() {
+    let (mut a, mut b) = (v4(1), v4(2));
+    make_lane(&mut a, &mut b);
+    let dst = *b.port.local();
+    drop(b);
+    // The first finds nobody, and the next is told.
+    assert!(by_lane(&mut a, 100, 80).0);
+    let (left, _) = by_lane(&mut a, 100, 80);
+    assert!(!left && a.port.lane().is_none());
+    // Signed for the port's own socket now.
+    let flow = flow(&a.port, &dst);
+    let burst = a.port.tx_space().unwrap()[..100].to_vec();
+    assert!(burst.chunks(80).enumerate().all(|(k, p)| flow.check(k as u16, p).unwrap().exact));
+    let mut b = open(dst, &UdpConfig::DEFAULT).unwrap();
+    a.port.tx_commit(Burst { dst, len: 100, seg: 80 });
+    assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+    assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
+    // And it may have another one.
+    make_lane(&mut a, &mut b);
+    assert!(by_lane(&mut a, 100, 80).0);
+    assert_eq!(poll(&mut b.port), 1);
+}
+
+#[test]
+fn who_is_not_of_this_host_has_no_lane() {
+    let a = v4(1);
+    let far = Endpoint::v4([192, 0, 2, 1], 4791);
+    assert!(crate::udp::lane::Lane::open(a.port.local(), &far, 0).is_none());
+    let near = crate::udp::lane::Lane::open(a.port.local(), &Endpoint::v4([127, 0, 0, 3], 4791), 2).expect("a lane");
+    assert!(near.dst.to_v4() == Some([127, 0, 0, 3]));
+}
