@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicBool;
 
 use super::{qpn::Qpns, Engine, Inner};
 use crate::arena::{Heap, RawSlice, Region, Table, Walk};
-use crate::bitmap::Bitmap;
+use crate::bitmap::{Bitmap, Few};
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -119,7 +119,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         qpn_base: config.qpn_base,
         mixed_paths: false,
         ready,
-        ack_pending,
+        ack_pending: Few::new(ack_pending),
         ack_flush_at: u64::MAX,
         local_ack: LocalAck::default(),
         mem_wait,

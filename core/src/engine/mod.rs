@@ -31,7 +31,7 @@ use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::verbs::post;
-use crate::verbs::shared::Shared;
+use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::types::{Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
 
@@ -172,7 +172,7 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::post_send`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_send_quietly(
         &self,
         qp: Handle,
@@ -193,7 +193,7 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::post_send`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
         use crate::verbs::types::qp_state;
         *bad = wr;
@@ -236,25 +236,25 @@ impl Engine {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: another thread polls this CQ.
     #[inline(always)]
     pub fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        self.take_completions(self.cq_index(cq)?, wc)
+        Self::take_completions(self.cq(cq)?, wc)
     }
 
-    /// The index of a CQ.
+    /// What polls of a CQ need of it.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
     #[inline(always)]
-    pub fn cq_index(&self, cq: Handle) -> Result<usize> {
-        self.shared.cq_pool.check(cq)
+    pub fn cq(&self, cq: Handle) -> Result<&CqShared> {
+        self.shared.cqs.get(self.shared.cq_pool.check(cq)?).ok_or(Error::StaleHandle)
     }
 
-    /// [`Engine::poll_cq`] of the CQ at an index. One that was destroyed meanwhile is empty.
+    /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty.
     ///
     /// # Errors
     /// [`Error::Busy`]: another thread polls this CQ.
     #[inline(always)]
-    pub fn take_completions(&self, i: usize, wc: &mut [Wc]) -> Result<usize> {
-        let ring = &self.shared.cqs[i].ring;
+    pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        let ring = &cq.ring;
         // Most looks find nothing: they need no exclusive end, whose flag takes a locked instruction.
         if ring.is_empty() {
             return Ok(0);

@@ -73,7 +73,7 @@ impl Inner {
     fn flush_acks(&mut self) {
         let t = &mut self.transport;
         t.ack_flush_at = u64::MAX;
-        while let Some(qi) = t.ack_pending.next_from(0) {
+        while let Some(qi) = t.ack_pending.any() {
             t.ack_pending.clear(qi);
             t.ready.set(qi);
         }
@@ -373,12 +373,13 @@ impl Guard<'_> {
     }
 
     /// Whether `poll_transmit` or `run_loopback` may have something.
+    #[inline]
     pub fn has_work(&mut self) -> bool {
         let (inner, s) = self.split();
-        s.active.any()
-            || !inner.transport.full_cqs.is_empty() && inner.transport.next_with_room(s, 0).is_some()
-            || !inner.transport.ready.is_empty()
-            || inner.cm.is_ready()
+        let t = &inner.transport;
+        // Asked together: mostly all is empty.
+        let idle = t.ready.is_empty() & t.full_cqs.is_empty() & !inner.cm.is_ready();
+        !idle && (!t.ready.is_empty() || inner.cm.is_ready() || t.next_with_room(s, 0).is_some()) || s.active.any()
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ is waited for.
@@ -386,13 +387,9 @@ impl Guard<'_> {
     pub fn waits(&mut self, now: u64) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
-        s.active.any()
-            || !t.ready.is_empty()
-            || !t.full_cqs.is_empty()
-            || !t.mem_wait.is_empty()
-            || !t.cnp_owed.is_empty()
-            || inner.cm.is_ready()
-            || now >= t.ack_flush_at
+        // Asked together: mostly all is empty.
+        let idle = t.ready.is_empty() & t.full_cqs.is_empty() & t.mem_wait.is_empty() & t.cnp_owed.is_empty();
+        !(idle & !inner.cm.is_ready()) || s.active.any() || now >= t.ack_flush_at
     }
 
     /// Whether no ACK waits for its time.

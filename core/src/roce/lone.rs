@@ -9,14 +9,17 @@
 //! [`Transport::wrote_lone`] notes that it has left. In between the port hands it over, so that the peer begins while the
 //! clock is read here and the timer set.
 
-use super::peer::{FlowControl, Path, PACKET_COST};
-use super::queues::{count_done, push_to, send_wc};
+use super::peer::{FlowControl, Path, Peer, PACKET_COST};
+use super::queues::{push_to, send_wc};
 use super::requester::{gather, PROBE_NS, PSN_WINDOW};
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
-use crate::mem::{Access, Message, Target};
-use crate::verbs::objects::{Hold, Incoming, Req, Resp, WqeState, NONE};
-use crate::verbs::shared::Shared;
+use crate::arena::Table;
+use crate::counters::Counters;
+use crate::mem::{Access, Message};
+use crate::ring::EngineProducer;
+use crate::verbs::objects::{Cq, Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
+use crate::verbs::shared::{EngineKey, QpShared, Shared};
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::wire::{Opcode, Psn, Syndrome};
 
@@ -25,6 +28,9 @@ const HEAD_MEMORY: usize = HEAD_MIN + 16;
 /// Bytes of a packet beside its payload, as the counters have it: BTH and ICRC, and the AETH of an ACK.
 const PACKET: u64 = 16;
 const ACK: u64 = 20;
+/// What the opcodes of a WRITE of one packet have, and those of a SEND have not.
+const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
+const _: () = assert!(WRITES == 8);
 /// What the flags of a record say of a message of one packet; whether it is solicited and asks for an ACK stands beside it.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
@@ -75,9 +81,10 @@ impl Transport {
         qi: usize,
         room: impl FnOnce(u16) -> Option<&'b mut [u8]>,
     ) -> Option<Lone> {
-        let qp = &mut self.qps[qi];
+        let Transport { key, qps, peers, regions, providers, .. } = self;
+        let qp = qps.get_mut(qi)?;
         let index = qp.req.next;
-        let sq = s.sq(qi, &self.key);
+        let sq = s.qps.get(qi)?.engine_sq(key);
         let alone = sq.end() == index.wrapping_add(1);
         if !alone || qp.state != qp_state::RTS || qp.kind != qp_type::RC || qp.paced || !qp.req.goes_on() {
             return None;
@@ -87,18 +94,16 @@ impl Transport {
         }
         let slot = sq.at(index);
         let wqe = slot.header();
-        let (op, head) = match u32::from(wqe.opcode) {
-            wr_opcode::SEND => (Opcode::RC_SEND_ONLY, HEAD_MIN),
-            wr_opcode::RDMA_WRITE => (Opcode::RC_WRITE_ONLY, HEAD_MEMORY),
-            wr_opcode::SEND_WITH_IMM => (Opcode::RC_SEND_ONLY_IMM, HEAD_MIN),
-            wr_opcode::RDMA_WRITE_WITH_IMM => (Opcode::RC_WRITE_ONLY_IMM, HEAD_MEMORY),
-            _ => return None,
-        };
+        if u32::from(wqe.opcode) > wr_opcode::SEND_WITH_IMM {
+            return None;
+        }
+        let is_write = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
+        let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
         let psn = qp.req.next_psn;
         if wqe.length > u64::from(qp.mtu) || wqe.is_fenced() || psn.diff(qp.req.una_psn) >= PSN_WINDOW as i32 {
             return None;
         }
-        let peer = self.peers.get_mut(qp.peer as usize)?;
+        let peer = peers.get_mut(qp.peer as usize)?;
         let Path::Link(link) = peer.path else { return None };
         if peer.tx.available(0) == 0 {
             return None;
@@ -109,14 +114,18 @@ impl Transport {
         let record = room(link)?.get_mut(..behind + HEAD_MIN)?;
         if len > 0 {
             let body = &mut record[head..head + len];
-            // Slow memory that begins to fetch goes on with it for the usual way.
-            let of = Message::request(qp.qpn, index, 0);
-            gather(&self.regions, &self.providers, qp.pd, &slot, 0, body, of).ok()?;
+            match <&mut [u8; 8]>::try_from(&mut *body) {
+                // What most small messages are needs no call.
+                Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
+                // Slow memory that begins to fetch goes on with it for the usual way.
+                _ => gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?,
+            }
         }
+        let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (wqe.opcode & 1) as u8);
         let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
         let dest = qp.attr.dest_qp_num;
         record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
-        if head == HEAD_MEMORY {
+        if is_write {
             record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
             record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
             record[36..40].copy_from_slice(&payload.to_le_bytes());
@@ -134,45 +143,53 @@ impl Transport {
     #[inline]
     pub(crate) fn wrote_lone(&mut self, now: u64, lone: Lone) {
         let Lone { qi, payload, acks, .. } = lone;
-        let qp = &mut self.qps[qi];
+        let Some(qp) = self.qps.get_mut(qi) else { return };
         let (index, psn) = (qp.req.next, qp.req.next_psn);
-        *qp.wqe(index) = WqeState { started: true, psn, npkts: 1, ..WqeState::default() };
+        let ws = qp.wqe(index);
+        // The rest is as the request before it left it: zero.
+        (ws.started, ws.psn, ws.npkts) = (true, psn, 1);
         let next = psn.next();
         qp.req.next = index.wrapping_add(1);
         qp.req.next_psn = next;
         qp.req.max_psn = next;
         let cost = PACKET_COST + payload;
         qp.req.inflight = qp.req.inflight.saturating_add(cost);
-        self.peers[qp.peer as usize].tx.on_sent(now, cost);
-        let packets = 1 + u64::from(acks);
-        let bytes = u64::from(payload) + PACKET + if acks { ACK } else { 0 };
-        for c in [&mut qp.counters, &mut self.counters] {
-            c.sent_pkts += packets;
-            c.sent_bytes += bytes;
+        if let Some(peer) = self.peers.get_mut(qp.peer as usize) {
+            peer.tx.on_sent(now, cost);
         }
+        let mut packets = 1;
+        let mut bytes = u64::from(payload) + PACKET;
         if acks {
+            packets += 1;
+            bytes += ACK;
             qp.resp.ack_has_left();
             qp.resp.pkts_since_ack = 0;
+            self.ack_pending.clear(qi);
+            if self.ack_pending.is_empty() {
+                self.ack_flush_at = u64::MAX;
+            }
         }
+        qp.counters.sent_pkts += packets;
+        qp.counters.sent_bytes += bytes;
+        self.counters.sent_pkts += packets;
+        self.counters.sent_bytes += bytes;
         if qp.req.ack_deadline == 0 {
             qp.req.silent_since = now;
             qp.req.ack_deadline = now + qp.timeout_ns;
             qp.req.probe_at = now + PROBE_NS;
             qp.req.probe_wait = PROBE_NS;
         }
-        let at = qp.req.next_deadline();
+        // Nothing holds it back, so these two are all that it waits for.
+        let at = qp.req.ack_deadline.min(qp.req.probe_at);
         if qp.req.armed_at == 0 || qp.req.armed_at > at {
             self.wake_at(qi, at);
-        }
-        if acks {
-            self.ack_has_left(qi);
         }
     }
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a message of one packet in order, or an
-    /// ACK that ends the only request under way, and nothing is in its way. `w`: its head, copied out, and what follows it.
-    /// Returns the bytes that it took; 0: nothing has changed.
-    #[inline]
+    /// ACK that ends the only request under way, and nothing is in its way; the ACK beside a message as well. `w`: its head, copied
+    /// out, and what follows it. Returns the bytes that it took; 0: nothing has changed.
+    #[inline(never)]
     pub(crate) fn take_lone(
         &mut self,
         s: &Shared,
@@ -184,160 +201,190 @@ impl Transport {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
         let [op, flags, ..] = high(0).to_le_bytes();
         let Some(qi) = self.qp_of(low(1) & 0xff_ffff) else { return 0 };
-        let Transport { key, qps, cqs, peers, regions, providers, counters, .. } = self;
-        let qp = &mut qps[qi];
+        let Transport { key, qps, peers, regions, providers, cqs, counters, .. } = self;
+        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
         if qp.state != qp_state::RTS || qp.kind != qp_type::RC || !whole {
             return 0;
         }
-        let Some(peer) = peers.get(qp.peer as usize) else { return 0 };
+        let Some(peer) = peers.get_mut(qp.peer as usize) else { return 0 };
         if peer.addr.gid != *gid || !peer.path.answers(Path::Link(0), self.mixed_paths) {
             return 0;
         }
-        let (psn, extra) = (Psn::new(high(1)), high(2));
-        let len = low(0) as usize;
-        let (head, has_imm) = match Opcode(op) {
-            Opcode::RC_SEND_ONLY => (HEAD_MIN, false),
-            Opcode::RC_WRITE_ONLY => (HEAD_MEMORY, false),
-            Opcode::RC_ACK => {
-                let Some(psn) = acked([w[0], w[1], w[2]]) else { return 0 };
-                return if self.end_lone(s, qi, now, psn, rest.len()) { HEAD_MIN } else { 0 };
-            }
-            Opcode::RC_SEND_ONLY_IMM => (HEAD_MIN, true),
-            Opcode::RC_WRITE_ONLY_IMM => (HEAD_MEMORY, true),
-            _ => return 0,
-        };
-        let end = head + padded(len);
-        if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize || end > rest.len() {
-            return 0;
-        }
-        let payload = &rest[head..head + len];
-        let writes = head == HEAD_MEMORY;
-        let mut target = Target::default();
-        if writes {
-            let (va, rkey) = (w[3], low(4));
-            if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != high(4) as usize {
+        let mut taken = 0;
+        if Opcode(op) != Opcode::RC_ACK {
+            let is_write = op & WRITES != 0;
+            let has_imm = op & 1 != 0;
+            let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
+            let psn = Psn::new(high(1));
+            let len = low(0) as usize;
+            let end = head + padded(len);
+            if op & !1 != if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 || end > rest.len() {
                 return 0;
             }
-            match regions.remote(rkey, qp.pd, qp.qpn, va, len as u32, access::REMOTE_WRITE) {
-                Ok(t) => target = t,
-                Err(_) => return 0,
-            }
-        }
-        let receives = !writes || has_imm;
-        if receives {
-            // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
-            if qp.srq != NONE || qp.resp.recv.taken {
+            if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize {
                 return 0;
             }
-            let (ring, cq) = (s.cq(qp.rcq as usize, key), &cqs[qp.rcq as usize]);
-            let mut rq = s.rq(qi, key);
-            if ring.free() <= cq.reserved || cq.reserved >= cq.promises(ring.capacity()) || rq.is_empty() {
-                return 0;
-            }
-            let slot = rq.peek(0);
-            let wqe = slot.header();
-            if !writes && len > 0 {
-                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return 0 };
-                let room = len as u64 <= u64::from(sge.length);
-                match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, true) {
-                    Ok(t) if room => target = t,
+            let payload = &rest[head..head + len];
+            let mut to = None;
+            if is_write {
+                let (va, rkey) = (w[3], low(4));
+                if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != high(4) as usize {
+                    return 0;
+                }
+                match regions.remote(rkey, qp.pd, qp.qpn, va, len as u32, access::REMOTE_WRITE) {
+                    Ok(t) if t.provider == 0 => to = Some(t.addr),
                     _ => return 0,
                 }
             }
-            // Should it fail half way, the usual way writes the same bytes again before it says so.
-            if target.provider != 0 || len > 0 && providers.place(&target, 0, payload) != Access::Ready {
+            let receives = !is_write | has_imm;
+            if receives {
+                // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
+                let mut rq = shared.engine_rq(key);
+                if qp.srq != NONE || qp.resp.recv.taken || rq.end() == rq.head() {
+                    return 0;
+                }
+                let slot = rq.peek(0);
+                let wqe = slot.header();
+                if !is_write && len > 0 {
+                    let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return 0 };
+                    if len as u64 > u64::from(sge.length) {
+                        return 0;
+                    }
+                    to = regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
+                    if to.is_none() {
+                        return 0;
+                    }
+                }
+                let wr_id = wqe.wr_id;
+                let Some((mut ring, cq)) = cq_of(s, key, cqs, qp.rcq) else { return 0 };
+                if ring.free() <= cq.reserved || cq.reserved >= cq.promises(ring.capacity()) {
+                    return 0;
+                }
+                // Should it fail half way, the usual way writes the same bytes again before it says so.
+                if to.is_some_and(|to| providers.put(to, payload) != Access::Ready) {
+                    return 0;
+                }
+                rq.release(1);
+                let wc = Wc {
+                    wr_id,
+                    status: wc_status::SUCCESS,
+                    opcode: if is_write { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
+                    byte_len: len as u32,
+                    imm_data: high(2),
+                    qp_num: qp.qpn,
+                    wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
+                    ..Wc::default()
+                };
+                push_to(s, &mut ring, cq, qp.rcq, wc, flags & head_flags::SOLICITED != 0);
+            } else if to.is_some_and(|to| providers.put(to, payload) != Access::Ready) {
                 return 0;
             }
-            let wc = Wc {
-                wr_id: wqe.wr_id,
-                status: wc_status::SUCCESS,
-                opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
-                byte_len: len as u32,
-                imm_data: extra,
-                qp_num: qp.qpn,
-                wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
-                ..Wc::default()
-            };
-            rq.release(1);
-            let (mut ring, cq) = (ring, &mut cqs[qp.rcq as usize]);
-            push_to(s, &mut ring, cq, qp.rcq, wc, flags & head_flags::SOLICITED != 0);
-        } else if target.provider != 0 || providers.place(&target, 0, payload) != Access::Ready {
-            return 0;
-        }
-        let bytes = len as u64 + PACKET;
-        for c in [&mut qp.counters, counters] {
-            c.rcvd_pkts += 1;
-            c.rcvd_bytes += bytes;
-            c.rdma_recvs += u64::from(receives);
-        }
-        let resp = &mut qp.resp;
-        resp.epsn = psn.next();
-        resp.msn = resp.msn.wrapping_add(1);
-        resp.ack_psn = psn;
-        resp.ack_msn = resp.msn;
-        resp.forget_naks();
-        self.owe_ack(qi, now, 1, flags & head_flags::ACK_REQ != 0);
-        // The ACK beside a short message lies in the words that were copied out, too.
-        match w.get(end / 8..) {
-            Some(&[a, b, c, ..]) if b as u32 == w[1] as u32 => match acked([a, b, c]) {
-                Some(psn) if self.end_lone(s, qi, now, psn, rest.len() - end) => end + HEAD_MIN,
-                _ => end,
-            },
-            _ => end,
-        }
-    }
-
-    /// Ends the only request that the QP at an index has under way, if the ACK of `psn`, in a record with so many bytes, ends
-    /// it and nothing is in its way. False: nothing has changed.
-    #[inline]
-    fn end_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, bytes: usize) -> bool {
-        let Transport { key, qps, cqs, peers, counters, .. } = self;
-        let qp = &mut qps[qi];
-        let index = qp.req.una;
-        let next = index.wrapping_add(1);
-        let mut sq = s.sq(qi, key);
-        let all = qp.req.acked == index && qp.req.next == next && sq.end() == next && bytes >= HEAD_MIN;
-        if !all || qp.req.read_inflight != 0 || !qp.req.goes_on() {
-            return false;
-        }
-        let ws = *qp.wqe(index);
-        let slot = sq.at(index);
-        let wqe = slot.header();
-        if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || wqe.is_read_or_atomic() {
-            return false;
-        }
-        if wqe.is_signaled() {
-            let mut ring = s.cq(qp.scq as usize, key);
-            let cq = &mut cqs[qp.scq as usize];
-            if ring.free() <= cq.reserved {
-                return false;
+            let bytes = len as u64 + PACKET;
+            for c in [&mut qp.counters, &mut *counters] {
+                c.rcvd_pkts += 1;
+                c.rcvd_bytes += bytes;
+                c.rdma_recvs += u64::from(receives);
             }
-            push_to(s, &mut ring, cq, qp.scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
+            let resp = &mut qp.resp;
+            resp.epsn = psn.next();
+            resp.msn = resp.msn.wrapping_add(1);
+            resp.ack_psn = psn;
+            resp.ack_msn = resp.msn;
+            resp.forget_naks();
+            // As `owe_ack` has it; a QP of another engine is no loopback.
+            resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(1);
+            if flags & head_flags::ACK_REQ != 0 {
+                resp.ack_owed = true;
+                if resp.pkts_since_ack >= super::ACK_PACKETS {
+                    resp.ack_now = true;
+                    self.ready.set(qi);
+                } else {
+                    self.ack_pending.set(qi);
+                    self.ack_flush_at = self.ack_flush_at.min(now + super::ACK_DELAY_NS);
+                }
+            }
+            taken = end;
         }
-        *qp.wqe(index) = WqeState::default();
-        for c in [&mut *counters, &mut qp.counters] {
-            c.rcvd_pkts += 1;
-            c.rcvd_bytes += PACKET;
+        // An ACK, alone or beside the message: that of a short one lies in the words that were copied out, too.
+        let Some(&[a, b, c]) = w.get(taken / 8..).and_then(|w| w.first_chunk()) else { return taken };
+        let Some(psn) = acked([a, b, c]).filter(|_| b as u32 == w[1] as u32) else { return taken };
+        if rest.len() - taken < HEAD_MIN || !end_lone(s, key, cqs, counters, peer, qp, shared, now, psn) {
+            return taken;
         }
-        count_done([counters, &mut qp.counters], wqe);
-        let req = &mut qp.req;
-        req.una = next;
-        req.acked = next;
-        req.una_psn = req.max_psn;
-        req.retry_left = qp.attr.retry_cnt;
-        req.rnr_left = qp.attr.rnr_retry;
-        req.naks = 0;
-        req.rewound = None;
-        req.silent_since = now;
-        req.ack_deadline = 0;
-        req.probe_at = 0;
-        req.probe_wait = PROBE_NS;
-        peers[qp.peer as usize].tx.on_acked(core::mem::take(&mut req.inflight));
-        sq.release(1);
         self.wake_windows();
-        true
+        taken + HEAD_MIN
     }
+}
+/// Ends the only request that a QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has changed.
+#[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
+#[inline(always)]
+fn end_lone(
+    s: &Shared,
+    key: &EngineKey,
+    cqs: &mut Table<Cq>,
+    counters: &mut Counters,
+    peer: &mut Peer,
+    qp: &mut Qp,
+    shared: &QpShared,
+    now: u64,
+    psn: Psn,
+) -> bool {
+    let index = qp.req.una;
+    let next = index.wrapping_add(1);
+    let mut sq = shared.engine_sq(key);
+    let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
+    if !all || qp.req.read_inflight != 0 || !qp.req.goes_on() {
+        return false;
+    }
+    let slot = sq.at(index);
+    let wqe = slot.header();
+    let ws = qp.wqe(index);
+    let plain = u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM;
+    if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
+        return false;
+    }
+    if wqe.is_signaled() {
+        let Some((mut ring, cq)) = cq_of(s, key, cqs, qp.scq) else { return false };
+        if ring.free() <= cq.reserved {
+            return false;
+        }
+        push_to(s, &mut ring, cq, qp.scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
+    }
+    *qp.wqe(index) = WqeState::default();
+    let is_write = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
+    for c in [counters, &mut qp.counters] {
+        c.rcvd_pkts += 1;
+        c.rcvd_bytes += PACKET;
+        *if is_write { &mut c.rdma_writes } else { &mut c.rdma_sends } += 1;
+        c.request_bytes = c.request_bytes.wrapping_add(wqe.length);
+    }
+    let req = &mut qp.req;
+    req.una = next;
+    req.acked = next;
+    req.una_psn = req.max_psn;
+    req.retry_left = qp.attr.retry_cnt;
+    req.rnr_left = qp.attr.rnr_retry;
+    req.naks = 0;
+    req.rewound = None;
+    req.silent_since = now;
+    req.ack_deadline = 0;
+    req.probe_at = 0;
+    req.probe_wait = PROBE_NS;
+    peer.tx.on_acked(core::mem::take(&mut req.inflight));
+    sq.release(1);
+    true
+}
+
+/// Both halves of a CQ.
+#[inline(always)]
+fn cq_of<'a>(
+    s: &'a Shared,
+    key: &EngineKey,
+    cqs: &'a mut Table<Cq>,
+    index: u32,
+) -> Option<(EngineProducer<'a, Wc>, &'a mut Cq)> {
+    Some((s.cqs.get(index as usize)?.engine_ring(key), cqs.get_mut(index as usize)?))
 }
 
 /// The PSN of a plain ACK; `None`: a record begins with something else.

@@ -24,7 +24,7 @@ pub mod run;
 pub mod txbuf;
 
 use crate::arena::{RawSlice, Table};
-use crate::bitmap::Bitmap;
+use crate::bitmap::{Bitmap, Few};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::mem::{Access, Providers, Regions, Token};
@@ -125,7 +125,7 @@ pub struct Transport {
     /// QPs with something to send.
     pub ready: Bitmap,
     /// QPs that owe an ACK which may wait.
-    pub ack_pending: Bitmap,
+    pub ack_pending: Few,
     /// When the first of them must leave; `u64::MAX` = none.
     pub ack_flush_at: u64,
     /// The QP that owes an ACK to another of this engine.

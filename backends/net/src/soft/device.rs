@@ -11,17 +11,71 @@ use crate::fault;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
-use gdrcore_core::engine::{cm::node_guid, limits};
+use gdrcore_core::engine::{cm::node_guid, limits, Engine};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::cause::Cause;
+use gdrcore_core::verbs::shared::CqShared;
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
 
+/// The hot calls of [`Device`], for callers that have seen already that this process is the one that opened the device.
+impl SoftDevice {
+    /// [`Device::post_send`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there; and the process is the owner.
+    #[inline(always)]
+    pub unsafe fn quick_post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let (qi, posted, outcome) = unsafe { self.engine.post_send_quietly(qp, wr, bad)? };
+        if posted.count > 0 {
+            self.doorbell(qi, posted);
+        }
+        outcome
+    }
+
+    /// [`Device::post_recv`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there; and the process is the owner.
+    #[inline(always)]
+    pub unsafe fn quick_post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.post_recv(qp, wr, bad) }
+    }
+
+    /// [`Device::poll_cq`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        let cq = self.engine.cq(cq)?;
+        // What is there already is taken as it is. Most polls find nothing, and look whether anything has come.
+        if wc.is_empty() || !cq.ring.is_empty() {
+            return Engine::take_completions(cq, wc);
+        }
+        self.poll_after_round(cq, wc)
+    }
+
+    /// [`Device::progress`]: the packets and runs handled.
+    #[inline(always)]
+    pub fn quick_progress(&self) -> usize {
+        self.program_runs()
+    }
+}
+
 impl SoftDevice {
     /// A round that the program drives. The helper is told when that was.
-    #[inline]
+    #[inline(always)]
     fn program_runs(&self) -> usize {
         let now = self.helper_on.load(Ordering::Relaxed).then(|| {
             let now = now_ns();
@@ -35,9 +89,9 @@ impl SoftDevice {
 
     /// The rest of a poll that found nothing: a round of the engine, and another look.
     #[inline(never)]
-    fn poll_after_round(&self, cq: usize, wc: &mut [Wc]) -> Result<usize> {
+    fn poll_after_round(&self, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         self.program_runs();
-        self.engine.take_completions(cq, wc)
+        Engine::take_completions(cq, wc)
     }
 
     /// Hands the engine to the helper at once: the program is about to sleep.
@@ -295,18 +349,14 @@ impl Device for SoftDevice {
     unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
         self.fork.check()?;
         // SAFETY: the caller's promise.
-        let (qi, posted, outcome) = unsafe { self.engine.post_send_quietly(qp, wr, bad)? };
-        if posted.count > 0 {
-            self.doorbell(qi, posted);
-        }
-        outcome
+        unsafe { self.quick_post_send(qp, wr, bad) }
     }
 
     #[inline]
     unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
         self.fork.check()?;
         // SAFETY: the caller's promise.
-        unsafe { self.engine.post_recv(qp, wr, bad) }
+        unsafe { self.quick_post_recv(qp, wr, bad) }
     }
 
     #[inline]
@@ -319,12 +369,7 @@ impl Device for SoftDevice {
     #[inline]
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.fork.check()?;
-        let cq = self.engine.cq_index(cq)?;
-        let n = self.engine.take_completions(cq, wc)?;
-        if n > 0 || wc.is_empty() {
-            return Ok(n);
-        }
-        self.poll_after_round(cq, wc)
+        self.quick_poll_cq(cq, wc)
     }
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {

@@ -16,15 +16,20 @@ use gdrcore_core::engine::Guard;
 const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 
 /// It waits for a round in which nothing has come, but not for ever: where each round brings something, somebody may knock all the same.
-const OVERDUE_NS: u64 = 2_000_000;
+pub(super) const OVERDUE_NS: u64 = 2_000_000;
 
 impl SoftDevice {
     /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way. When.
     #[inline]
     pub(super) fn send_lone(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
         let shm = port.shm.as_mut()?;
-        let lone = g.write_lone(qi, |link| shm.room(link).map(|(room, _)| room))?;
-        shm.commit(lone.link, lone.len);
+        let mut begun = None;
+        let lone = g.write_lone(qi, |link| {
+            let (room, frame) = shm.begin(link)?;
+            begun = Some(frame);
+            Some(room)
+        })?;
+        begun?.commit(lone.len);
         // The peer has begun while the clock is read here.
         let now = now_ns();
         port.set_time(now);
@@ -45,18 +50,17 @@ impl SoftDevice {
         Some(now)
     }
 
-    /// Takes what other processes have put into our rings, and looks after the links now and then.
+    /// Looks after the links now and then. `handled`: what this round has taken from them.
     #[inline]
-    pub(super) fn receive_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
-        let handled = self.read_links(g, port, now);
+    pub(super) fn tend_if_due(&self, g: &mut Guard<'_>, port: &mut Port, now: u64, handled: usize) {
         if now >= port.tend_at && (handled == 0 || now - port.tend_at >= OVERDUE_NS) {
             self.tend(g, port, now);
         }
-        handled
     }
 
+    /// Takes what other processes have put into our rings.
     #[inline]
-    fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         let Port { shm, share, stale, .. } = port;
         let Some(shm) = shm else { return 0 };
         shm.poll_with(

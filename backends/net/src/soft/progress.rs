@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::links::OVERDUE_NS;
 use super::loans::look_after_loans;
 use super::lock::Held;
 use super::sharing::MAIL_NS;
@@ -93,7 +94,13 @@ impl Port {
         !self.shm.as_ref().is_some_and(ShmPort::has_links)
             || self.empty % 64 == 63
             || now >= self.listen_at
-            || now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
+            || self.is_hot(now)
+    }
+
+    /// Whether the socket has brought something a short while ago.
+    #[inline]
+    fn is_hot(&self, now: u64) -> bool {
+        now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
     }
 }
 
@@ -105,7 +112,7 @@ impl SoftDevice {
     }
 
     /// The same, where the clock has just been read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn run_at(&self, round: Round, now: Option<u64>) -> usize {
         match self.try_lock() {
             Some(held) => self.run_held(held, round, now),
@@ -114,7 +121,7 @@ impl SoftDevice {
     }
 
     /// Rounds under a lock that is taken already, and again while posts came in that found it so.
-    #[inline]
+    #[inline(always)]
     fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, mut now: Option<u64>) -> usize {
         let mut handled = 0;
         loop {
@@ -136,7 +143,7 @@ impl SoftDevice {
     }
 
     /// Rings the doorbell of the QP at an index, to which this thread has posted.
-    #[inline]
+    #[inline(always)]
     pub(super) fn doorbell(&self, qi: usize, posted: Posted) {
         if !posted.more {
             if let Some(mut held) = self.try_lock() {
@@ -166,7 +173,7 @@ impl SoftDevice {
     }
 
     /// Sends what a QP was just posted, and looks for no other. False: that is not all there is to do.
-    #[inline]
+    #[inline(always)]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
         let now = self.send_lone(g, port, qi).or_else(|| match g.path_of(qi) {
@@ -181,7 +188,7 @@ impl SoftDevice {
 
     /// What a poll of the program found. Work: the program drives the engine itself again. Nothing, many times
     /// over: it spins, maybe on the very core that the peer needs to answer, so it gives way now and then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn polled(&self, worked: bool) {
         if worked {
             self.idle.store(0, Ordering::Relaxed);
@@ -213,13 +220,36 @@ impl SoftDevice {
     }
 
     /// One bounded round under the lock. Returns packets and runs handled.
-    #[inline]
-    pub(super) fn round(&self, held: &mut Held<'_>, mut now: u64, round: Round) -> usize {
+    #[inline(always)]
+    pub(super) fn round(&self, held: &mut Held<'_>, now: u64, round: Round) -> usize {
         let (g, port) = held.parts();
         let mut handled = 0;
+        if round == Round::Full {
+            handled = self.read_links(g, port, now);
+            // Most rounds that bring something leave nothing else to do.
+            if handled > 0 && now < port.due_at && self.is_quiet(g, port, now) {
+                port.empty = 0;
+                return handled;
+            }
+        }
+        self.rest_of_round(held, now, round, handled)
+    }
+
+    /// Whether nothing is to be done now, told or looked after, but for what time alone brings.
+    #[inline(always)]
+    fn is_quiet(&self, g: &mut Guard<'_>, port: &Port, now: u64) -> bool {
+        !(port.is_blocked() | g.waits(now) | g.shared().notify.load(Ordering::Relaxed))
+            && self.is_helper_awake()
+            && g.changes() == port.changes
+    }
+
+    /// A round whose links were read, and brought so much.
+    #[inline(never)]
+    fn rest_of_round(&self, held: &mut Held<'_>, mut now: u64, round: Round, mut handled: usize) -> usize {
+        let (g, port) = held.parts();
         let mut listened = false;
         if round == Round::Full {
-            handled += self.receive_links(g, port, now);
+            self.tend_if_due(g, port, now, handled);
             listened = port.listens(now);
             if listened {
                 now = port.refresh(now);
@@ -230,6 +260,7 @@ impl SoftDevice {
                     handled += port.tend_share(g, now);
                 }
             }
+            port.due_at = if port.is_hot(now) { 0 } else { port.listen_at.min(port.tend_at + OVERDUE_NS) };
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
             // Nothing is to be sent: an ACK, or a message that asks for nothing now, is most of what comes. Where nothing came, timers
@@ -322,6 +353,7 @@ impl SoftDevice {
         self.tend(g, port, now_ns());
         // Whoever wakes looks at the socket first.
         port.listen_at = 0;
+        port.due_at = 0;
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
     }
 
