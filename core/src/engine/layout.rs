@@ -131,6 +131,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         counters: Counters::default(),
         cause: Cause::default(),
         members: Members::new(),
+        poller: Default::default(),
         event_qps,
         changes: 0,
     };

@@ -236,16 +236,17 @@ impl Engine {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: another thread polls this CQ.
     #[inline(always)]
     pub fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        Self::take_completions(self.cq(cq)?, wc)
+        Self::take_completions(self.cq(cq)?.1, wc)
     }
 
-    /// What polls of a CQ need of it.
+    /// What polls of a CQ need of it: its index, and its shared half.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
     #[inline(always)]
-    pub fn cq(&self, cq: Handle) -> Result<&CqShared> {
-        self.shared.cqs.get(self.shared.cq_pool.check(cq)?).ok_or(Error::StaleHandle)
+    pub fn cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
+        let i = self.shared.cq_pool.check(cq)?;
+        self.shared.cqs.get(i).map(|cq| (i, cq)).ok_or(Error::StaleHandle)
     }
 
     /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty.

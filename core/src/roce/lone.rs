@@ -18,7 +18,7 @@ use crate::arena::Table;
 use crate::counters::Counters;
 use crate::mem::{Access, Message};
 use crate::ring::EngineProducer;
-use crate::verbs::objects::{Cq, Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
+use crate::verbs::objects::{Armed, Cq, Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
 use crate::verbs::shared::{EngineKey, QpShared, Shared};
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::wire::{Opcode, Psn, Syndrome};
@@ -45,6 +45,57 @@ pub struct Lone {
     qi: usize,
     payload: u32,
     acks: bool,
+}
+
+/// Who runs the engine because he polls a CQ that is empty. What completes first there is his at once: it need not go through the ring, of which
+/// he would have to take the end then.
+#[derive(Debug)]
+pub struct Poller {
+    /// The CQ, or [`NONE`].
+    cq: u32,
+    has: bool,
+    wc: Wc,
+}
+
+impl Default for Poller {
+    fn default() -> Self {
+        Poller { cq: NONE, has: false, wc: Wc::default() }
+    }
+}
+
+impl Poller {
+    /// Under this lock, until [`Poller::take`].
+    #[inline(always)]
+    pub(crate) fn expect(&mut self, cq: u32) {
+        self.cq = cq;
+        self.has = false;
+    }
+
+    /// What completed. Whatever is in the ring completed later.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<&Wc> {
+        self.cq = NONE;
+        self.has.then_some(&self.wc)
+    }
+
+    /// [`push_to`], or into the hands of who polls for it.
+    #[inline(always)]
+    fn push(
+        &mut self,
+        s: &Shared,
+        ring: &mut EngineProducer<'_, Wc>,
+        cq: &mut Cq,
+        index: u32,
+        wc: Wc,
+        solicited: bool,
+    ) {
+        if self.cq == index && !self.has && cq.armed == Armed::No && ring.room_seen() == ring.capacity() {
+            self.has = true;
+            self.wc = wc;
+        } else {
+            push_to(s, ring, cq, index, wc, solicited);
+        }
+    }
 }
 
 impl Req {
@@ -201,7 +252,7 @@ impl Transport {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
         let [op, flags, ..] = high(0).to_le_bytes();
         let Some(qi) = self.qp_of(low(1) & 0xff_ffff) else { return 0 };
-        let Transport { key, qps, peers, regions, providers, cqs, counters, .. } = self;
+        let Transport { key, qps, peers, regions, providers, cqs, counters, poller, .. } = self;
         let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
         if qp.state != qp_state::RTS || qp.kind != qp_type::RC || !whole {
@@ -276,7 +327,7 @@ impl Transport {
                     wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
                     ..Wc::default()
                 };
-                push_to(s, &mut ring, cq, qp.rcq, wc, flags & head_flags::SOLICITED != 0);
+                poller.push(s, &mut ring, cq, qp.rcq, wc, flags & head_flags::SOLICITED != 0);
             } else if to.is_some_and(|to| providers.put(to, payload) != Access::Ready) {
                 return 0;
             }
@@ -309,7 +360,7 @@ impl Transport {
         // An ACK, alone or beside the message: that of a short one lies in the words that were copied out, too.
         let Some(&[a, b, c]) = w.get(taken / 8..).and_then(|w| w.first_chunk()) else { return taken };
         let Some(psn) = acked([a, b, c]).filter(|_| b as u32 == w[1] as u32) else { return taken };
-        if rest.len() - taken < HEAD_MIN || !end_lone(s, key, cqs, counters, peer, qp, shared, now, psn) {
+        if rest.len() - taken < HEAD_MIN || !end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn) {
             return taken;
         }
         self.wake_windows();
@@ -323,6 +374,7 @@ fn end_lone(
     s: &Shared,
     key: &EngineKey,
     cqs: &mut Table<Cq>,
+    poller: &mut Poller,
     counters: &mut Counters,
     peer: &mut Peer,
     qp: &mut Qp,
@@ -349,7 +401,7 @@ fn end_lone(
         if ring.free() <= cq.reserved {
             return false;
         }
-        push_to(s, &mut ring, cq, qp.scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
+        poller.push(s, &mut ring, cq, qp.scq, send_wc(qp, wqe, wc_status::SUCCESS), false);
     }
     *qp.wqe(index) = WqeState::default();
     let is_write = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;

@@ -148,6 +148,8 @@ pub struct Transport {
     pub cause: Cause,
     /// Members of multicast groups.
     pub members: multicast::Members,
+    /// Whose poll this round is.
+    pub poller: lone::Poller,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
     /// Moves with everything that [`Transport::mappable`] asks: states and attributes of QPs, regions that end.

@@ -58,12 +58,12 @@ impl SoftDevice {
     /// As there.
     #[inline(always)]
     pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        let cq = self.engine.cq(cq)?;
+        let (index, cq) = self.engine.cq(cq)?;
         // What is there already is taken as it is. Most polls find nothing, and look whether anything has come.
         if wc.is_empty() || !cq.ring.is_empty() {
             return Engine::take_completions(cq, wc);
         }
-        self.poll_after_round(cq, wc)
+        self.poll_after_round(index, cq, wc)
     }
 
     /// [`Device::progress`]: the packets and runs handled.
@@ -89,9 +89,28 @@ impl SoftDevice {
 
     /// The rest of a poll that found nothing: a round of the engine, and another look.
     #[inline(never)]
-    fn poll_after_round(&self, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        self.program_runs();
-        Engine::take_completions(cq, wc)
+    fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        if self.helper_on.load(Ordering::Relaxed) {
+            self.program_runs();
+            return Engine::take_completions(cq, wc);
+        }
+        let (mut handled, mut n) = (0, 0);
+        if let Some(mut held) = self.try_lock() {
+            held.guard.expect(index as u32);
+            handled = self.one_round(&mut held, Round::Full, None);
+            if let (Some(found), Some(first)) = (held.guard.take_expected(), wc.first_mut()) {
+                *first = *found;
+                n = 1;
+            }
+            drop(held);
+            handled += self.run_owed(Round::Full);
+        }
+        self.polled(handled > 0);
+        match Engine::take_completions(cq, &mut wc[n..]) {
+            // What was handed over counts, whoever else is there.
+            Err(_) if n > 0 => Ok(n),
+            more => more.map(|more| n + more),
+        }
     }
 
     /// Hands the engine to the helper at once: the program is about to sleep.

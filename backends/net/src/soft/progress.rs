@@ -122,24 +122,43 @@ impl SoftDevice {
 
     /// Rounds under a lock that is taken already, and again while posts came in that found it so.
     #[inline(always)]
-    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, mut now: Option<u64>) -> usize {
+    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, now: Option<u64>) -> usize {
+        let handled = self.one_round(&mut held, round, now);
+        drop(held);
+        handled + self.run_owed(round)
+    }
+
+    /// A round, at its time.
+    #[inline(always)]
+    pub(super) fn one_round(&self, held: &mut Held<'_>, round: Round, now: Option<u64>) -> usize {
+        let (g, port) = held.parts();
+        let time = port.time(g, round, now);
+        self.round(held, time, round)
+    }
+
+    /// After a round, with the lock free again: wakes who must be woken, and runs further rounds while posts came in that found it taken.
+    #[inline(always)]
+    pub(super) fn run_owed(&self, round: Round) -> usize {
+        self.wake_owed();
+        // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
+        // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
+        if self.engine.shared().active.any() {
+            self.run_marked(round)
+        } else {
+            0
+        }
+    }
+
+    #[inline(never)]
+    fn run_marked(&self, round: Round) -> usize {
         let mut handled = 0;
-        loop {
-            let (g, port) = held.parts();
-            let time = port.time(g, round, now.take());
-            handled += self.round(&mut held, time, round);
+        while self.engine.shared().active.any() {
+            let Some(mut held) = self.try_lock() else { break };
+            handled += self.one_round(&mut held, round, None);
             drop(held);
             self.wake_owed();
-            // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
-            // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
-            if !self.engine.shared().active.any() {
-                return handled;
-            }
-            held = match self.try_lock() {
-                Some(held) => held,
-                None => return handled,
-            };
         }
+        handled
     }
 
     /// Rings the doorbell of the QP at an index, to which this thread has posted.
