@@ -232,6 +232,18 @@ impl Guard<'_> {
         inner.transport.write_mapped(s, qi, memory)
     }
 
+    /// As [`Guard::write_mapped`], in one step: if that is one short WRITE with nothing in its way. `memory`: what is mapped of the peer
+    /// that is reached over a link. False: nothing has changed, and [`Guard::write_mapped`] may be next.
+    #[inline(always)]
+    pub fn write_mapped_lone<'m, M: PeerMemory + ?Sized + 'm>(
+        &mut self,
+        qi: usize,
+        memory: impl FnOnce(u16) -> Option<&'m mut M>,
+    ) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.write_mapped_lone(s, qi, memory)
+    }
+
     /// The region that the peer at `gid` may write by itself ([`PeerMemory`]), with a key of it, through its QP `from_qpn` that is
     /// connected to `qpn` here over a link. `None`: its WRITEs would not all be allowed. Ask again when [`Guard::changes`] has moved.
     pub fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {

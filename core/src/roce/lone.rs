@@ -430,7 +430,7 @@ fn end_lone(
 
 /// Both halves of a CQ.
 #[inline(always)]
-fn cq_of<'a>(
+pub(super) fn cq_of<'a>(
     s: &'a Shared,
     key: &EngineKey,
     cqs: &'a mut Table<Cq>,

@@ -282,8 +282,8 @@ impl ShmPort {
     }
 
     /// The other end's memory that is mapped here, if it has any to lend.
-    #[inline]
-    pub fn memory(&mut self, link: u16) -> Option<&mut dyn PeerMemory> {
+    #[inline(always)]
+    pub fn borrowed(&mut self, link: u16) -> Option<&mut Borrowed> {
         match self.out.get_mut(usize::from(link)) {
             Some(Some(out)) if out.borrowed.any() => Some(&mut out.borrowed),
             _ => None,
