@@ -18,7 +18,7 @@ use crate::roce::txbuf::Handed;
 use crate::roce::LocalAck;
 use crate::roce::Transport;
 use crate::verbs::cause::Cause;
-use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
+use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, NONE};
 use crate::verbs::shared::{tag, EngineKey, Shared};
 use crate::wheel::Wheel;
 use crate::wire::Flow;
@@ -131,6 +131,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         counters: Counters::default(),
         cause: Cause::default(),
         members: Members::new(),
+        undated: NONE,
         poller: Default::default(),
         event_qps,
         changes: 0,

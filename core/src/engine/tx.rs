@@ -3,7 +3,7 @@
 use super::{Guard, Inner};
 use crate::config::config_flags;
 use crate::device::MrAttr;
-use crate::roce::lone::Lone;
+use crate::roce::lone::{Links, Lone};
 use crate::roce::mapped::PeerMemory;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::txbuf::TxBuf;
@@ -265,6 +265,20 @@ impl Guard<'_> {
         inner.transport.write_lone(s, qi, room)
     }
 
+    /// Writes and hands over, in one, what [`Guard::write_lone`] would write. The clock is only read where a date is `wanted` at once, or another request waits for one; [`Guard::date`] follows otherwise, before
+    /// anybody asks for deadlines. False: nothing has changed.
+    #[inline(always)]
+    pub fn send_lone<L: Links>(&mut self, qi: usize, links: &mut L, wanted: bool, clock: impl FnOnce() -> u64) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.send_lone(s, qi, links, wanted, clock)
+    }
+
+    /// The time was read: what left without a date counts from now on.
+    #[inline(always)]
+    pub fn date(&mut self, now: u64) {
+        self.split().0.transport.date(now);
+    }
+
     /// What [`Guard::write_lone`] wrote was handed over.
     #[inline]
     pub fn wrote_lone(&mut self, now: u64, lone: Lone) {
@@ -414,6 +428,7 @@ impl Guard<'_> {
     /// was stopped must hear its peers before it declares them silent.
     pub fn handle_timeout(&mut self, now: u64) {
         let (inner, s) = self.split();
+        inner.transport.date(now);
         while let Some(qi) = inner.transport.wheel.pop_expired(now) {
             inner.transport.on_timer(s, qi, now);
         }
@@ -437,6 +452,7 @@ impl Guard<'_> {
     /// When `handle_timeout` is wanted next; `None`: only after something else has happened.
     pub fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let inner = self.split().0;
+        inner.transport.date(now);
         let t = &inner.transport;
         let mut at = t.wheel.next_deadline().unwrap_or(u64::MAX).min(t.ack_flush_at);
         at = at.min(inner.cm.next_timeout().unwrap_or(u64::MAX));

@@ -5,9 +5,11 @@
 //! the record, and decides. What goes well leaves the state, the counters and the bytes that the usual way would have left:
 //! `core/tests/engine/lone.rs` runs both over the same requests and compares all of it.
 //!
-//! Sending is in two parts: [`Transport::write_lone`] asks and writes the record into the port's buffer,
-//! [`Transport::wrote_lone`] notes that it has left. In between the port hands it over, so that the peer begins while the
-//! clock is read here and the timer set.
+//! Sending is in two parts: one asks and writes the record into the port's buffer, the other notes that it has left. In between the port
+//! hands it over, so that the peer begins meanwhile. [`Transport::send_lone`] is both, and reads no clock;
+//! [`Transport::write_lone`] and [`Transport::wrote_lone`] are one each.
+
+use core::marker::PhantomData;
 
 use super::peer::{FlowControl, Path, Peer, PACKET_COST};
 use super::queues::{push_to, send_wc};
@@ -15,12 +17,14 @@ use super::requester::{gather, PROBE_NS, PSN_WINDOW};
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
 use crate::arena::Table;
+use crate::bitmap::Few;
 use crate::counters::Counters;
-use crate::mem::{Access, Message};
-use crate::ring::EngineProducer;
+use crate::mem::{Access, Message, Providers, Regions};
+use crate::ring::{EngineConsumer, EngineProducer};
 use crate::verbs::objects::{Armed, Cq, Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
 use crate::verbs::shared::{EngineKey, QpShared, Shared};
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
+use crate::verbs::wqe::SendWqe;
 use crate::wire::{Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
@@ -98,6 +102,39 @@ impl Poller {
     }
 }
 
+/// The links of a port, as far as small messages need them.
+pub trait Links {
+    /// A frame that is being written.
+    type Frame<'p>: Frame
+    where
+        Self: 'p;
+    /// Room for a frame to a link, and the frame; `None`: there is none now. What is not committed has not been.
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], Self::Frame<'_>)>;
+}
+
+/// A frame in the room that was given with it.
+pub trait Frame {
+    /// Hands over its first `len` bytes.
+    fn commit(self, len: usize);
+}
+
+/// Room that somebody else hands over.
+struct Room<'b, F>(Option<F>, PhantomData<&'b mut [u8]>);
+
+impl<'b, F: FnOnce(u16) -> Option<&'b mut [u8]>> Links for Room<'b, F> {
+    type Frame<'p>
+        = ()
+    where
+        Self: 'p;
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], ())> {
+        Some((self.0.take()?(link)?, ()))
+    }
+}
+
+impl Frame for () {
+    fn commit(self, _: usize) {}
+}
+
 impl Req {
     /// Whether what is posted next may leave: nothing is sent again, and nothing keeps it back.
     #[inline(always)]
@@ -133,105 +170,90 @@ impl Transport {
         room: impl FnOnce(u16) -> Option<&'b mut [u8]>,
     ) -> Option<Lone> {
         let Transport { key, qps, peers, regions, providers, .. } = self;
-        let qp = qps.get_mut(qi)?;
-        let index = qp.req.next;
-        let sq = s.qps.get(qi)?.engine_sq(key);
-        let alone = sq.end() == index.wrapping_add(1);
-        if !alone || qp.state != qp_state::RTS || qp.kind != qp_type::RC || qp.paced || !qp.req.goes_on() {
-            return None;
-        }
-        if (qp.resp.job_len | qp.resp.fence_len) != 0 || qp.resp.owes_nak() || qp.wqe(index).started {
-            return None;
-        }
-        let slot = sq.at(index);
-        let wqe = slot.header();
-        if u32::from(wqe.opcode) > wr_opcode::SEND_WITH_IMM {
-            return None;
-        }
-        let is_write = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
-        let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
-        let psn = qp.req.next_psn;
-        if wqe.length > u64::from(qp.mtu) || wqe.is_fenced() || psn.diff(qp.req.una_psn) >= PSN_WINDOW as i32 {
-            return None;
-        }
+        let (qp, shared) = (qps.get_mut(qi)?, s.qps.get(qi)?);
         let peer = peers.get_mut(qp.peer as usize)?;
-        let Path::Link(link) = peer.path else { return None };
-        if peer.tx.available(0) == 0 {
-            return None;
-        }
-        let payload = wqe.length as u32;
-        let len = payload as usize;
-        let behind = head + padded(len);
-        let record = room(link)?.get_mut(..behind + HEAD_MIN)?;
-        if len > 0 {
-            let body = &mut record[head..head + len];
-            match <&mut [u8; 8]>::try_from(&mut *body) {
-                // What most small messages are needs no call.
-                Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
-                // Slow memory that begins to fetch goes on with it for the usual way.
-                _ => gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?,
-            }
-        }
-        let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (wqe.opcode & 1) as u8);
-        let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
-        let dest = qp.attr.dest_qp_num;
-        record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
-        if is_write {
-            record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
-            record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
-            record[36..40].copy_from_slice(&payload.to_le_bytes());
-        }
-        let acks = qp.resp.ack_owed;
-        if acks {
-            let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
-            let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
-            record[behind..].copy_from_slice(&ack);
-        }
-        Some(Lone { link, len: behind + if acks { HEAD_MIN } else { 0 }, qi, payload, acks })
+        let mut room = Room(Some(room), PhantomData);
+        let (written, link, ()) = write(regions, providers, qp, peer, &shared.engine_sq(key), &mut room)?;
+        Some(Lone { link, qi, len: written.len, payload: written.payload, acks: written.acks })
     }
 
     /// What [`Transport::write_lone`] wrote has left.
     #[inline]
     pub(crate) fn wrote_lone(&mut self, now: u64, lone: Lone) {
-        let Lone { qi, payload, acks, .. } = lone;
-        let Some(qp) = self.qps.get_mut(qi) else { return };
-        let (index, psn) = (qp.req.next, qp.req.next_psn);
-        let ws = qp.wqe(index);
-        // The rest is as the request before it left it: zero.
-        (ws.started, ws.psn, ws.npkts) = (true, psn, 1);
-        let next = psn.next();
-        qp.req.next = index.wrapping_add(1);
-        qp.req.next_psn = next;
-        qp.req.max_psn = next;
-        let cost = PACKET_COST + payload;
-        qp.req.inflight = qp.req.inflight.saturating_add(cost);
-        if let Some(peer) = self.peers.get_mut(qp.peer as usize) {
-            peer.tx.on_sent(now, cost);
-        }
-        let mut packets = 1;
-        let mut bytes = u64::from(payload) + PACKET;
+        let Lone { qi, len, payload, acks, .. } = lone;
+        let Transport { qps, peers, ack_pending, ack_flush_at, counters, .. } = self;
+        let Some(qp) = qps.get_mut(qi) else { return };
+        let Some(peer) = peers.get_mut(qp.peer as usize) else { return };
+        has_left(qp, peer, counters, &Written { len, payload, acks });
         if acks {
-            packets += 1;
-            bytes += ACK;
-            qp.resp.ack_has_left();
-            qp.resp.pkts_since_ack = 0;
-            self.ack_pending.clear(qi);
-            if self.ack_pending.is_empty() {
-                self.ack_flush_at = u64::MAX;
-            }
+            forget_ack(ack_pending, ack_flush_at, qi);
         }
-        qp.counters.sent_pkts += packets;
-        qp.counters.sent_bytes += bytes;
-        self.counters.sent_pkts += packets;
-        self.counters.sent_bytes += bytes;
+        self.date_request(qi, now);
+    }
+
+    /// [`Transport::write_lone`], the handing over, and [`Transport::wrote_lone`], without a clock: the request is dated ([`Transport::date`]) when the time is read next, since mostly it has been acknowledged by then. Only one can
+    /// wait for that: `clock` is read where there is another, or a date is `wanted`. False: nothing has changed.
+    #[inline(always)]
+    pub(crate) fn send_lone<L: Links>(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        links: &mut L,
+        wanted: bool,
+        clock: impl FnOnce() -> u64,
+    ) -> bool {
+        let Transport { key, qps, peers, regions, providers, ack_pending, ack_flush_at, counters, .. } = self;
+        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
+        let Some(peer) = peers.get_mut(qp.peer as usize) else { return false };
+        let written = write(regions, providers, qp, peer, &shared.engine_sq(key), links);
+        let Some((written, _, frame)) = written else { return false };
+        frame.commit(written.len);
+        has_left(qp, peer, counters, &written);
+        if written.acks {
+            forget_ack(ack_pending, ack_flush_at, qi);
+        }
+        let undated = self.undated;
+        if qp.req.ack_deadline != 0 {
+            // An earlier one's answer is waited for: only its timer may be due anew.
+            self.date_request(qi, 0);
+        } else if !wanted && (undated == NONE || undated == qi as u32) {
+            self.undated = qi as u32;
+        } else {
+            self.date_request(qi, clock());
+        }
+        true
+    }
+
+    /// Gives the request that left without a date the time of now.
+    #[inline(always)]
+    pub(crate) fn date(&mut self, now: u64) {
+        if self.undated != NONE {
+            self.date_undated(now);
+        }
+    }
+
+    #[inline(never)]
+    fn date_undated(&mut self, now: u64) {
+        let qi = core::mem::replace(&mut self.undated, NONE) as usize;
+        let Some(qp) = self.qps.get(qi) else { return };
+        let under_way = qp.req.una_psn != qp.req.max_psn && qp.req.next_psn == qp.req.max_psn;
+        // What is sent again gets its date then.
+        if qp.live && qp.can_send() && under_way && !matches!(qp.req.hold, Hold::Rnr(_)) {
+            self.date_request(qi, now);
+        }
+    }
+
+    /// The request of a QP that has just left is the one whose answer is waited for, unless an earlier one is.
+    #[inline(always)]
+    fn date_request(&mut self, qi: usize, now: u64) {
+        let Some(qp) = self.qps.get_mut(qi) else { return };
         if qp.req.ack_deadline == 0 {
             qp.req.silent_since = now;
             qp.req.ack_deadline = now + qp.timeout_ns;
             qp.req.probe_at = now + PROBE_NS;
             qp.req.probe_wait = PROBE_NS;
         }
-        // Nothing holds it back, so these two are all that it waits for.
-        let at = qp.req.ack_deadline.min(qp.req.probe_at);
+        let at = qp.req.next_deadline();
         if qp.req.armed_at == 0 || qp.req.armed_at > at {
             self.wake_at(qi, at);
         }
@@ -363,10 +385,122 @@ impl Transport {
         if rest.len() - taken < HEAD_MIN || !end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn) {
             return taken;
         }
+        if self.undated == qi as u32 {
+            self.undated = NONE;
+        }
         self.wake_windows();
         taken + HEAD_MIN
     }
 }
+/// What was written for a request.
+struct Written {
+    len: usize,
+    payload: u32,
+    acks: bool,
+}
+
+/// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing else has changed.
+#[inline(always)]
+fn write<'p, L: Links>(
+    regions: &Regions,
+    providers: &Providers,
+    qp: &mut Qp,
+    peer: &mut Peer,
+    sq: &EngineConsumer<'_, SendWqe>,
+    links: &'p mut L,
+) -> Option<(Written, u16, L::Frame<'p>)> {
+    let index = qp.req.next;
+    let alone = sq.end() == index.wrapping_add(1);
+    if !alone || qp.state != qp_state::RTS || qp.kind != qp_type::RC || qp.paced || !qp.req.goes_on() {
+        return None;
+    }
+    if (qp.resp.job_len | qp.resp.fence_len) != 0 || qp.resp.owes_nak() || qp.wqe(index).started {
+        return None;
+    }
+    let slot = sq.at(index);
+    let wqe = slot.header();
+    if u32::from(wqe.opcode) > wr_opcode::SEND_WITH_IMM {
+        return None;
+    }
+    let is_write = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
+    let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
+    let psn = qp.req.next_psn;
+    if wqe.length > u64::from(qp.mtu) || wqe.is_fenced() || psn.diff(qp.req.una_psn) >= PSN_WINDOW as i32 {
+        return None;
+    }
+    let Path::Link(link) = peer.path else { return None };
+    if peer.tx.available(0) == 0 {
+        return None;
+    }
+    let payload = wqe.length as u32;
+    let len = payload as usize;
+    let behind = head + padded(len);
+    let (room, frame) = links.begin(link)?;
+    let record = room.get_mut(..behind + HEAD_MIN)?;
+    if len > 0 {
+        let body = &mut record[head..head + len];
+        match <&mut [u8; 8]>::try_from(&mut *body) {
+            // What most small messages are needs no call.
+            Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
+            // Slow memory that begins to fetch goes on with it for the usual way.
+            _ => gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?,
+        }
+    }
+    let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (wqe.opcode & 1) as u8);
+    let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
+    let dest = qp.attr.dest_qp_num;
+    record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
+    if is_write {
+        record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
+        record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
+        record[36..40].copy_from_slice(&payload.to_le_bytes());
+    }
+    let acks = qp.resp.ack_owed;
+    if acks {
+        let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
+        let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
+        record[behind..].copy_from_slice(&ack);
+    }
+    Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, acks }, link, frame))
+}
+
+/// What was written has left: all that changes by that but the time.
+#[inline(always)]
+fn has_left(qp: &mut Qp, peer: &mut Peer, counters: &mut Counters, written: &Written) {
+    let (index, psn) = (qp.req.next, qp.req.next_psn);
+    let ws = qp.wqe(index);
+    // The rest is as the request before it left it: zero.
+    (ws.started, ws.psn, ws.npkts) = (true, psn, 1);
+    let next = psn.next();
+    qp.req.next = index.wrapping_add(1);
+    qp.req.next_psn = next;
+    qp.req.max_psn = next;
+    let cost = PACKET_COST + written.payload;
+    qp.req.inflight = qp.req.inflight.saturating_add(cost);
+    peer.tx.on_sent(0, cost);
+    let mut packets = 1;
+    let mut bytes = u64::from(written.payload) + PACKET;
+    if written.acks {
+        packets += 1;
+        bytes += ACK;
+        qp.resp.ack_has_left();
+        qp.resp.pkts_since_ack = 0;
+    }
+    for c in [&mut qp.counters, counters] {
+        c.sent_pkts += packets;
+        c.sent_bytes += bytes;
+    }
+}
+
+/// As [`Transport::ack_has_left`].
+#[inline(always)]
+fn forget_ack(ack_pending: &mut Few, ack_flush_at: &mut u64, qi: usize) {
+    ack_pending.clear(qi);
+    if ack_pending.is_empty() {
+        *ack_flush_at = u64::MAX;
+    }
+}
+
 /// Ends the only request that a QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has changed.
 #[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
 #[inline(always)]

@@ -148,6 +148,8 @@ pub struct Transport {
     pub cause: Cause,
     /// Members of multicast groups.
     pub members: multicast::Members,
+    /// The QP whose only request left without a date ([`Transport::date`]), or [`NONE`](crate::verbs::objects::NONE).
+    pub undated: u32,
     /// Whose poll this round is.
     pub poller: lone::Poller,
     /// QPs and SRQs with asynchronous events: QPs by index.

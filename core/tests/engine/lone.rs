@@ -1,6 +1,7 @@
 //! Small messages that take the short way over a link leave what the usual way leaves: the same requests in two worlds, of
 //! which one is offered the short way at both ends, and everything compared after each step, the bytes in between as well.
 
+use gdrcore_core::roce::lone::{self, Links};
 use gdrcore_core::roce::peer::FlowControl;
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::*;
@@ -47,6 +48,28 @@ struct Plan {
 
 /// A frame on its way.
 type Frame = (usize, Vec<u8>);
+
+/// The links of an end: one.
+struct Out {
+    link: u16,
+    buf: Vec<u8>,
+    sent: usize,
+}
+
+impl Links for Out {
+    type Frame<'p> = Written<'p>;
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], Written<'_>)> {
+        (link == self.link).then_some((&mut self.buf[..], Written(&mut self.sent)))
+    }
+}
+
+struct Written<'p>(&'p mut usize);
+
+impl lone::Frame for Written<'_> {
+    fn commit(self, len: usize) {
+        *self.0 = len;
+    }
+}
 
 /// What is done to a frame on its way.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +135,16 @@ impl World {
         let (qi, link, now) = (index(e.qp), self.ends[1 - end].host as u16, self.net.now);
         let mut buf = vec![0; 20_000];
         let mut g = self.net.lock(e);
-        if self.short {
+        if self.short && self.ways.sent % 2 == 0 {
+            let mut out = Out { link, buf, sent: 0 };
+            if g.send_lone(qi, &mut out, false, || unreachable!("nobody wants to know the time")) {
+                g.date(now);
+                self.ways.sent += 1;
+                return Some((end, out.buf[..out.sent].to_vec()));
+            }
+            self.ways.not_sent += 1;
+            buf = out.buf;
+        } else if self.short {
             if let Some(lone) = g.write_lone(qi, |to| (to == link).then_some(&mut buf[..])) {
                 g.wrote_lone(now, lone);
                 self.ways.sent += 1;
@@ -464,4 +496,42 @@ fn the_short_way_over_a_link_leaves_what_the_usual_way_leaves() {
     // Each way was taken, often.
     let least = [all.sent, all.not_sent, all.requests, all.acks, all.not_taken].into_iter().min();
     assert!(least > Some(500) && all.handed > 100, "{all:?}");
+}
+
+#[test]
+fn what_leaves_without_a_date_counts_from_the_next_look_at_the_clock() {
+    let o = Opts { way: Way::Link, ..Opts::default() };
+    let (mut net, a, b) = Net::pair(o);
+    let (c, d) = (net.end(a.host, &o), net.end(b.host, &o));
+    net.connect(&c, &d, &o);
+    let send = |net: &Net, e: &End, wanted, clock: &dyn Fn() -> u64| {
+        net.post(e, Wr::new(wr_opcode::SEND).local(e, 0, 8));
+        let mut out = Out { link: b.host as u16, buf: vec![0; 20_000], sent: 0 };
+        assert!(net.lock(e).send_lone(index(e.qp), &mut out, wanted, clock) && out.sent > 0);
+    };
+    let deadline = |net: &Net, e: &End| net.lock(e).transport.qps[index(e.qp)].req.ack_deadline;
+    let never = || unreachable!();
+    send(&net, &a, false, &never);
+    assert_eq!(deadline(&net, &a), 0);
+    // A second one of the same queue pair waits with it; one of another has its date at once.
+    send(&net, &a, false, &never);
+    send(&net, &c, false, &|| 5_000_000);
+    assert!(deadline(&net, &a) == 0 && deadline(&net, &c) > 5_000_000);
+    // Whoever asks when he is wanted gives it one.
+    let next = net.lock(&a).next_timeout(9_000_000).unwrap();
+    assert!(next > 5_000_000 && deadline(&net, &a) > 9_000_000, "{next}");
+    let first = deadline(&net, &a);
+    net.lock(&a).date(10_000_000);
+    assert_eq!(deadline(&net, &a), first, "once");
+    // One of a queue pair that is gone from RTS meanwhile gets none; wanted at once, it has it at once.
+    let (mut net, a, b) = Net::pair(o);
+    send(&net, &a, false, &never);
+    net.to_state(&a, qp_state::ERR).unwrap();
+    net.lock(&a).date(1_000_000);
+    assert_eq!(deadline(&net, &a), 0);
+    let c = net.end(a.host, &o);
+    let d = net.end(b.host, &o);
+    net.connect(&c, &d, &o);
+    send(&net, &c, true, &|| 2_000_000);
+    assert!(deadline(&net, &c) > 2_000_000);
 }

@@ -10,6 +10,7 @@ use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::lone::{Frame, Links};
 use gdrcore_core::roce::mapped::PeerMemory;
 use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::sleep;
@@ -108,10 +109,24 @@ pub struct Begun<'p> {
     counters: &'p mut ShmCounters,
 }
 
-impl Begun<'_> {
-    /// Hands over its first `len` bytes; rings if the other end sleeps.
+/// Small frames: where there is no room, [`ShmPort::room`] does what is to be done then.
+impl Links for ShmPort {
+    type Frame<'p> = Begun<'p>;
+
     #[inline(always)]
-    pub fn commit(self, len: usize) {
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], Begun<'_>)> {
+        let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return None };
+        let (p, len) = out.writer.room(FRAME_MIN, FRAME_MIN).ok()??;
+        // SAFETY: as in `room`; nothing of the port lies there.
+        let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
+        Some((room, Begun { out, counters: &mut self.counters }))
+    }
+}
+
+impl Frame for Begun<'_> {
+    /// Rings if the other end sleeps.
+    #[inline(always)]
+    fn commit(self, len: usize) {
         let Begun { out, counters } = self;
         out.writer.publish(len);
         counters.tx_frames += 1;
@@ -268,17 +283,6 @@ impl ShmPort {
                 None
             }
         }
-    }
-
-    /// Room for one small frame of a link, and what hands it over; `None`: its ring is full, or the link is gone, and
-    /// [`ShmPort::room`] does what is to be done then.
-    #[inline(always)]
-    pub fn begin(&mut self, link: u16) -> Option<(&mut [u8], Begun<'_>)> {
-        let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return None };
-        let (p, len) = out.writer.room(FRAME_MIN, FRAME_MIN).ok()??;
-        // SAFETY: as in `room`; nothing of the port lies there.
-        let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
-        Some((room, Begun { out, counters: &mut self.counters }))
     }
 
     /// The other end's memory that is mapped here, if it has any to lend.

@@ -19,22 +19,12 @@ const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 pub(super) const OVERDUE_NS: u64 = 2_000_000;
 
 impl SoftDevice {
-    /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way. When.
-    #[inline]
-    pub(super) fn send_lone(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
-        let shm = port.shm.as_mut()?;
-        let mut begun = None;
-        let lone = g.write_lone(qi, |link| {
-            let (room, frame) = shm.begin(link)?;
-            begun = Some(frame);
-            Some(room)
-        })?;
-        begun?.commit(lone.len);
-        // The peer has begun while the clock is read here.
-        let now = now_ns();
-        port.set_time(now);
-        g.wrote_lone(now, lone);
-        Some(now)
+    /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way.
+    #[inline(always)]
+    pub(super) fn send_lone(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
+        let Some(shm) = port.shm.as_mut() else { return false };
+        // A helper that sleeps wants to know until when it may: then the time is read, once the peer has begun.
+        g.send_lone(qi, shm, !self.is_helper_awake(), now_ns)
     }
 
     /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another way.

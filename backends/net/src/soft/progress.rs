@@ -65,6 +65,7 @@ impl Port {
             self.stale += 1;
         } else {
             self.set_time(read.unwrap_or_else(now_ns));
+            g.date(self.now);
         }
         self.now
     }
@@ -195,11 +196,22 @@ impl SoftDevice {
     #[inline(always)]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
-        let now = self.send_lone(g, port, qi).or_else(|| match g.path_of(qi) {
+        if self.send_lone(g, port, qi) {
+            if !self.is_helper_awake() {
+                self.tell_helper(g, now_ns(), Round::Send);
+            }
+            return !g.has_work();
+        }
+        self.send_by_path(g, port, qi)
+    }
+
+    #[inline(never)]
+    fn send_by_path(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
+        let now = match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
             Some(Path::Port) => self.send_to_port(g, port, qi),
             _ => None,
-        });
+        };
         let Some(now) = now else { return false };
         self.tell_helper(g, now, Round::Send);
         !g.has_work()
