@@ -31,7 +31,7 @@ use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::verbs::post;
-use crate::verbs::shared::{CqShared, Shared};
+use crate::verbs::shared::{CqShared, QpShared, Shared};
 use crate::verbs::types::{Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
 
@@ -180,10 +180,20 @@ impl Engine {
         bad: &mut *const SendWr,
     ) -> Result<(usize, post::Posted, Result<()>)> {
         *bad = wr;
-        let qi = self.shared.qp_pool.check(qp)?;
+        let (qi, q) = self.qp(qp)?;
         // SAFETY: the caller's promise.
-        let (posted, outcome) = unsafe { post::send(&self.shared.qps[qi], wr, bad) };
+        let (posted, outcome) = unsafe { post::send(q, wr, bad) };
         Ok((qi, posted, outcome))
+    }
+
+    /// What posts to a QP need of it: its index, and its shared half.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    #[inline(always)]
+    pub fn qp(&self, qp: Handle) -> Result<(usize, &QpShared)> {
+        let i = self.shared.qp_pool.check(qp)?;
+        self.shared.qps.get(i).map(|q| (i, q)).ok_or(Error::StaleHandle)
     }
 
     /// Posts a list of receive requests.
@@ -197,8 +207,7 @@ impl Engine {
     pub unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
         use crate::verbs::types::qp_state;
         *bad = wr;
-        let qi = self.shared.qp_pool.check(qp)?;
-        let q = &self.shared.qps[qi];
+        let (qi, q) = self.qp(qp)?;
         let state = q.state.load(Ordering::Relaxed);
         if state == qp_state::RESET || q.rq.capacity() == 0 {
             return Err(Error::Invalid);

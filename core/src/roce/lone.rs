@@ -419,10 +419,11 @@ fn write<'p, L: Links>(
     }
     let slot = sq.at(index);
     let wqe = slot.header();
-    if u32::from(wqe.opcode) > wr_opcode::SEND_WITH_IMM {
+    let opcode = u32::from(wqe.opcode);
+    if opcode > wr_opcode::SEND_WITH_IMM {
         return None;
     }
-    let is_write = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
+    let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
     let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
     let psn = qp.req.next_psn;
     if wqe.length > u64::from(qp.mtu) || wqe.is_fenced() || psn.diff(qp.req.una_psn) >= PSN_WINDOW as i32 {
@@ -446,7 +447,7 @@ fn write<'p, L: Links>(
             _ => gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?,
         }
     }
-    let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (wqe.opcode & 1) as u8);
+    let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (opcode & 1) as u8);
     let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
     let dest = qp.attr.dest_qp_num;
     record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));

@@ -56,7 +56,7 @@ pub unsafe fn send(qp: &QpShared, wr: *const SendWr, bad: &mut *const SendWr) ->
 /// # Safety
 /// As for [`send`].
 #[inline(always)]
-unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
+pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
     if wr.is_null() {
         return None;
     }
@@ -121,7 +121,7 @@ const _: () =
 /// # Safety
 /// As for [`send`].
 #[inline(never)]
-unsafe fn send_list(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr) -> (Posted, Result<()>) {
+pub unsafe fn send_list(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr) -> (Posted, Result<()>) {
     *bad = wr;
     let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(Error::Busy)) };
     let state = qp.state.load(Relaxed);

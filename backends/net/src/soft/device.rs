@@ -15,7 +15,8 @@ use gdrcore_core::engine::{cm::node_guid, limits, Engine};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::cause::Cause;
-use gdrcore_core::verbs::shared::CqShared;
+use gdrcore_core::verbs::post;
+use gdrcore_core::verbs::shared::{CqShared, QpShared};
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
@@ -31,12 +32,15 @@ impl SoftDevice {
     /// As there; and the process is the owner.
     #[inline(always)]
     pub unsafe fn quick_post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        *bad = wr;
+        let (qi, q) = self.engine.qp(qp)?;
         // SAFETY: the caller's promise.
-        let (qi, posted, outcome) = unsafe { self.engine.post_send_quietly(qp, wr, bad)? };
-        if posted.count > 0 {
-            self.doorbell(qi, posted);
-        }
-        outcome
+        let Some(posted) = (unsafe { post::send_one(q, wr) }) else {
+            // SAFETY: as above.
+            return unsafe { self.post_list(qi, q, wr, bad) };
+        };
+        self.doorbell(qi, posted);
+        Ok(())
     }
 
     /// [`Device::post_recv`].
@@ -74,6 +78,20 @@ impl SoftDevice {
 }
 
 impl SoftDevice {
+    /// The rest of a post of something else than one plain request.
+    ///
+    /// # Safety
+    /// That of [`Device::post_send`].
+    #[inline(never)]
+    unsafe fn post_list(&self, qi: usize, q: &QpShared, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let (posted, outcome) = unsafe { post::send_list(q, wr, bad) };
+        if posted.count > 0 {
+            self.doorbell(qi, posted);
+        }
+        outcome
+    }
+
     /// A round that the program drives. The helper is told when that was.
     #[inline(always)]
     fn program_runs(&self) -> usize {

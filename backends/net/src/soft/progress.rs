@@ -165,30 +165,42 @@ impl SoftDevice {
     /// Rings the doorbell of the QP at an index, to which this thread has posted.
     #[inline(always)]
     pub(super) fn doorbell(&self, qi: usize, posted: Posted) {
-        if !posted.more {
-            if let Some(mut held) = self.try_lock() {
-                // An event that it has raised is told by the round that follows.
-                let sent = posted.write && (held.guard.pass(qi) || self.write_mapped(&mut held, qi))
-                    || self.send_at_once(&mut held, qi);
-                let done = sent && !held.guard.shared().notify.load(Ordering::Relaxed);
-                if !done && held.guard.wake(qi) {
-                    self.run_held(held, Round::Send, None);
-                    return;
-                }
-                drop(held);
-                self.wake_owed();
-                // Who holds the lock, however shortly, looks at the marks afterwards.
-                if self.engine.shared().active.any() {
-                    self.run(Round::Send);
-                }
-                return;
-            }
+        if posted.more {
+            self.engine.shared().active.set(qi);
+            return;
         }
+        let Some(mut held) = self.try_lock() else { return self.leave_mark(qi) };
+        let sent = posted.write && (held.guard.pass(qi) || self.write_mapped(&mut held, qi))
+            || self.send_at_once(&mut held, qi);
+        // An event that it has raised is told by the round that follows.
+        if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
+            return self.send_with_others(held, qi);
+        }
+        drop(held);
+        self.wake_owed();
+        // Who holds the lock, however shortly, looks at the marks afterwards.
+        if self.engine.shared().active.any() {
+            self.run_marked(Round::Send);
+        }
+    }
+
+    /// The lock was taken: whoever holds it looks at the marks afterwards, unless he has just done so.
+    #[inline(never)]
+    fn leave_mark(&self, qi: usize) {
         self.engine.shared().active.set(qi);
-        if !posted.more {
-            if let Some(guard) = self.engine.try_lock_marked() {
-                self.run_held(self.held(guard), Round::Send, None);
-            }
+        if let Some(guard) = self.engine.try_lock_marked() {
+            self.run_held(self.held(guard), Round::Send, None);
+        }
+    }
+
+    /// What a QP was just posted was not all there is to do.
+    #[inline(never)]
+    fn send_with_others(&self, mut held: Held<'_>, qi: usize) {
+        if held.guard.wake(qi) {
+            self.run_held(held, Round::Send, None);
+        } else {
+            drop(held);
+            self.run_owed(Round::Send);
         }
     }
 
