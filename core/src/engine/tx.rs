@@ -409,7 +409,7 @@ impl Guard<'_> {
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ is waited for.
-    #[inline]
+    #[inline(always)]
     pub fn waits(&mut self, now: u64) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;

@@ -310,7 +310,7 @@ impl ShmPort {
 
     /// As [`ShmPort::poll`], but each record is first shown to `short` as it is: the words of its head, and all bytes of its frame
     /// from there on. That returns how many of them it took, which is 0 where it leaves the record to `take`. `to`: whatever both need.
-    #[inline]
+    #[inline(always)]
     pub fn poll_with<T>(
         &mut self,
         to: &mut T,
@@ -527,7 +527,7 @@ impl ShmPort {
 ///
 /// # Safety
 /// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during the call.
-#[inline]
+#[inline(always)]
 unsafe fn records<T>(
     frame: NonNull<u8>,
     len: usize,

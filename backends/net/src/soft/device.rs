@@ -65,7 +65,7 @@ impl SoftDevice {
         let (index, cq) = self.engine.cq(cq)?;
         // What is there already is taken as it is. Most polls find nothing, and look whether anything has come.
         if wc.is_empty() || !cq.ring.is_empty() {
-            return Engine::take_completions(cq, wc);
+            return take(cq, wc);
         }
         self.poll_after_round(index, cq, wc)
     }
@@ -92,25 +92,37 @@ impl SoftDevice {
         outcome
     }
 
-    /// A round that the program drives. The helper is told when that was.
+    /// A round that the program drives. With a helper, that is told when it was.
     #[inline(always)]
     fn program_runs(&self) -> usize {
-        let now = self.helper_on.load(Ordering::Relaxed).then(|| {
-            let now = now_ns();
-            self.last_poll_ns.store(now, Ordering::Relaxed);
-            now
-        });
-        let handled = self.run_at(Round::Full, now);
+        if self.helper_on.load(Ordering::Relaxed) {
+            return self.program_runs_with_helper();
+        }
+        let mut handled = 0;
+        if let Some(mut held) = self.try_lock() {
+            handled = self.one_round(&mut held, Round::Full, None);
+            drop(held);
+            handled += self.run_owed(Round::Full);
+        }
+        self.polled(handled > 0);
+        handled
+    }
+
+    #[inline(never)]
+    fn program_runs_with_helper(&self) -> usize {
+        let now = now_ns();
+        self.last_poll_ns.store(now, Ordering::Relaxed);
+        let handled = self.run_at(Round::Full, Some(now));
         self.polled(handled > 0);
         handled
     }
 
     /// The rest of a poll that found nothing: a round of the engine, and another look.
-    #[inline(never)]
+    #[inline(always)]
     fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         if self.helper_on.load(Ordering::Relaxed) {
-            self.program_runs();
-            return Engine::take_completions(cq, wc);
+            self.program_runs_with_helper();
+            return take(cq, wc);
         }
         let (mut handled, mut n) = (0, 0);
         if let Some(mut held) = self.try_lock() {
@@ -124,11 +136,20 @@ impl SoftDevice {
             handled += self.run_owed(Round::Full);
         }
         self.polled(handled > 0);
-        match Engine::take_completions(cq, &mut wc[n..]) {
+        if cq.ring.is_empty() || n == wc.len() {
+            return Ok(n);
+        }
+        match take(cq, &mut wc[n..]) {
             // What was handed over counts, whoever else is there.
             Err(_) if n > 0 => Ok(n),
             more => more.map(|more| n + more),
         }
+    }
+
+    /// A poll by way of [`Device`].
+    #[inline(never)]
+    fn poll_apart(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        self.quick_poll_cq(cq, wc)
     }
 
     /// Hands the engine to the helper at once: the program is about to sleep.
@@ -138,6 +159,12 @@ impl SoftDevice {
             self.helper.wake();
         }
     }
+}
+
+/// What a CQ holds.
+#[inline(never)]
+fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    Engine::take_completions(cq, wc)
 }
 
 /// Whether the program's memory is there. Outside the lock: bringing in gigabytes takes a while.
@@ -406,7 +433,7 @@ impl Device for SoftDevice {
     #[inline]
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.fork.check()?;
-        self.quick_poll_cq(cq, wc)
+        self.poll_apart(cq, wc)
     }
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {

@@ -49,7 +49,7 @@ impl SoftDevice {
     }
 
     /// Takes what other processes have put into our rings.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         let Port { shm, share, stale, .. } = port;
         let Some(shm) = shm else { return 0 };
@@ -68,6 +68,11 @@ impl SoftDevice {
         )
     }
 
+    #[inline(never)]
+    fn read_links_apart(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+        self.read_links(g, port, now)
+    }
+
     /// New links, bells, links that are gone. Some system calls.
     #[cold]
     pub(super) fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
@@ -79,7 +84,7 @@ impl SoftDevice {
         if shm.has_lost() {
             // Who is gone may have said something before: the last ACK counts. Bounded, since others may go on writing.
             for _ in 0..LAST_WORDS {
-                if self.read_links(g, port, now) == 0 {
+                if self.read_links_apart(g, port, now) == 0 {
                     break;
                 }
             }

@@ -122,11 +122,17 @@ impl SoftDevice {
     }
 
     /// Rounds under a lock that is taken already, and again while posts came in that found it so.
-    #[inline(always)]
+    #[inline]
     fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, now: Option<u64>) -> usize {
-        let handled = self.one_round(&mut held, round, now);
+        let handled = self.round_apart(&mut held, round, now);
         drop(held);
         handled + self.run_owed(round)
+    }
+
+    /// [`SoftDevice::one_round`], where it is not the whole of a call.
+    #[inline(never)]
+    fn round_apart(&self, held: &mut Held<'_>, round: Round, now: Option<u64>) -> usize {
+        self.one_round(held, round, now)
     }
 
     /// A round, at its time.
@@ -155,7 +161,7 @@ impl SoftDevice {
         let mut handled = 0;
         while self.engine.shared().active.any() {
             let Some(mut held) = self.try_lock() else { break };
-            handled += self.one_round(&mut held, round, None);
+            handled += self.round_apart(&mut held, round, None);
             drop(held);
             self.wake_owed();
         }
@@ -254,7 +260,7 @@ impl SoftDevice {
         for _ in 0..LAST_WORDS {
             let now = now_ns();
             held.guard.flush_acks();
-            if self.round(&mut held, now, Round::Full) == 0 {
+            if self.round_apart(&mut held, Round::Full, Some(now)) == 0 {
                 break;
             }
         }
