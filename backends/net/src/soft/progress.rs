@@ -93,9 +93,15 @@ impl Port {
     #[inline]
     fn listens(&self, now: u64) -> bool {
         !self.shm.as_ref().is_some_and(ShmPort::has_links)
-            || self.empty % 64 == 63
+            || self.empty_enough()
             || now >= self.listen_at
             || self.is_hot(now)
+    }
+
+    /// Whether this round is the 64th in vain.
+    #[inline]
+    fn empty_enough(&self) -> bool {
+        self.empty % 64 == 63
     }
 
     /// Whether the socket has brought something a short while ago.
@@ -275,10 +281,16 @@ impl SoftDevice {
         let mut handled = 0;
         if round == Round::Full {
             handled = self.read_links(g, port, now);
-            // Most rounds that bring something leave nothing else to do.
-            if handled > 0 && now < port.due_at && self.is_quiet(g, port, now) {
-                port.empty = 0;
-                return handled;
+            // Most rounds leave nothing else to do; those in vain not before the next tick.
+            if now < port.due_at && self.is_quiet(g, port, now) {
+                if handled > 0 {
+                    port.empty = 0;
+                    return handled;
+                }
+                if now < port.tend_at && now / IDLE_TICK_NS == port.idle_tick.0 && !port.empty_enough() {
+                    port.empty += 1;
+                    return 0;
+                }
             }
         }
         self.rest_of_round(held, now, round, handled)
@@ -309,7 +321,9 @@ impl SoftDevice {
                     handled += port.tend_share(g, now);
                 }
             }
-            port.due_at = if port.is_hot(now) { 0 } else { port.listen_at.min(port.tend_at + OVERDUE_NS) };
+            // Without links every round looks at the socket.
+            let at_once = port.is_hot(now) || !port.shm.as_ref().is_some_and(ShmPort::has_links);
+            port.due_at = if at_once { 0 } else { port.listen_at.min(port.tend_at + OVERDUE_NS) };
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
             // Nothing is to be sent: an ACK, or a message that asks for nothing now, is most of what comes. Where nothing came, timers
