@@ -132,6 +132,13 @@ FAULTS = [
     ("a region that peers may not write is lent", R + "mapped.rs",
      ".filter(|region| region.access & access::REMOTE_WRITE != 0)", ""),
     ("READs that a limit of the rate has cut stay counted", R + "completer.rs", "qp.req.rd_out = 0;", ""),
+    ("what is handed to a poll raises no armed CQ", R + "lone.rs", "!self.has && cq.armed == Armed::No &&", "!self.has &&"),
+    ("a request that left without a date never gets one", "core/src/engine/tx.rs",
+     "        inner.transport.date(now);\n        let t = &inner.transport;", "        let t = &inner.transport;"),
+    ("a request that is posted alone is not signalled where all are", "core/src/verbs/post.rs",
+     "let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };", "let signaled = 0;"),
+    ("a WRITE into mapped memory takes a promised completion", R + "mapped.rs",
+     "completion.as_ref().is_none_or(|(ring, cq)| ring.free() <= cq.reserved)", "completion.is_none()"),
 ]
 
 
