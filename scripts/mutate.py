@@ -93,7 +93,7 @@ FAULTS = [
     ("the ICRC covers the hop limit of IPv6", "core/src/wire/icrc.rs", "0, 0, ip::PROTO_UDP, 0xFF]", "0, 0, ip::PROTO_UDP, 0x40]"),
     ("a handle outlives its object", "core/src/pool.rs", "g.load(Ordering::Acquire) == generation", "g.load(Ordering::Acquire) >= generation"),
     ("a handle is good for an object of another type", "core/src/pool.rs", "tag == self.tag && generation", "generation"),
-    ("a full ring takes one more", "core/src/ring.rs", "self.at.capacity.saturating_sub(self.tail", "(self.at.capacity + 1).saturating_sub(self.tail"),
+    ("a full ring takes one more", "core/src/ring.rs", "self.capacity.saturating_sub(self.tail", "(self.capacity + 1).saturating_sub(self.tail"),
     ("a ring's cursors may not pass 2^32", "core/src/ring.rs", "self.tail = self.tail.wrapping_add(n);", "self.tail = self.tail.saturating_add(n);"),
     ("a cancelled timer fires", "core/src/wheel.rs",
      "if self.is_armed(id) {\n            self.unlink(id as u32);", "if self.is_armed(id) {\n            self.nodes[id].deadline_ns = 0;"),
@@ -119,7 +119,7 @@ FAULTS = [
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 && self.top.summary.load(Ordering::Relaxed) >> (leaf % WORD) & 1 == 0 {", LOOM),
     ("a window is filled with bursts of any size", R + "requester.rs", "fits < burst / 2 && self.req.una_psn", "false && self.req.una_psn"),
     ("a small message is taken whatever its PSN", R + "lone.rs", "if psn != qp.resp.epsn ||", "if"),
-    ("a small message may be longer than its receive buffer", R + "lone.rs", "let room = len as u64 <= u64::from(sge.length);", "let room = true;"),
+    ("a small message may be longer than its receive buffer", R + "lone.rs", "if len as u64 > u64::from(sge.length) {", "if false {"),
     ("a small message is not kept back by a closed window", R + "lone.rs", "if peer.tx.available(0) == 0 {", "if false {"),
     ("an ACK ends a small request that it is not about", R + "lone.rs", "ws.npkts != 1 || ws.psn != psn ||", "ws.npkts != 1 ||"),
     ("a small request takes a promised completion", R + "lone.rs", "if ring.free() <= cq.reserved {", "if ring.free() == 0 {"),
@@ -132,6 +132,13 @@ FAULTS = [
     ("a region that peers may not write is lent", R + "mapped.rs",
      ".filter(|region| region.access & access::REMOTE_WRITE != 0)", ""),
     ("READs that a limit of the rate has cut stay counted", R + "completer.rs", "qp.req.rd_out = 0;", ""),
+    ("what is handed to a poll raises no armed CQ", R + "lone.rs", "!self.has && cq.armed == Armed::No &&", "!self.has &&"),
+    ("a request that left without a date never gets one", "core/src/engine/tx.rs",
+     "        inner.transport.date(now);\n        let t = &inner.transport;", "        let t = &inner.transport;"),
+    ("a request that is posted alone is not signalled where all are", "core/src/verbs/post.rs",
+     "let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };", "let signaled = 0;"),
+    ("a WRITE into mapped memory takes a promised completion", R + "mapped.rs",
+     "completion.as_ref().is_none_or(|(ring, cq)| ring.free() <= cq.reserved)", "completion.is_none()"),
 ]
 
 

@@ -232,6 +232,58 @@ impl Bitmap {
     }
 }
 
+/// A bitmap in which there is mostly one bit at a time: that one is kept apart, in a word.
+pub struct Few {
+    /// The bit apart plus 1; 0: there is none.
+    one: usize,
+    others: Bitmap,
+}
+
+impl Few {
+    /// Those of a bitmap.
+    pub fn new(bits: Bitmap) -> Few {
+        Few { one: 0, others: bits }
+    }
+
+    /// Sets bit `i`. Panics out of range, as all of these may.
+    #[inline(always)]
+    pub fn set(&mut self, i: usize) {
+        if self.one == 0 && self.others.is_empty() {
+            self.one = i + 1;
+        } else if self.one != i + 1 {
+            self.others.set(i);
+        }
+    }
+
+    /// Clears bit `i`.
+    #[inline(always)]
+    pub fn clear(&mut self, i: usize) {
+        if self.one == i + 1 {
+            self.one = 0;
+        } else if !self.others.is_empty() {
+            self.others.clear(i);
+        }
+    }
+
+    /// Whether bit `i` is set.
+    #[inline]
+    pub fn get(&self, i: usize) -> bool {
+        self.one == i + 1 || self.others.get(i)
+    }
+
+    /// Whether no bit is set.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.one == 0 && self.others.is_empty()
+    }
+
+    /// A bit that is set, if there is any.
+    #[inline]
+    pub fn any(&self) -> Option<usize> {
+        self.one.checked_sub(1).or_else(|| self.others.next_from(0))
+    }
+}
+
 /// The first set bit of a word at or after `start`, which may be its end.
 #[inline]
 fn from(word: u64, start: usize) -> Option<usize> {

@@ -165,18 +165,19 @@ impl<H: Copy> SlotRing<H> {
     }
 
     /// Number of slots; 0 while there is no memory.
-    #[inline]
+    #[inline(always)]
     pub fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)
     }
 
     /// Bytes of a slot.
+    #[inline(always)]
     pub fn stride(&self) -> u32 {
         self.stride.load(Ordering::Relaxed)
     }
 
     /// Published elements that are not released yet. Any thread; a snapshot.
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> u32 {
         let head = self.consuming.cursor.load(Ordering::Acquire);
         let tail = self.producing.cursor.load(Ordering::Acquire);
@@ -185,13 +186,14 @@ impl<H: Copy> SlotRing<H> {
     }
 
     /// Whether there is none. Any thread; a snapshot.
-    #[inline]
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        // The tail is never behind a head that was read before it.
+        self.consuming.cursor.load(Ordering::Acquire) == self.producing.cursor.load(Ordering::Acquire)
     }
 
     /// The program's producing end, or `None` while another thread is inside. Dropping it releases it.
-    #[inline]
+    #[inline(always)]
     pub fn producer(&self) -> Option<Producer<'_, H>> {
         // Acquire pairs with the release in drop: the cursor and geometry of the last thread are seen.
         if self.producing.busy.swap(true, Ordering::Acquire) {
@@ -201,7 +203,7 @@ impl<H: Copy> SlotRing<H> {
     }
 
     /// The program's consuming end, or `None` while another thread is inside. Dropping it releases it.
-    #[inline]
+    #[inline(always)]
     pub fn consumer(&self) -> Option<Consumer<'_, H>> {
         if self.consuming.busy.swap(true, Ordering::Acquire) {
             return None;
@@ -214,7 +216,7 @@ impl<H: Copy> SlotRing<H> {
     /// # Safety
     /// The engine's lock is held for as long as this lives, no other producing end of this ring is alive, and
     /// [`SlotRing::producer`] is not used on it.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn engine_producer(&self) -> EngineProducer<'_, H> {
         self.make_producer(false)
     }
@@ -224,47 +226,46 @@ impl<H: Copy> SlotRing<H> {
     /// # Safety
     /// The engine's lock is held for as long as this lives, no other consuming end of this ring is alive, and
     /// [`SlotRing::consumer`] is not used on it.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn engine_consumer(&self) -> EngineConsumer<'_, H> {
         self.make_consumer(false)
     }
 
-    #[inline]
+    #[inline(always)]
     fn make_producer(&self, guard: bool) -> Producer<'_, H> {
         Producer {
             ring: self,
             guard,
-            at: self.geometry(),
+            capacity: self.capacity(),
             tail: self.producing.cursor.load(Ordering::Relaxed),
             head_seen: Cell::new(self.consuming.cursor.load(Ordering::Acquire)),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn make_consumer(&self, guard: bool) -> Consumer<'_, H> {
         Consumer {
             ring: self,
             guard,
-            at: self.geometry(),
             head: self.consuming.cursor.load(Ordering::Relaxed),
             tail_seen: Cell::new(self.producing.cursor.load(Ordering::Acquire)),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn geometry(&self) -> Geometry {
         Geometry { base: self.base.load(Ordering::Relaxed), stride: self.stride(), capacity: self.capacity() }
     }
 
     /// Tells loom that this slot is written now.
-    #[inline]
+    #[inline(always)]
     fn touch_mut(&self, _index: u32) {
         #[cfg(loom)]
         self.shadow.0[(_index & (self.capacity() - 1)) as usize].with_mut(|_| ());
     }
 
     /// Tells loom that this slot is read now.
-    #[inline]
+    #[inline(always)]
     fn touch(&self, _index: u32) {
         #[cfg(loom)]
         self.shadow.0[(_index & (self.capacity() - 1)) as usize].with(|_| ());
@@ -280,7 +281,7 @@ const SHADOWS: usize = 4;
 #[derive(Default)]
 struct Shadow([loom::cell::UnsafeCell<()>; SHADOWS]);
 
-/// An end's own copy of where the slots are.
+/// Where the slots are. Read when a slot is: an end that kept a copy would have these words at hand throughout.
 #[derive(Clone, Copy)]
 struct Geometry {
     base: *mut u8,
@@ -290,7 +291,7 @@ struct Geometry {
 
 impl Geometry {
     /// First byte of the slot of a free-running index. `capacity` is not 0.
-    #[inline]
+    #[inline(always)]
     fn slot(&self, index: u32) -> *mut u8 {
         let i = (index & (self.capacity - 1)) as usize;
         // SAFETY: `install` checked that capacity * stride bytes lie at base, and i < capacity.
@@ -298,7 +299,7 @@ impl Geometry {
     }
 
     /// Bytes behind the header.
-    #[inline]
+    #[inline(always)]
     fn tail_len<H>(&self) -> usize {
         self.stride as usize - size_of::<H>()
     }
@@ -309,7 +310,7 @@ pub struct Producer<'a, H> {
     ring: &'a SlotRing<H>,
     /// Holds the busy flag.
     guard: bool,
-    at: Geometry,
+    capacity: u32,
     /// Next index to publish.
     tail: u32,
     /// The consumer's cursor as last seen.
@@ -320,29 +321,36 @@ pub struct Producer<'a, H> {
 pub type EngineProducer<'a, H> = Producer<'a, H>;
 
 impl<H: Copy> Producer<'_, H> {
-    #[inline]
+    #[inline(always)]
     fn room(&self) -> u32 {
-        self.at.capacity.saturating_sub(self.tail.wrapping_sub(self.head_seen.get()))
+        self.capacity.saturating_sub(self.tail.wrapping_sub(self.head_seen.get()))
     }
 
     /// Free slots now; only the consumer can change that, to more.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self) -> u32 {
         self.head_seen.set(self.ring.consuming.cursor.load(Ordering::Acquire));
         self.room()
     }
 
+    /// Free slots when they were last counted; no more than there are now.
+    #[inline(always)]
+    pub fn room_seen(&self) -> u32 {
+        self.room()
+    }
+
     /// The `k`-th unpublished slot. Panics unless `k < free()`.
-    #[inline]
+    #[inline(always)]
     pub fn slot(&mut self, k: u32) -> Slot<'_, H> {
         assert!(k < self.room() || k < self.free(), "slot beyond the free ones");
         let index = self.tail.wrapping_add(k);
         self.ring.touch_mut(index);
-        Slot { at: self.at.slot(index), tail: self.at.tail_len::<H>(), owner: PhantomData }
+        let at = self.ring.geometry();
+        Slot { at: at.slot(index), tail: at.tail_len::<H>(), owner: PhantomData }
     }
 
     /// Hands the first `n` unpublished slots to the consumer. Panics unless `n <= free()`.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self, n: u32) {
         assert!(n <= self.room() || n <= self.free(), "publish beyond the free slots");
         self.tail = self.tail.wrapping_add(n);
@@ -350,13 +358,13 @@ impl<H: Copy> Producer<'_, H> {
     }
 
     /// Number of slots.
-    #[inline]
+    #[inline(always)]
     pub fn capacity(&self) -> u32 {
-        self.at.capacity
+        self.capacity
     }
 
     /// Free-running index of the next slot to publish.
-    #[inline]
+    #[inline(always)]
     pub fn tail(&self) -> u32 {
         self.tail
     }
@@ -365,7 +373,7 @@ impl<H: Copy> Producer<'_, H> {
     ///
     /// # Errors
     /// [`Error::Again`] when the ring is full.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, h: H) -> Result<()> {
         if self.room() == 0 && self.free() == 0 {
             return Err(Error::Again);
@@ -377,7 +385,7 @@ impl<H: Copy> Producer<'_, H> {
 }
 
 impl<H> Drop for Producer<'_, H> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if self.guard {
             self.ring.producing.busy.store(false, Ordering::Release);
@@ -390,7 +398,6 @@ pub struct Consumer<'a, H> {
     ring: &'a SlotRing<H>,
     /// Holds the busy flag.
     guard: bool,
-    at: Geometry,
     /// Next index to release.
     head: u32,
     /// The producer's cursor as last seen.
@@ -401,47 +408,48 @@ pub struct Consumer<'a, H> {
 pub type EngineConsumer<'a, H> = Consumer<'a, H>;
 
 impl<H: Copy> Consumer<'_, H> {
-    #[inline]
+    #[inline(always)]
     fn ready(&self) -> u32 {
         self.tail_seen.get().wrapping_sub(self.head)
     }
 
     /// Published elements now; only the producer can change that, to more.
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> u32 {
         self.tail_seen.set(self.ring.producing.cursor.load(Ordering::Acquire));
         self.ready()
     }
 
     /// Whether there is none.
-    #[inline]
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Free-running index behind the last element that has been seen; [`Consumer::len`] looks anew.
-    #[inline]
+    #[inline(always)]
     pub fn end(&self) -> u32 {
         self.tail_seen.get()
     }
 
     /// The `k`-th element. Panics unless `k < len()`.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&self, k: u32) -> SlotRef<'_, H> {
         assert!(k < self.ready() || k < self.len(), "peek beyond the published slots");
         let index = self.head.wrapping_add(k);
         self.ring.touch(index);
-        SlotRef { at: self.at.slot(index), tail: self.at.tail_len::<H>(), owner: PhantomData }
+        let at = self.ring.geometry();
+        SlotRef { at: at.slot(index), tail: at.tail_len::<H>(), owner: PhantomData }
     }
 
     /// The element of a free-running index. Panics unless it is in `head()..head() + len()`.
-    #[inline]
+    #[inline(always)]
     pub fn at(&self, index: u32) -> SlotRef<'_, H> {
         self.peek(index.wrapping_sub(self.head))
     }
 
     /// Gives the first `n` slots back to the producer. Panics unless `n <= len()`.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, n: u32) {
         assert!(n <= self.ready() || n <= self.len(), "release beyond the published slots");
         self.head = self.head.wrapping_add(n);
@@ -449,13 +457,13 @@ impl<H: Copy> Consumer<'_, H> {
     }
 
     /// Free-running index of the first element.
-    #[inline]
+    #[inline(always)]
     pub fn head(&self) -> u32 {
         self.head
     }
 
     /// Takes the first element's header and releases its slot.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<H> {
         if self.ready() == 0 && self.is_empty() {
             return None;
@@ -467,7 +475,7 @@ impl<H: Copy> Consumer<'_, H> {
 }
 
 impl<H> Drop for Consumer<'_, H> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if self.guard {
             self.ring.consuming.busy.store(false, Ordering::Release);
@@ -485,7 +493,7 @@ pub struct Slot<'a, H> {
 
 impl<H: Copy> Slot<'_, H> {
     /// The header: what an earlier lap left there, or zeroes.
-    #[inline]
+    #[inline(always)]
     pub fn header_mut(&mut self) -> &mut H {
         // SAFETY: the slot is aligned for H (`install`), initialised (zeroed there, H since), and the
         // producer's alone until published, which needs the producer that this slot borrows exclusively.
@@ -493,7 +501,7 @@ impl<H: Copy> Slot<'_, H> {
     }
 
     /// The bytes behind the header.
-    #[inline]
+    #[inline(always)]
     pub fn tail_mut(&mut self) -> &mut [u8] {
         // SAFETY: `size_of::<H>() <= stride` (`install`), so this is inside the slot.
         let p = unsafe { self.at.add(size_of::<H>()) };
@@ -502,7 +510,7 @@ impl<H: Copy> Slot<'_, H> {
     }
 
     /// The tail as a scatter/gather list: the first `n` entries, or as many as it has room for.
-    #[inline]
+    #[inline(always)]
     pub fn sges_mut(&mut self, n: usize) -> &mut [Sge] {
         const { assert!(size_of::<H>() % align_of::<Sge>() == 0) };
         let n = n.min(self.tail / size_of::<Sge>());
@@ -531,7 +539,7 @@ impl<H> Copy for SlotRef<'_, H> {}
 
 impl<'a, H: Copy> SlotRef<'a, H> {
     /// The header.
-    #[inline]
+    #[inline(always)]
     pub fn header(&self) -> &'a H {
         // SAFETY: aligned and initialised as in `Slot::header_mut`; the producer does not write it until it is
         // released, which needs the consumer that this borrows.
@@ -539,7 +547,7 @@ impl<'a, H: Copy> SlotRef<'a, H> {
     }
 
     /// The bytes behind the header.
-    #[inline]
+    #[inline(always)]
     pub fn tail(&self) -> &'a [u8] {
         // SAFETY: `size_of::<H>() <= stride` (`install`), so this is inside the slot.
         let p = unsafe { self.at.add(size_of::<H>()) };
@@ -548,7 +556,7 @@ impl<'a, H: Copy> SlotRef<'a, H> {
     }
 
     /// The tail as a scatter/gather list: the first `n` entries, or as many as it has room for.
-    #[inline]
+    #[inline(always)]
     pub fn sges(&self, n: usize) -> &'a [Sge] {
         const { assert!(size_of::<H>() % align_of::<Sge>() == 0) };
         let n = n.min(self.tail / size_of::<Sge>());

@@ -29,8 +29,8 @@ const FREE: u64 = 0;
 const CHANGING: u64 = 1;
 const OPEN: u64 = u64::from_le_bytes(*b"gdrcctx\x01");
 
-/// `nic_of` where there is none.
-const NO_NIC: u64 = fork::NOWHERE;
+/// `quick_of` where there is no short way.
+const NONE: u64 = fork::NOWHERE;
 
 /// A device that a context owns.
 pub(crate) trait Owned: Device {
@@ -49,8 +49,9 @@ pub(crate) trait Owned: Device {
 pub struct gdrc_context {
     /// `OPEN` is stored with release after `body` was written, and loaded with acquire before it is read.
     magic: AtomicU64,
-    /// While this is an open NIC's: what [`fork::here`] says in the process that owns it. Else a word that it never says.
-    nic_of: AtomicU64,
+    /// While this is an open NIC's: what [`fork::here`] says in the process that owns it; an open soft device's: that word with
+    /// [`fork::MARK`] turned. Else a word that is neither.
+    quick_of: AtomicU64,
     body: UnsafeCell<MaybeUninit<Body>>,
 }
 
@@ -59,8 +60,8 @@ struct Body {
     device: &'static dyn Owned,
     /// Tells in one load whether this process is the one that opened it.
     owner: ForkGuard,
-    /// The device, if it is a NIC's: for the short way of posts and polls. Behind `nic_of`.
-    nic: Option<&'static verbs::VerbsDevice>,
+    /// The device, for the short way of posts and polls: of which type, `quick_of` says.
+    quick: *const (),
     /// What gdrc_open mapped, to be unmapped at close; length 0: the caller's memory.
     mapped: (*mut u8, usize),
 }
@@ -73,7 +74,7 @@ unsafe impl Sync for gdrc_context {}
 static TABLE: [gdrc_context; SLOTS] = [const {
     gdrc_context {
         magic: AtomicU64::new(FREE),
-        nic_of: AtomicU64::new(NO_NIC),
+        quick_of: AtomicU64::new(NONE),
         body: UnsafeCell::new(MaybeUninit::uninit()),
     }
 }; SLOTS];
@@ -118,20 +119,43 @@ pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn Owned> {
     body(ctx).map(|b| b.device)
 }
 
-/// The NIC of a context: a short way in for posts and polls. `None`: the context is not a NIC's, or not one that may be
-/// used; [`device`] tells.
+/// A context that posts and polls have a short way into.
+pub(crate) enum Quick {
+    /// A NIC's.
+    Nic(&'static verbs::VerbsDevice),
+    /// A soft device's.
+    Soft(&'static soft::SoftDevice),
+    /// It is neither, or not one that may be used; [`device`] tells.
+    None,
+}
+
+/// The short way into a context.
 #[inline(always)]
-pub(crate) fn nic(ctx: *const gdrc_context) -> Option<&'static verbs::VerbsDevice> {
-    let c = slot(ctx)?;
-    // One comparison for three questions: open, by this process, a NIC's.
-    if c.nic_of.load(Ordering::Acquire) != fork::here() {
-        return None;
+pub(crate) fn quick(ctx: *const gdrc_context) -> Quick {
+    let Some(c) = slot(ctx) else { return Quick::None };
+    // One word for three questions: open, by this process, and what it is.
+    let said = c.quick_of.load(Ordering::Acquire) ^ fork::here();
+    if said & !fork::MARK != 0 {
+        return Quick::None;
     }
-    // SAFETY: `nic_of` was loaded with acquire, so `body` was written before; it is not changed until close, and the header
+    // SAFETY: `quick_of` was loaded with acquire, so `body` was written before; it is not changed until close, and the header
     // forbids other calls on a context during its close.
     let body = unsafe { (*c.body.get()).assume_init_ref() };
-    // SAFETY: `publish` says so only where there is one.
-    Some(unsafe { body.nic.unwrap_unchecked() })
+    if said == 0 {
+        // SAFETY: `publish` says so only where it is a NIC, which lives until close.
+        Quick::Nic(unsafe { &*body.quick.cast() })
+    } else {
+        // SAFETY: and so only where it is a soft device.
+        Quick::Soft(unsafe { &*body.quick.cast() })
+    }
+}
+
+/// The NIC of a context. `None`: the context is not a NIC's, or not one that may be used; [`device`] tells.
+pub(crate) fn nic(ctx: *const gdrc_context) -> Option<&'static verbs::VerbsDevice> {
+    match quick(ctx) {
+        Quick::Nic(nic) => Some(nic),
+        _ => None,
+    }
 }
 
 /// Takes a free slot, leaves it in CHANGING.
@@ -146,11 +170,22 @@ fn claim() -> Result<&'static gdrc_context> {
     Err(Error::Os(libc::EMFILE))
 }
 
-/// Fills a claimed slot and opens it.
-fn publish(c: &'static gdrc_context, body: Body) -> *mut gdrc_context {
+/// Fills a claimed slot and opens it. `quick` leads to `device` itself, which lives until close.
+fn publish(
+    c: &'static gdrc_context,
+    owner: ForkGuard,
+    device: &'static dyn Owned,
+    quick: &Quick,
+    mapped: (*mut u8, usize),
+) -> *mut gdrc_context {
+    let (quick, quick_of): (*const (), u64) = match *quick {
+        Quick::Nic(nic) => ((&raw const *nic).cast(), owner.word()),
+        Quick::Soft(soft) => ((&raw const *soft).cast(), owner.word() ^ fork::MARK),
+        Quick::None => (core::ptr::null(), NONE),
+    };
     // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes `body`.
-    unsafe { (*c.body.get()).write(body) };
-    c.nic_of.store(if body.nic.is_some() { body.owner.word() } else { NO_NIC }, Ordering::Release);
+    unsafe { (*c.body.get()).write(Body { device, owner, quick, mapped }) };
+    c.quick_of.store(quick_of, Ordering::Release);
     c.magic.store(OPEN, Ordering::Release);
     (&raw const *c).cast_mut()
 }
@@ -164,7 +199,7 @@ fn abandon(c: &gdrc_context) {
 #[cfg(test)]
 pub(crate) fn open_test_device(device: &'static dyn Owned) -> *mut gdrc_context {
     let owner = ForkGuard::new();
-    publish(claim().unwrap(), Body { device, owner, nic: None, mapped: (core::ptr::null_mut(), 0) })
+    publish(claim().unwrap(), owner, device, &Quick::None, (core::ptr::null_mut(), 0))
 }
 
 /// What an open needs, checked and in core's terms.
@@ -398,20 +433,20 @@ fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_cont
 unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> Result<*mut gdrc_context> {
     let owner = ForkGuard::new();
     let c = claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
-    let opened: Result<(&'static dyn Owned, _)> = if verbs::is_named(r.name) {
+    let opened: Result<(&'static dyn Owned, Quick)> = if verbs::is_named(r.name) {
         // SAFETY: our contract is that of `open`.
-        unsafe { verbs::open(base, len, r.name, &r.config.core) }.map(|d| (d as _, Some(d)))
+        unsafe { verbs::open(base, len, r.name, &r.config.core) }.map(|d| (d as _, Quick::Nic(d)))
     } else {
         // SAFETY: our contract is that of `init`.
         unsafe { soft::SoftDevice::init(base, len, r.name, &r.config) }
             .inspect_err(|&e| open_error::explain(r.name, Stage::Device, e))
-            .map(|d| (d as _, None))
+            .map(|d| (d as _, Quick::Soft(d)))
     };
     match opened {
-        Ok((device, nic)) => {
+        Ok((device, quick)) => {
             open_error::clear();
             let mapped = if mapped { (base, len) } else { (core::ptr::null_mut(), 0) };
-            Ok(publish(c, Body { device, owner, nic, mapped }))
+            Ok(publish(c, owner, device, &quick, mapped))
         }
         Err(e) => {
             abandon(c);
@@ -448,7 +483,7 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
     if c.magic.compare_exchange(OPEN, CHANGING, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return Err(Error::StaleHandle);
     }
-    c.nic_of.store(NO_NIC, Ordering::Relaxed);
+    c.quick_of.store(NONE, Ordering::Relaxed);
     // SAFETY: the slot was OPEN, so `body` was written; it is CHANGING by us, so nobody writes it.
     let body = unsafe { (*c.body.get()).assume_init() };
     // SAFETY: the header's contract: no other call on the context runs, and from CHANGING on none begins.

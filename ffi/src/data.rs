@@ -1,7 +1,8 @@
 //! The data plane: post, poll, progress, arm, wait. Each call here is the context check and one call of the device.
 
-use crate::context::{device, nic};
+use crate::context::{device, quick, Quick};
 use crate::ptr::{count, out, ret, wc_slice};
+use crate::soft::SoftDevice;
 use crate::types::*;
 use crate::verbs::{Empty, Polled, Posted, VerbsDevice};
 use core::ffi::c_int;
@@ -28,14 +29,17 @@ pub unsafe extern "C" fn gdrc_post_send(
     wr: *const gdrc_send_wr,
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
-    if let Some(nic) = nic(ctx).filter(|_| !bad.is_null()) {
+    match quick(ctx) {
         // SAFETY: the header's contract: the list is readable, bad writable; layout.rs asserts that both structs are one
         // layout.
-        match unsafe { nic.quick_post_send(qp.handle, wr.cast(), bad.cast()) } {
+        Quick::Nic(nic) if !bad.is_null() => match unsafe { nic.quick_post_send(qp.handle, wr.cast(), bad.cast()) } {
             Posted::Done => return 0,
             Posted::Declined => {}
             Posted::Refused(rc) => return refused(rc),
-        }
+        },
+        // SAFETY: our contract.
+        Quick::Soft(soft) => return unsafe { soft_post_send(soft, qp, wr, bad) },
+        _ => {}
     }
     // SAFETY: our contract.
     unsafe { post_send(ctx, qp, wr, bad) }
@@ -48,8 +52,26 @@ extern "C" fn refused(rc: c_int) -> c_int {
     ret(Err(gdrcore_verbs::refused(rc)))
 }
 
-/// A post by the device's own way. Not inlined, and with the same arguments in the same registers: the short way pays
-/// nothing for it.
+/// A post to a soft device. Not inlined, and with the same arguments in the same registers: a NIC's short way pays nothing for it.
+/// # Safety
+/// That of [`gdrc_post_send`].
+#[inline(never)]
+unsafe extern "C" fn soft_post_send(
+    soft: &SoftDevice,
+    qp: gdrc_qp,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    let mut first: *const SendWr = wr.cast();
+    // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
+    match check_list(wr).and_then(|()| unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) }) {
+        Ok(()) => 0,
+        // SAFETY: the header's contract: bad is NULL or writable.
+        Err(e) => unsafe { refuse(e, bad, first.cast()) },
+    }
+}
+
+/// A post by the device's own way; as [`soft_post_send`].
 /// # Safety
 /// That of [`gdrc_post_send`].
 #[inline(never)]
@@ -88,8 +110,12 @@ pub unsafe extern "C" fn gdrc_post_recv(
 ) -> c_int {
     let mut first: *const RecvWr = wr.cast();
     let r = match check_list(wr) {
-        // SAFETY: as in gdrc_post_send.
-        Ok(()) => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr.cast(), &mut first) }),
+        Ok(()) => match quick(ctx) {
+            // SAFETY: as in gdrc_post_send.
+            Quick::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr.cast(), &mut first) },
+            // SAFETY: as in gdrc_post_send.
+            _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr.cast(), &mut first) }),
+        },
         Err(e) => Err(e),
     };
     match r {
@@ -161,21 +187,34 @@ pub unsafe extern "C" fn gdrc_poll_cq(
 ) -> c_int {
     // One question after the other: together they would be computed, not asked.
     if num_entries > 0 {
-        if let Some(nic) = nic(ctx).filter(|_| !wc.is_null()) {
+        match quick(ctx) {
             // SAFETY: the header's contract: wc has num_entries structs; layout.rs asserts that both are one layout.
-            match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
+            Quick::Nic(nic) if !wc.is_null() => match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
                 Polled::Done(n) => return n,
                 Polled::Failed(n) => return explained(nic, n, wc),
                 Polled::Nothing(cq, n) => return nothing(nic, cq, n),
                 Polled::Declined => {}
-            }
+            },
+            // SAFETY: our contract.
+            Quick::Soft(soft) => return unsafe { soft_poll_cq(soft, cq, num_entries, wc) },
+            _ => {}
         }
     }
     // SAFETY: our contract.
     unsafe { poll_cq(ctx, cq, num_entries, wc) }
 }
 
-/// A poll by the device's own way; as [`post_send`].
+/// A poll of a soft device; as [`soft_post_send`].
+/// # Safety
+/// That of [`gdrc_poll_cq`].
+#[inline(never)]
+unsafe extern "C" fn soft_poll_cq(soft: &SoftDevice, cq: gdrc_cq, num_entries: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
+    let wc = unsafe { wc_slice(wc, num_entries) };
+    ret(wc.and_then(|wc| soft.quick_poll_cq(cq.handle, wc)).map(count))
+}
+
+/// A poll by the device's own way; as [`soft_post_send`].
 /// # Safety
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
@@ -207,6 +246,9 @@ fn explained(nic: &VerbsDevice, n: c_int, wc: *mut gdrc_wc) -> c_int {
 /// Errors: -EINVAL: not an open context. Threads: any. Cost: bounded; no allocation; system calls of the socket.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
+    if let Quick::Soft(soft) = quick(ctx) {
+        return count(soft.quick_progress());
+    }
     ret(device(ctx).and_then(|d| d.progress()).map(count))
 }
 

@@ -20,6 +20,9 @@ static HANDLER: AtomicBool = AtomicBool::new(false);
 /// Complemented words that guards hold are never this.
 pub const NOWHERE: u64 = 0;
 
+/// Every word that [`here`] says has this bit: with it turned, one is no word of any process, and so may say something else.
+pub const MARK: u64 = 1;
+
 /// A word that tells this process from the one that forked it, and from those that it forks: [`ForkGuard::word`] of the
 /// guards made here. Never [`NOWHERE`]. Any thread. Cost: one load.
 #[inline(always)]
@@ -40,7 +43,7 @@ impl ForkGuard {
     pub fn new() -> ForkGuard {
         see_to_wiping();
         // Time since boot is later than that of every guard made before the fork, and neither 0 nor its complement.
-        let fresh = crate::clock::now_ns().max(1);
+        let fresh = crate::clock::now_ns().max(2) & !MARK;
         let word = match PAGE.0.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
             Err(current) => current,

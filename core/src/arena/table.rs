@@ -91,31 +91,30 @@ impl<T> Table<T> {
         self.directory.len() * CHUNK
     }
 
-    /// Pointer to element `i` of a chunk, if that exists.
-    #[inline]
-    fn at(chunk: *mut T, i: usize) -> Option<*mut T> {
-        if chunk.is_null() {
+    /// Where element `i` lies, if it exists. One question: what is below the length has a chunk.
+    #[inline(always)]
+    fn at(&self, i: usize) -> Option<*mut T> {
+        if i >= self.len() {
             return None;
         }
-        // SAFETY: not null, so `attach` stored it: CHUNK elements that never move.
+        // SAFETY: below the length, so `attach` stored the pointer of its chunk before it stored that length.
+        let chunk = unsafe { self.directory.get_unchecked(i / CHUNK) }.load(Ordering::Acquire);
+        // SAFETY: as above: CHUNK elements that never move.
         Some(unsafe { chunk.add(i % CHUNK) })
     }
 
     /// Element `i`, from any thread.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, i: usize) -> Option<&T> {
-        // Acquire pairs with the release in `attach`: who sees the pointer sees the elements.
-        let chunk = self.directory.get(i / CHUNK)?.load(Ordering::Acquire);
         // SAFETY: `at` gives live elements only, and they are borrowed from the table.
-        Self::at(chunk, i).map(|p| unsafe { &*p })
+        self.at(i).map(|p| unsafe { &*p })
     }
 
     /// Element `i`, exclusively.
-    #[inline]
+    #[inline(always)]
     pub fn get_mut(&mut self, i: usize) -> Option<&mut T> {
-        let chunk = *self.directory.get_mut(i / CHUNK)?.get_mut();
         // SAFETY: as `get`, and `&mut self` makes the borrow exclusive.
-        Self::at(chunk, i).map(|p| unsafe { &mut *p })
+        self.at(i).map(|p| unsafe { &mut *p })
     }
 
     /// All elements that exist now, in order.

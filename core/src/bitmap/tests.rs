@@ -114,3 +114,27 @@ fn no_bit_is_lost_between_threads() {
         }
     });
 }
+
+#[test]
+fn few_bits_are_a_set() {
+    let mut few = Few::new(carve(|w| Bitmap::carve(w, 300)));
+    let mut set = BTreeSet::new();
+    let mut x = 1u32;
+    for _ in 0..20_000 {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let i = [3, 3, 3, 77, 299][(x >> 8) as usize % 5];
+        match x >> 28 {
+            0..8 => {
+                few.set(i);
+                set.insert(i);
+            }
+            _ => {
+                few.clear(i);
+                set.remove(&i);
+            }
+        }
+        assert_eq!(few.is_empty(), set.is_empty());
+        assert!(few.any().map_or(set.is_empty(), |i| set.contains(&i)));
+        assert!([3, 77, 299, 5].iter().all(|i| few.get(*i) == set.contains(i)));
+    }
+}

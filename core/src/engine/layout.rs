@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicBool;
 
 use super::{qpn::Qpns, Engine, Inner};
 use crate::arena::{Heap, RawSlice, Region, Table, Walk};
-use crate::bitmap::Bitmap;
+use crate::bitmap::{Bitmap, Few};
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -18,7 +18,7 @@ use crate::roce::txbuf::Handed;
 use crate::roce::LocalAck;
 use crate::roce::Transport;
 use crate::verbs::cause::Cause;
-use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
+use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, NONE};
 use crate::verbs::shared::{tag, EngineKey, Shared};
 use crate::wheel::Wheel;
 use crate::wire::Flow;
@@ -119,7 +119,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         qpn_base: config.qpn_base,
         mixed_paths: false,
         ready,
-        ack_pending,
+        ack_pending: Few::new(ack_pending),
         ack_flush_at: u64::MAX,
         local_ack: LocalAck::default(),
         mem_wait,
@@ -131,6 +131,8 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         counters: Counters::default(),
         cause: Cause::default(),
         members: Members::new(),
+        undated: NONE,
+        poller: Default::default(),
         event_qps,
         changes: 0,
     };

@@ -31,7 +31,7 @@ use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::verbs::post;
-use crate::verbs::shared::Shared;
+use crate::verbs::shared::{CqShared, QpShared, Shared};
 use crate::verbs::types::{Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
 
@@ -175,7 +175,7 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::post_send`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_send_quietly(
         &self,
         qp: Handle,
@@ -183,10 +183,20 @@ impl Engine {
         bad: &mut *const SendWr,
     ) -> Result<(usize, post::Posted, Result<()>)> {
         *bad = wr;
-        let qi = self.shared.qp_pool.check(qp)?;
+        let (qi, q) = self.qp(qp)?;
         // SAFETY: the caller's promise.
-        let (posted, outcome) = unsafe { post::send(&self.shared.qps[qi], wr, bad) };
+        let (posted, outcome) = unsafe { post::send(q, wr, bad) };
         Ok((qi, posted, outcome))
+    }
+
+    /// What posts to a QP need of it: its index, and its shared half.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    #[inline(always)]
+    pub fn qp(&self, qp: Handle) -> Result<(usize, &QpShared)> {
+        let i = self.shared.qp_pool.check(qp)?;
+        self.shared.qps.get(i).map(|q| (i, q)).ok_or(Error::StaleHandle)
     }
 
     /// Posts a list of receive requests.
@@ -196,12 +206,11 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::post_send`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
         use crate::verbs::types::qp_state;
         *bad = wr;
-        let qi = self.shared.qp_pool.check(qp)?;
-        let q = &self.shared.qps[qi];
+        let (qi, q) = self.qp(qp)?;
         let state = q.state.load(Ordering::Relaxed);
         if state == qp_state::RESET || q.rq.capacity() == 0 {
             return Err(Error::Invalid);
@@ -239,25 +248,26 @@ impl Engine {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: another thread polls this CQ.
     #[inline(always)]
     pub fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        self.take_completions(self.cq_index(cq)?, wc)
+        Self::take_completions(self.cq(cq)?.1, wc)
     }
 
-    /// The index of a CQ.
+    /// What polls of a CQ need of it: its index, and its shared half.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
     #[inline(always)]
-    pub fn cq_index(&self, cq: Handle) -> Result<usize> {
-        self.shared.cq_pool.check(cq)
+    pub fn cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
+        let i = self.shared.cq_pool.check(cq)?;
+        self.shared.cqs.get(i).map(|cq| (i, cq)).ok_or(Error::StaleHandle)
     }
 
-    /// [`Engine::poll_cq`] of the CQ at an index. One that was destroyed meanwhile is empty.
+    /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty.
     ///
     /// # Errors
     /// [`Error::Busy`]: another thread polls this CQ.
     #[inline(always)]
-    pub fn take_completions(&self, i: usize, wc: &mut [Wc]) -> Result<usize> {
-        let ring = &self.shared.cqs[i].ring;
+    pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        let ring = &cq.ring;
         // Most looks find nothing: they need no exclusive end, whose flag takes a locked instruction.
         if ring.is_empty() {
             return Ok(0);
@@ -291,10 +301,10 @@ impl Guard<'_> {
 
     /// Executes what the QP at this index has just been posted, if it is a WRITE to a QP of this engine that can be done in
     /// one step, without a time stamp. False: nothing has changed, and [`Guard::wake`] is next.
-    #[inline]
+    #[inline(always)]
     pub fn pass(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
-        inner.transport.pass(s, qi, &mut inner.scratch)
+        inner.transport.qps.get(qi).is_some_and(|qp| qp.loopback) && inner.transport.pass(s, qi, &mut inner.scratch)
     }
 
     /// Both halves at once.

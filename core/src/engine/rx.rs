@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::{head_words, Run, HEAD_MAX};
 use crate::roce::Origin;
+use crate::verbs::types::Wc;
 use crate::wire::{Flow, ICRC_LEN};
 
 /// The identification of a packet that is what its sender sent, likely `ident`; what is wrong with it is counted.
@@ -163,6 +164,19 @@ impl Guard<'_> {
     pub fn take_lone(&mut self, now: u64, gid: &[u8; 16], head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize {
         let (inner, s) = self.split();
         inner.transport.take_lone(s, now, gid, head, rest)
+    }
+
+    /// This thread polls the CQ at an index, which is empty: the first thing that completes there until [`Guard::take_expected`],
+    /// which must follow under the same lock, is its own, where it can be handed over.
+    #[inline(always)]
+    pub fn expect(&mut self, cq: u32) {
+        self.split().0.transport.poller.expect(cq);
+    }
+
+    /// What was handed over. It completed before anything that the CQ holds now.
+    #[inline(always)]
+    pub fn take_expected(&mut self) -> Option<&Wc> {
+        self.split().0.transport.poller.take()
     }
 
     /// Something came that was no packet and no run.

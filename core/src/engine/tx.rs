@@ -3,7 +3,7 @@
 use super::{Guard, Inner};
 use crate::config::config_flags;
 use crate::device::MrAttr;
-use crate::roce::lone::Lone;
+use crate::roce::lone::{Links, Lone};
 use crate::roce::mapped::PeerMemory;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::txbuf::TxBuf;
@@ -74,7 +74,7 @@ impl Inner {
     fn flush_acks(&mut self) {
         let t = &mut self.transport;
         t.ack_flush_at = u64::MAX;
-        while let Some(qi) = t.ack_pending.next_from(0) {
+        while let Some(qi) = t.ack_pending.any() {
             t.ack_pending.clear(qi);
             t.ready.set(qi);
         }
@@ -233,6 +233,18 @@ impl Guard<'_> {
         inner.transport.write_mapped(s, qi, memory)
     }
 
+    /// As [`Guard::write_mapped`], in one step: if that is one short WRITE with nothing in its way. `memory`: what is mapped of the peer
+    /// that is reached over a link. False: nothing has changed, and [`Guard::write_mapped`] may be next.
+    #[inline(always)]
+    pub fn write_mapped_lone<'m, M: PeerMemory + ?Sized + 'm>(
+        &mut self,
+        qi: usize,
+        memory: impl FnOnce(u16) -> Option<&'m mut M>,
+    ) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.write_mapped_lone(s, qi, memory)
+    }
+
     /// The region that the peer at `gid` may write by itself ([`PeerMemory`]), with a key of it, through its QP `from_qpn` that is
     /// connected to `qpn` here over a link. `None`: its WRITEs would not all be allowed. Ask again when [`Guard::changes`] has moved.
     pub fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
@@ -252,6 +264,20 @@ impl Guard<'_> {
     pub fn write_lone<'b>(&mut self, qi: usize, room: impl FnOnce(u16) -> Option<&'b mut [u8]>) -> Option<Lone> {
         let (inner, s) = self.split();
         inner.transport.write_lone(s, qi, room)
+    }
+
+    /// Writes and hands over, in one, what [`Guard::write_lone`] would write. The clock is only read where a date is `wanted` at once, or
+    /// another request waits for one; [`Guard::date`] follows otherwise, before anybody asks for deadlines. False: nothing has changed.
+    #[inline(always)]
+    pub fn send_lone<L: Links>(&mut self, qi: usize, links: &mut L, wanted: bool, clock: impl FnOnce() -> u64) -> bool {
+        let (inner, s) = self.split();
+        inner.transport.send_lone(s, qi, links, wanted, clock)
+    }
+
+    /// The time was read: what left without a date counts from now on.
+    #[inline(always)]
+    pub fn date(&mut self, now: u64) {
+        self.split().0.transport.date(now);
     }
 
     /// As [`Guard::write_lone`], through the port: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
@@ -393,26 +419,23 @@ impl Guard<'_> {
     }
 
     /// Whether `poll_transmit` or `run_loopback` may have something.
+    #[inline]
     pub fn has_work(&mut self) -> bool {
         let (inner, s) = self.split();
-        s.active.any()
-            || !inner.transport.full_cqs.is_empty() && inner.transport.next_with_room(s, 0).is_some()
-            || !inner.transport.ready.is_empty()
-            || inner.cm.is_ready()
+        let t = &inner.transport;
+        // Asked together: mostly all is empty.
+        let idle = t.ready.is_empty() & t.full_cqs.is_empty() & !inner.cm.is_ready();
+        !idle && (!t.ready.is_empty() || inner.cm.is_ready() || t.next_with_room(s, 0).is_some()) || s.active.any()
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ is waited for.
-    #[inline]
+    #[inline(always)]
     pub fn waits(&mut self, now: u64) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
-        s.active.any()
-            || !t.ready.is_empty()
-            || !t.full_cqs.is_empty()
-            || !t.mem_wait.is_empty()
-            || !t.cnp_owed.is_empty()
-            || inner.cm.is_ready()
-            || now >= t.ack_flush_at
+        // Asked together: mostly all is empty.
+        let idle = t.ready.is_empty() & t.full_cqs.is_empty() & t.mem_wait.is_empty() & t.cnp_owed.is_empty();
+        !(idle & !inner.cm.is_ready()) || s.active.any() || now >= t.ack_flush_at
     }
 
     /// Whether no ACK waits for its time.
@@ -425,6 +448,7 @@ impl Guard<'_> {
     /// was stopped must hear its peers before it declares them silent.
     pub fn handle_timeout(&mut self, now: u64) {
         let (inner, s) = self.split();
+        inner.transport.date(now);
         while let Some(qi) = inner.transport.wheel.pop_expired(now) {
             inner.transport.on_timer(s, qi, now);
         }
@@ -448,6 +472,7 @@ impl Guard<'_> {
     /// When `handle_timeout` is wanted next; `None`: only after something else has happened.
     pub fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let inner = self.split().0;
+        inner.transport.date(now);
         let t = &inner.transport;
         let mut at = t.wheel.next_deadline().unwrap_or(u64::MAX).min(t.ack_flush_at);
         at = at.min(inner.cm.next_timeout().unwrap_or(u64::MAX));

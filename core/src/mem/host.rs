@@ -32,7 +32,7 @@ pub struct Fault;
 ///
 /// # Errors
 /// [`Fault`]; `dst` then holds a mixture.
-#[inline]
+#[inline(always)]
 pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     if dst.is_empty() {
         return Ok(());
@@ -52,7 +52,7 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`Fault`]; some bytes may be written then.
-#[inline]
+#[inline(always)]
 pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
     if let (Ok(word), 0) = (<&[u8; 8]>::try_from(src), addr & 7) {
         return imp::store8(addr, u64::from_ne_bytes(*word));
@@ -68,7 +68,7 @@ pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`Fault`], of either address; some bytes may be written then.
-#[inline]
+#[inline(always)]
 pub fn transfer(from: u64, to: u64, len: usize) -> Result<(), Fault> {
     if len == 8 && to & 7 == 0 {
         return imp::store8(to, imp::load8(from)?);

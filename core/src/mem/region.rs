@@ -496,6 +496,20 @@ impl Regions {
         Ok(s.target(offset, len))
     }
 
+    /// Where what a local key names lies, if it is memory of the host that may be written: as [`Regions::local`], for those who have
+    /// no use for the reason if not.
+    ///
+    /// # Cost
+    /// One cache line.
+    #[inline(always)]
+    pub fn local_host(&self, lkey: u32, pd: u32, addr: u64, len: u32) -> Option<u64> {
+        let s = self.slots.get((lkey >> 16) as usize)?;
+        if s.key != lkey || s.kind != Kind::Mr || s.pd != pd || s.provider != 0 || s.access & access::LOCAL_WRITE == 0 {
+            return None;
+        }
+        s.offset(addr, len).map(|offset| s.target(offset, len).addr)
+    }
+
     /// Checks what a peer's request names: a region or an open window with all the flags of `need`.
     /// `qp` is the QPN that received the request.
     ///

@@ -55,9 +55,6 @@ impl Transport {
     #[inline]
     pub(crate) fn pass(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
         let a = &self.qps[qi];
-        if !a.loopback {
-            return false;
-        }
         let index = a.req.next;
         let mut sq = s.sq(qi, &self.key);
         if a.state != qp_state::RTS || a.paced || !is_local(a) || !a.req.is_idle() || sq.end() != index.wrapping_add(1)

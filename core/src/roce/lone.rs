@@ -5,19 +5,24 @@
 //! the record, and decides. What goes well leaves the state, the counters and the bytes that the usual way would have left:
 //! `core/tests/engine/lone.rs` runs both over the same requests and compares all of it.
 //!
-//! Sending is in two parts: [`Transport::write_lone`] asks and writes the record into the port's buffer,
-//! [`Transport::wrote_lone`] notes that it has left. In between the port hands it over, so that the peer begins while the
-//! clock is read here and the timer set.
+//! Sending is in two parts: one asks and writes the record into the port's buffer, the other notes that it has left. In between the port
+//! hands it over, so that the peer begins meanwhile. [`Transport::send_lone`] is both, and reads no clock;
+//! [`Transport::write_lone`] and [`Transport::wrote_lone`] are one each.
 
-use super::peer::{FlowControl, Path, PACKET_COST};
-use super::queues::{count_done, push_to, send_wc};
+use core::marker::PhantomData;
+
+use super::peer::{FlowControl, Path, Peer, PACKET_COST};
+use super::queues::{push_to, send_wc};
 use super::requester::{gather, PROBE_NS, PSN_WINDOW};
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
-use crate::mem::{Access, Message, Target};
-use crate::ring::{EngineConsumer, SlotRef};
-use crate::verbs::objects::{Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
-use crate::verbs::shared::Shared;
+use crate::arena::Table;
+use crate::bitmap::{Bitmap, Few};
+use crate::counters::Counters;
+use crate::mem::{Access, Message, Providers, Regions};
+use crate::ring::{EngineConsumer, EngineProducer, SlotRef};
+use crate::verbs::objects::{Armed, Cq, Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
+use crate::verbs::shared::{EngineKey, QpShared, Shared};
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Opcode, Psn, Syndrome};
@@ -27,6 +32,9 @@ const HEAD_MEMORY: usize = HEAD_MIN + 16;
 /// Bytes of a packet beside its payload, as the counters have it: BTH and ICRC, and the AETH of an ACK.
 const PACKET: u64 = 16;
 const ACK: u64 = 20;
+/// What the opcodes of a WRITE of one packet have, and those of a SEND have not.
+const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
+const _: () = assert!(WRITES == 8);
 /// What the flags of a record say of a message of one packet; whether it is solicited and asks for an ACK stands beside it.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
@@ -58,6 +66,90 @@ pub struct Lone {
     pub(super) acks: bool,
 }
 
+/// Who runs the engine because he polls a CQ that is empty. What completes first there is his at once: it need not go through the ring, of which
+/// he would have to take the end then.
+#[derive(Debug)]
+pub struct Poller {
+    /// The CQ, or [`NONE`].
+    cq: u32,
+    has: bool,
+    wc: Wc,
+}
+
+impl Default for Poller {
+    fn default() -> Self {
+        Poller { cq: NONE, has: false, wc: Wc::default() }
+    }
+}
+
+impl Poller {
+    /// Under this lock, until [`Poller::take`].
+    #[inline(always)]
+    pub(crate) fn expect(&mut self, cq: u32) {
+        self.cq = cq;
+        self.has = false;
+    }
+
+    /// What completed. Whatever is in the ring completed later.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<&Wc> {
+        self.cq = NONE;
+        self.has.then_some(&self.wc)
+    }
+
+    /// [`push_to`], or into the hands of who polls for it.
+    #[inline(always)]
+    fn push(
+        &mut self,
+        s: &Shared,
+        ring: &mut EngineProducer<'_, Wc>,
+        cq: &mut Cq,
+        index: u32,
+        wc: Wc,
+        solicited: bool,
+    ) {
+        if self.cq == index && !self.has && cq.armed == Armed::No && ring.room_seen() == ring.capacity() {
+            self.has = true;
+            self.wc = wc;
+        } else {
+            push_to(s, ring, cq, index, wc, solicited);
+        }
+    }
+}
+
+/// The links of a port, as far as small messages need them.
+pub trait Links {
+    /// A frame that is being written.
+    type Frame<'p>: Frame
+    where
+        Self: 'p;
+    /// Room for a frame to a link, and the frame; `None`: there is none now. What is not committed has not been.
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], Self::Frame<'_>)>;
+}
+
+/// A frame in the room that was given with it.
+pub trait Frame {
+    /// Hands over its first `len` bytes.
+    fn commit(self, len: usize);
+}
+
+/// Room that somebody else hands over.
+struct Room<'b, F>(Option<F>, PhantomData<&'b mut [u8]>);
+
+impl<'b, F: FnOnce(u16) -> Option<&'b mut [u8]>> Links for Room<'b, F> {
+    type Frame<'p>
+        = ()
+    where
+        Self: 'p;
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], ())> {
+        Some((self.0.take()?(link)?, ()))
+    }
+}
+
+impl Frame for () {
+    fn commit(self, _: usize) {}
+}
+
 impl Req {
     /// Whether what is posted next may leave: nothing is sent again, and nothing keeps it back.
     #[inline(always)]
@@ -73,7 +165,7 @@ impl Req {
 pub(super) struct Asked<'q> {
     pub(super) slot: SlotRef<'q, SendWqe>,
     pub(super) op: Opcode,
-    pub(super) names_memory: bool,
+    pub(super) is_write: bool,
 }
 
 impl Qp {
@@ -91,18 +183,17 @@ impl Qp {
         }
         let slot = sq.at(index);
         let wqe = slot.header();
-        let (op, names_memory) = match u32::from(wqe.opcode) {
-            wr_opcode::SEND => (Opcode::RC_SEND_ONLY, false),
-            wr_opcode::RDMA_WRITE => (Opcode::RC_WRITE_ONLY, true),
-            wr_opcode::SEND_WITH_IMM => (Opcode::RC_SEND_ONLY_IMM, false),
-            wr_opcode::RDMA_WRITE_WITH_IMM => (Opcode::RC_WRITE_ONLY_IMM, true),
-            _ => return None,
-        };
+        let opcode = u32::from(wqe.opcode);
+        if opcode > wr_opcode::SEND_WITH_IMM {
+            return None;
+        }
         let outstanding = self.req.next_psn.diff(self.req.una_psn);
         if wqe.length > u64::from(self.mtu) || wqe.is_fenced() || outstanding >= PSN_WINDOW as i32 {
             return None;
         }
-        Some(Asked { slot, op, names_memory })
+        let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
+        let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (opcode & 1) as u8);
+        Some(Asked { slot, op, is_write })
     }
 }
 
@@ -129,68 +220,84 @@ impl Transport {
         qi: usize,
         room: impl FnOnce(u16) -> Option<&'b mut [u8]>,
     ) -> Option<Lone> {
-        let qp = &mut self.qps[qi];
-        let sq = s.sq(qi, &self.key);
-        let Asked { slot, op, names_memory, .. } = qp.ask_lone(&sq)?;
-        let wqe = slot.header();
-        let head = if names_memory { HEAD_MEMORY } else { HEAD_MIN };
-        let (index, psn) = (qp.req.next, qp.req.next_psn);
-        let peer = self.peers.get_mut(qp.peer as usize)?;
-        let Path::Link(link) = peer.path else { return None };
-        if peer.tx.available(0) == 0 {
-            return None;
-        }
-        let payload = wqe.length as u32;
-        let len = payload as usize;
-        let behind = head + padded(len);
-        let record = room(link)?.get_mut(..behind + HEAD_MIN)?;
-        if len > 0 {
-            let body = &mut record[head..head + len];
-            // Slow memory that begins to fetch goes on with it for the usual way.
-            let of = Message::request(qp.qpn, index, 0);
-            gather(&self.regions, &self.providers, qp.pd, &slot, 0, body, of).ok()?;
-        }
-        let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
-        let dest = qp.attr.dest_qp_num;
-        record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
-        if names_memory {
-            record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
-            record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
-            record[36..40].copy_from_slice(&payload.to_le_bytes());
-        }
-        let acks = qp.resp.ack_owed;
-        if acks {
-            let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
-            let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
-            record[behind..].copy_from_slice(&ack);
-        }
-        Some(Lone { link, len: behind + if acks { HEAD_MIN } else { 0 }, qi, payload, acks })
+        let Transport { key, qps, peers, regions, providers, .. } = self;
+        let (qp, shared) = (qps.get_mut(qi)?, s.qps.get(qi)?);
+        let peer = peers.get_mut(qp.peer as usize)?;
+        let mut room = Room(Some(room), PhantomData);
+        let (written, link, ()) = write(regions, providers, qp, peer, &shared.engine_sq(key), &mut room)?;
+        Some(Lone { link, qi, len: written.len, payload: written.payload, acks: written.acks })
     }
 
     /// What [`Transport::write_lone`] wrote has left.
     #[inline]
     pub(crate) fn wrote_lone(&mut self, now: u64, lone: Lone) {
-        let Lone { qi, payload, acks, .. } = lone;
-        let qp = &mut self.qps[qi];
-        let (index, psn) = (qp.req.next, qp.req.next_psn);
-        *qp.wqe(index) = WqeState { started: true, psn, npkts: 1, ..WqeState::default() };
-        let next = psn.next();
-        qp.req.next = index.wrapping_add(1);
-        qp.req.next_psn = next;
-        qp.req.max_psn = next;
-        let cost = PACKET_COST + payload;
-        qp.req.inflight = qp.req.inflight.saturating_add(cost);
-        self.peers[qp.peer as usize].tx.on_sent(now, cost);
-        let packets = 1 + u64::from(acks);
-        let bytes = u64::from(payload) + PACKET + if acks { ACK } else { 0 };
-        for c in [&mut qp.counters, &mut self.counters] {
-            c.sent_pkts += packets;
-            c.sent_bytes += bytes;
-        }
+        let Lone { qi, len, payload, acks, .. } = lone;
+        let Transport { qps, peers, ack_pending, ack_flush_at, counters, .. } = self;
+        let Some(qp) = qps.get_mut(qi) else { return };
+        let Some(peer) = peers.get_mut(qp.peer as usize) else { return };
+        has_left(qp, peer, counters, &Written { len, payload, acks });
         if acks {
-            qp.resp.ack_has_left();
-            qp.resp.pkts_since_ack = 0;
+            forget_ack(ack_pending, ack_flush_at, qi);
         }
+        self.date_request(qi, now);
+    }
+
+    /// [`Transport::write_lone`], the handing over, and [`Transport::wrote_lone`], without a clock: the request is dated ([`Transport::date`]) when the time is read next, since mostly it has been acknowledged by then. Only one can
+    /// wait for that: `clock` is read where there is another, or a date is `wanted`. False: nothing has changed.
+    #[inline(always)]
+    pub(crate) fn send_lone<L: Links>(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        links: &mut L,
+        wanted: bool,
+        clock: impl FnOnce() -> u64,
+    ) -> bool {
+        let Transport { key, qps, peers, regions, providers, ack_pending, ack_flush_at, counters, .. } = self;
+        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
+        let Some(peer) = peers.get_mut(qp.peer as usize) else { return false };
+        let written = write(regions, providers, qp, peer, &shared.engine_sq(key), links);
+        let Some((written, _, frame)) = written else { return false };
+        frame.commit(written.len);
+        has_left(qp, peer, counters, &written);
+        if written.acks {
+            forget_ack(ack_pending, ack_flush_at, qi);
+        }
+        let undated = self.undated;
+        if qp.req.ack_deadline != 0 {
+            // An earlier one's answer is waited for: only its timer may be due anew.
+            self.date_request(qi, 0);
+        } else if !wanted && (undated == NONE || undated == qi as u32) {
+            self.undated = qi as u32;
+        } else {
+            self.date_request(qi, clock());
+        }
+        true
+    }
+
+    /// Gives the request that left without a date the time of now.
+    #[inline(always)]
+    pub(crate) fn date(&mut self, now: u64) {
+        if self.undated != NONE {
+            self.date_undated(now);
+        }
+    }
+
+    #[inline(never)]
+    fn date_undated(&mut self, now: u64) {
+        let qi = core::mem::replace(&mut self.undated, NONE) as usize;
+        let Some(qp) = self.qps.get(qi) else { return };
+        let under_way = qp.req.una_psn != qp.req.max_psn && qp.req.next_psn == qp.req.max_psn;
+        // What is sent again gets its date then.
+        if qp.live && qp.can_send() && under_way && !matches!(qp.req.hold, Hold::Rnr(_)) {
+            self.date_request(qi, now);
+        }
+    }
+
+    /// The request of a QP that has just left is the one whose answer is waited for, unless an earlier one is.
+    #[inline(always)]
+    fn date_request(&mut self, qi: usize, now: u64) {
+        let Some(qp) = self.qps.get_mut(qi) else { return };
         if qp.req.ack_deadline == 0 {
             qp.req.silent_since = now;
             qp.req.ack_deadline = now + qp.timeout_ns;
@@ -201,15 +308,12 @@ impl Transport {
         if qp.req.armed_at == 0 || qp.req.armed_at > at {
             self.wake_at(qi, at);
         }
-        if acks {
-            self.ack_has_left(qi);
-        }
     }
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a message of one packet in order, or an
-    /// ACK that ends the only request under way, and nothing is in its way. `w`: its head, copied out, and what follows it.
-    /// Returns the bytes that it took; 0: nothing has changed.
-    #[inline]
+    /// ACK that ends the only request under way, and nothing is in its way; the ACK beside a message as well. `w`: its head, copied
+    /// out, and what follows it. Returns the bytes that it took; 0: nothing has changed.
+    #[inline(never)]
     pub(crate) fn take_lone(
         &mut self,
         s: &Shared,
@@ -221,189 +325,364 @@ impl Transport {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
         let [op, flags, ..] = high(0).to_le_bytes();
         let Some(qi) = self.qp_of(low(1) & 0xff_ffff) else { return 0 };
-        let qp = &self.qps[qi];
+        let Transport { key, qps, peers, regions, providers, cqs, counters, poller, .. } = self;
+        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
         if qp.state != qp_state::RTS || qp.kind != qp_type::RC || !whole {
             return 0;
         }
-        let Some(peer) = self.peers.get(qp.peer as usize) else { return 0 };
+        let Some(peer) = peers.get_mut(qp.peer as usize) else { return 0 };
         if peer.addr.gid != *gid || !peer.path.answers(Path::Link(0), self.mixed_paths) {
             return 0;
         }
-        let (psn, extra) = (Psn::new(high(1)), high(2));
-        let len = low(0) as usize;
-        let (head, has_imm) = match Opcode(op) {
-            Opcode::RC_SEND_ONLY => (HEAD_MIN, false),
-            Opcode::RC_WRITE_ONLY => (HEAD_MEMORY, false),
-            Opcode::RC_ACK => {
-                let Some(psn) = acked([w[0], w[1], w[2]]) else { return 0 };
-                return if self.end_lone(s, qi, now, psn, rest.len()) { HEAD_MIN } else { 0 };
+        let mut taken = 0;
+        if Opcode(op) != Opcode::RC_ACK {
+            let is_write = op & WRITES != 0;
+            let has_imm = op & 1 != 0;
+            let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
+            let psn = Psn::new(high(1));
+            let len = low(0) as usize;
+            let end = head + padded(len);
+            if op & !1 != if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 || end > rest.len() {
+                return 0;
             }
-            Opcode::RC_SEND_ONLY_IMM => (HEAD_MIN, true),
-            Opcode::RC_WRITE_ONLY_IMM => (HEAD_MEMORY, true),
-            _ => return 0,
-        };
-        let end = head + padded(len);
-        if len > qp.mtu as usize || end > rest.len() {
-            return 0;
+            let r = Received {
+                psn,
+                writes: is_write,
+                has_imm,
+                solicited: flags & head_flags::SOLICITED != 0,
+                ack_req: flags & head_flags::ACK_REQ != 0,
+                imm: high(2),
+                va: w[3],
+                rkey: low(4),
+                dma_len: high(4),
+            };
+            let payload = &rest[head..head + len];
+            if !receive(s, key, cqs, regions, providers, counters, poller, qp, shared, &r, payload) {
+                return 0;
+            }
+            owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, r.ack_req);
+            taken = end;
         }
-        let writes = head == HEAD_MEMORY;
-        let r = Received {
-            psn,
-            writes,
-            has_imm,
-            solicited: flags & head_flags::SOLICITED != 0,
-            ack_req: flags & head_flags::ACK_REQ != 0,
-            imm: extra,
-            va: w[3],
-            rkey: low(4),
-            dma_len: high(4),
-        };
-        if !self.receive_lone(s, qi, now, &r, &rest[head..head + len]) {
-            return 0;
+        // An ACK, alone or beside the message: that of a short one lies in the words that were copied out, too.
+        let Some(&[a, b, c]) = w.get(taken / 8..).and_then(|w| w.first_chunk()) else { return taken };
+        let Some(psn) = acked([a, b, c]).filter(|_| b as u32 == w[1] as u32) else { return taken };
+        if rest.len() - taken < HEAD_MIN || !end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn) {
+            return taken;
         }
-        // The ACK beside a short message lies in the words that were copied out, too.
-        match w.get(end / 8..) {
-            Some(&[a, b, c, ..]) if b as u32 == w[1] as u32 => match acked([a, b, c]) {
-                Some(psn) if self.end_lone(s, qi, now, psn, rest.len() - end) => end + HEAD_MIN,
-                _ => end,
-            },
-            _ => end,
+        if self.undated == qi as u32 {
+            self.undated = NONE;
         }
+        self.wake_windows();
+        taken + HEAD_MIN
     }
 
     /// Takes a request of one packet that a QP's own peer has sent, if it is in order and nothing is in its way. False: nothing has
     /// changed.
     #[inline(always)]
     pub(super) fn receive_lone(&mut self, s: &Shared, qi: usize, now: u64, r: &Received, payload: &[u8]) -> bool {
-        let Transport { key, qps, cqs, regions, providers, counters, .. } = self;
-        let qp = &mut qps[qi];
-        let Received { psn, writes, has_imm, .. } = *r;
-        let len = payload.len();
-        if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize {
-            return false;
+        let Transport { key, qps, regions, providers, cqs, counters, poller, .. } = self;
+        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
+        let taken = receive(s, key, cqs, regions, providers, counters, poller, qp, shared, r, payload);
+        if taken {
+            owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, r.ack_req);
         }
-        let mut target = Target::default();
-        if writes {
-            if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != r.dma_len as usize {
-                return false;
-            }
-            match regions.remote(r.rkey, qp.pd, qp.qpn, r.va, len as u32, access::REMOTE_WRITE) {
-                Ok(t) => target = t,
-                Err(_) => return false,
-            }
-        }
-        let receives = !writes || has_imm;
-        if receives {
-            // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
-            if qp.srq != NONE || qp.resp.recv.taken {
-                return false;
-            }
-            let (ring, cq) = (s.cq(qp.rcq as usize, key), &cqs[qp.rcq as usize]);
-            let mut rq = s.rq(qi, key);
-            if ring.free() <= cq.reserved || cq.reserved >= cq.promises(ring.capacity()) || rq.is_empty() {
-                return false;
-            }
-            let slot = rq.peek(0);
-            let wqe = slot.header();
-            if !writes && len > 0 {
-                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return false };
-                let room = len as u64 <= u64::from(sge.length);
-                match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, true) {
-                    Ok(t) if room => target = t,
-                    _ => return false,
-                }
-            }
-            // Should it fail half way, the usual way writes the same bytes again before it says so.
-            if target.provider != 0 || len > 0 && providers.place(&target, 0, payload) != Access::Ready {
-                return false;
-            }
-            let wc = Wc {
-                wr_id: wqe.wr_id,
-                status: wc_status::SUCCESS,
-                opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
-                byte_len: len as u32,
-                imm_data: r.imm,
-                qp_num: qp.qpn,
-                wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
-                ..Wc::default()
-            };
-            rq.release(1);
-            let (mut ring, cq) = (ring, &mut cqs[qp.rcq as usize]);
-            push_to(s, &mut ring, cq, qp.rcq, wc, r.solicited);
-        } else if target.provider != 0 || providers.place(&target, 0, payload) != Access::Ready {
-            return false;
-        }
-        let bytes = len as u64 + PACKET;
-        for c in [&mut qp.counters, counters] {
-            c.rcvd_pkts += 1;
-            c.rcvd_bytes += bytes;
-            c.rdma_recvs += u64::from(receives);
-        }
-        let resp = &mut qp.resp;
-        resp.epsn = psn.next();
-        resp.msn = resp.msn.wrapping_add(1);
-        resp.ack_psn = psn;
-        resp.ack_msn = resp.msn;
-        resp.forget_naks();
-        self.owe_ack(qi, now, 1, r.ack_req);
-        true
+        taken
     }
 
-    /// Ends the only request that the QP at an index has under way, if the ACK of `psn`, in a record with so many bytes, ends
-    /// it and nothing is in its way. False: nothing has changed.
-    #[inline]
-    pub(super) fn end_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, bytes: usize) -> bool {
-        let Transport { key, qps, cqs, peers, counters, .. } = self;
-        let qp = &mut qps[qi];
-        let index = qp.req.una;
-        let next = index.wrapping_add(1);
-        let mut sq = s.sq(qi, key);
-        let all = qp.req.acked == index && qp.req.next == next && sq.end() == next && bytes >= HEAD_MIN;
-        if !all || qp.req.read_inflight != 0 || !qp.req.goes_on() {
+    /// Ends the only request that the QP at an index has under way, if the ACK of `psn` ends it and nothing is in its way. False:
+    /// nothing has changed.
+    #[inline(always)]
+    pub(super) fn acknowledge_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) -> bool {
+        let Transport { key, qps, peers, cqs, counters, poller, .. } = self;
+        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
+        let Some(peer) = peers.get_mut(qp.peer as usize) else { return false };
+        if !end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn) {
             return false;
         }
-        let ws = *qp.wqe(index);
-        let slot = sq.at(index);
-        let wqe = slot.header();
-        if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || wqe.is_read_or_atomic() {
-            return false;
-        }
-        let mut told = None;
-        let scq = qp.scq;
-        if wqe.is_signaled() {
-            let ring = s.cq(scq as usize, key);
-            if ring.free() <= cqs[scq as usize].reserved {
-                return false;
-            }
-            told = Some((ring, send_wc(qp, wqe, wc_status::SUCCESS)));
-        }
-        *qp.wqe(index) = WqeState::default();
-        for c in [&mut *counters, &mut qp.counters] {
-            c.rcvd_pkts += 1;
-            c.rcvd_bytes += PACKET;
-        }
-        count_done([counters, &mut qp.counters], wqe);
-        let req = &mut qp.req;
-        req.una = next;
-        req.acked = next;
-        req.una_psn = req.max_psn;
-        req.retry_left = qp.attr.retry_cnt;
-        req.rnr_left = qp.attr.rnr_retry;
-        req.naks = 0;
-        req.rewound = None;
-        req.silent_since = now;
-        req.ack_deadline = 0;
-        req.probe_at = 0;
-        req.probe_wait = PROBE_NS;
-        peers[qp.peer as usize].tx.on_acked(core::mem::take(&mut req.inflight));
-        sq.release(1);
-        if let Some((mut ring, wc)) = told {
-            push_to(s, &mut ring, &mut cqs[scq as usize], scq, wc, false);
+        if self.undated == qi as u32 {
+            self.undated = NONE;
         }
         self.wake_windows();
         true
     }
+}
+
+/// What was written for a request.
+struct Written {
+    len: usize,
+    payload: u32,
+    acks: bool,
+}
+
+/// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing else has changed.
+#[inline(always)]
+fn write<'p, L: Links>(
+    regions: &Regions,
+    providers: &Providers,
+    qp: &mut Qp,
+    peer: &mut Peer,
+    sq: &EngineConsumer<'_, SendWqe>,
+    links: &'p mut L,
+) -> Option<(Written, u16, L::Frame<'p>)> {
+    let Asked { slot, op, is_write } = qp.ask_lone(sq)?;
+    let wqe = slot.header();
+    let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
+    let (index, psn) = (qp.req.next, qp.req.next_psn);
+    let Path::Link(link) = peer.path else { return None };
+    if peer.tx.available(0) == 0 {
+        return None;
+    }
+    let payload = wqe.length as u32;
+    let len = payload as usize;
+    let behind = head + padded(len);
+    let (room, frame) = links.begin(link)?;
+    let record = room.get_mut(..behind + HEAD_MIN)?;
+    if len > 0 {
+        let body = &mut record[head..head + len];
+        match <&mut [u8; 8]>::try_from(&mut *body) {
+            // What most small messages are needs no call.
+            Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
+            // Slow memory that begins to fetch goes on with it for the usual way.
+            _ => gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?,
+        }
+    }
+    let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
+    let dest = qp.attr.dest_qp_num;
+    record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
+    if is_write {
+        record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
+        record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
+        record[36..40].copy_from_slice(&payload.to_le_bytes());
+    }
+    let acks = qp.resp.ack_owed;
+    if acks {
+        let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
+        let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
+        record[behind..].copy_from_slice(&ack);
+    }
+    Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, acks }, link, frame))
+}
+
+/// What was written has left: all that changes by that but the time.
+#[inline(always)]
+fn has_left(qp: &mut Qp, peer: &mut Peer, counters: &mut Counters, written: &Written) {
+    let (index, psn) = (qp.req.next, qp.req.next_psn);
+    let ws = qp.wqe(index);
+    // The rest is as the request before it left it: zero.
+    (ws.started, ws.psn, ws.npkts) = (true, psn, 1);
+    let next = psn.next();
+    qp.req.next = index.wrapping_add(1);
+    qp.req.next_psn = next;
+    qp.req.max_psn = next;
+    let cost = PACKET_COST + written.payload;
+    qp.req.inflight = qp.req.inflight.saturating_add(cost);
+    peer.tx.on_sent(0, cost);
+    let mut packets = 1;
+    let mut bytes = u64::from(written.payload) + PACKET;
+    if written.acks {
+        packets += 1;
+        bytes += ACK;
+        qp.resp.ack_has_left();
+        qp.resp.pkts_since_ack = 0;
+    }
+    for c in [&mut qp.counters, counters] {
+        c.sent_pkts += packets;
+        c.sent_bytes += bytes;
+    }
+}
+
+/// As [`Transport::ack_has_left`].
+#[inline(always)]
+fn forget_ack(ack_pending: &mut Few, ack_flush_at: &mut u64, qi: usize) {
+    ack_pending.clear(qi);
+    if ack_pending.is_empty() {
+        *ack_flush_at = u64::MAX;
+    }
+}
+
+/// Places a request of one packet and completes it, if it is in order and nothing is in its way. False: nothing has changed. The ACK is
+/// still to be owed.
+#[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
+#[inline(always)]
+fn receive(
+    s: &Shared,
+    key: &EngineKey,
+    cqs: &mut Table<Cq>,
+    regions: &Regions,
+    providers: &Providers,
+    counters: &mut Counters,
+    poller: &mut Poller,
+    qp: &mut Qp,
+    shared: &QpShared,
+    r: &Received,
+    payload: &[u8],
+) -> bool {
+    let Received { psn, writes, has_imm, .. } = *r;
+    let len = payload.len();
+    if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize {
+        return false;
+    }
+    let mut to = None;
+    if writes {
+        if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != r.dma_len as usize {
+            return false;
+        }
+        match regions.remote(r.rkey, qp.pd, qp.qpn, r.va, len as u32, access::REMOTE_WRITE) {
+            Ok(t) if t.provider == 0 => to = Some(t.addr),
+            _ => return false,
+        }
+    }
+    let receives = !writes | has_imm;
+    if receives {
+        // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
+        let mut rq = shared.engine_rq(key);
+        if qp.srq != NONE || qp.resp.recv.taken || rq.end() == rq.head() {
+            return false;
+        }
+        let slot = rq.peek(0);
+        let wqe = slot.header();
+        if !writes && len > 0 {
+            let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return false };
+            if len as u64 > u64::from(sge.length) {
+                return false;
+            }
+            to = regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
+            if to.is_none() {
+                return false;
+            }
+        }
+        let wr_id = wqe.wr_id;
+        let Some((mut ring, cq)) = cq_of(s, key, cqs, qp.rcq) else { return false };
+        if ring.free() <= cq.reserved || cq.reserved >= cq.promises(ring.capacity()) {
+            return false;
+        }
+        // Should it fail half way, the usual way writes the same bytes again before it says so.
+        if to.is_some_and(|to| providers.put(to, payload) != Access::Ready) {
+            return false;
+        }
+        rq.release(1);
+        let wc = Wc {
+            wr_id,
+            status: wc_status::SUCCESS,
+            opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
+            byte_len: len as u32,
+            imm_data: r.imm,
+            qp_num: qp.qpn,
+            wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
+            ..Wc::default()
+        };
+        poller.push(s, &mut ring, cq, qp.rcq, wc, r.solicited);
+    } else if to.is_some_and(|to| providers.put(to, payload) != Access::Ready) {
+        return false;
+    }
+    let bytes = len as u64 + PACKET;
+    for c in [&mut qp.counters, &mut *counters] {
+        c.rcvd_pkts += 1;
+        c.rcvd_bytes += bytes;
+        c.rdma_recvs += u64::from(receives);
+    }
+    let resp = &mut qp.resp;
+    resp.epsn = psn.next();
+    resp.msn = resp.msn.wrapping_add(1);
+    resp.ack_psn = psn;
+    resp.ack_msn = resp.msn;
+    resp.forget_naks();
+    true
+}
+
+/// As [`Transport::owe_ack`] has it; a QP of another engine is no loopback.
+#[inline(always)]
+fn owe(qp: &mut Qp, ready: &mut Bitmap, ack_pending: &mut Few, flush_at: &mut u64, qi: usize, now: u64, asked: bool) {
+    let resp = &mut qp.resp;
+    resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(1);
+    if asked {
+        resp.ack_owed = true;
+        if resp.pkts_since_ack >= super::ACK_PACKETS {
+            resp.ack_now = true;
+            ready.set(qi);
+        } else {
+            ack_pending.set(qi);
+            *flush_at = (*flush_at).min(now + super::ACK_DELAY_NS);
+        }
+    }
+}
+
+/// Ends the only request that a QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has changed.
+#[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
+#[inline(always)]
+fn end_lone(
+    s: &Shared,
+    key: &EngineKey,
+    cqs: &mut Table<Cq>,
+    poller: &mut Poller,
+    counters: &mut Counters,
+    peer: &mut Peer,
+    qp: &mut Qp,
+    shared: &QpShared,
+    now: u64,
+    psn: Psn,
+) -> bool {
+    let index = qp.req.una;
+    let next = index.wrapping_add(1);
+    let mut sq = shared.engine_sq(key);
+    let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
+    if !all || qp.req.read_inflight != 0 || !qp.req.goes_on() {
+        return false;
+    }
+    let slot = sq.at(index);
+    let wqe = slot.header();
+    let ws = qp.wqe(index);
+    let plain = u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM;
+    if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
+        return false;
+    }
+    let mut told = None;
+    if wqe.is_signaled() {
+        let Some((ring, cq)) = cq_of(s, key, cqs, qp.scq) else { return false };
+        if ring.free() <= cq.reserved {
+            return false;
+        }
+        told = Some((ring, cq, send_wc(qp, wqe, wc_status::SUCCESS)));
+    }
+    *qp.wqe(index) = WqeState::default();
+    let is_write = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
+    for c in [counters, &mut qp.counters] {
+        c.rcvd_pkts += 1;
+        c.rcvd_bytes += PACKET;
+        *if is_write { &mut c.rdma_writes } else { &mut c.rdma_sends } += 1;
+        c.request_bytes = c.request_bytes.wrapping_add(wqe.length);
+    }
+    let req = &mut qp.req;
+    req.una = next;
+    req.acked = next;
+    req.una_psn = req.max_psn;
+    req.retry_left = qp.attr.retry_cnt;
+    req.rnr_left = qp.attr.rnr_retry;
+    req.naks = 0;
+    req.rewound = None;
+    req.silent_since = now;
+    req.ack_deadline = 0;
+    req.probe_at = 0;
+    req.probe_wait = PROBE_NS;
+    peer.tx.on_acked(core::mem::take(&mut req.inflight));
+    // Before the completion can be seen: `push_to` says why.
+    sq.release(1);
+    if let Some((mut ring, cq, wc)) = told {
+        poller.push(s, &mut ring, cq, qp.scq, wc, false);
+    }
+    true
+}
+
+/// Both halves of a CQ.
+#[inline(always)]
+pub(super) fn cq_of<'a>(
+    s: &'a Shared,
+    key: &EngineKey,
+    cqs: &'a mut Table<Cq>,
+    index: u32,
+) -> Option<(EngineProducer<'a, Wc>, &'a mut Cq)> {
+    Some((s.cqs.get(index as usize)?.engine_ring(key), cqs.get_mut(index as usize)?))
 }
 
 /// The PSN of a plain ACK; `None`: a record begins with something else.

@@ -9,7 +9,6 @@ use super::answers::ACK_UNLIMITED;
 use super::lone::{Asked, Lone, Received};
 use super::peer::{FlowControl, Path, PeerAddr};
 use super::requester::{gather, DEEP};
-use super::run::HEAD_MIN;
 use super::Transport;
 use crate::mem::Message;
 use crate::verbs::shared::Shared;
@@ -40,7 +39,7 @@ impl Transport {
             return None;
         }
         let sq = s.sq(qi, &self.key);
-        let Asked { slot, op, names_memory } = qp.ask_lone(&sq)?;
+        let Asked { slot, op, is_write } = qp.ask_lone(&sq)?;
         let wqe = slot.header();
         let (index, psn) = (qp.req.next, qp.req.next_psn);
         // With so many under way it waits for others.
@@ -49,7 +48,7 @@ impl Transport {
         }
         let len = wqe.length as usize;
         let has_imm = op.has_imm();
-        let head = Bth::LEN + if names_memory { Reth::LEN } else { 0 } + if has_imm { ImmDt::LEN } else { 0 };
+        let head = Bth::LEN + if is_write { Reth::LEN } else { 0 } + if has_imm { ImmDt::LEN } else { 0 };
         let pad = len.wrapping_neg() & 3;
         let size = head + len + pad + ICRC_LEN;
         let acks = qp.resp.ack_owed;
@@ -62,7 +61,7 @@ impl Transport {
         let bth = Bth { solicited: wqe.is_solicited(), pad: pad as u8, ack_req: true, ..Bth::new(op, dest, psn) };
         bth.emit(header);
         let mut rest = rest;
-        if names_memory {
+        if is_write {
             let (reth, more) = rest.split_first_chunk_mut::<{ Reth::LEN }>()?;
             Reth { va: wqe.remote_addr, rkey: wqe.rkey, len: len as u32 }.emit(reth);
             rest = more;
@@ -121,7 +120,7 @@ impl Transport {
         if bth.opcode == Opcode::RC_ACK {
             let Ok(aeth) = rest.try_into().map(Aeth::parse) else { return false };
             let acked = bth.pad == 0 && matches!(Syndrome::parse(aeth.syndrome), Syndrome::Ack { .. });
-            return acked && self.end_lone(s, qi, now, bth.psn, HEAD_MIN);
+            return acked && self.acknowledge_lone(s, qi, now, bth.psn);
         }
         let (mut va, mut rkey, mut dma_len, mut imm) = (0, 0, 0, 0);
         if names_memory {

@@ -9,14 +9,16 @@
 //! What cannot be done so (another opcode, a key that opens nothing here, a local key that is refused, memory that is gone) takes
 //! the usual way, which alone knows what is to be done then.
 
-use super::peer::Path;
+use super::lone::cq_of;
+use super::peer::{Path, Peer};
+use super::queues::{push_to, send_wc};
 use super::Transport;
 use crate::device::MrAttr;
 use crate::mem::{Access, Providers, Regions};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, qp_state, qp_type, wr_opcode};
+use crate::verbs::types::{access, qp_state, qp_type, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
@@ -86,6 +88,73 @@ impl Transport {
                 _ => return false,
             }
         }
+    }
+
+    /// [`Transport::write_mapped`] of one short WRITE of one piece behind which nothing waits, in one step: all questions are asked before
+    /// anything is changed, as in `lone`. False: nothing has changed, but bytes that are written again. `memory`: what is
+    /// mapped of who is reached over a link.
+    #[inline(always)]
+    pub(crate) fn write_mapped_lone<'m, M: PeerMemory + ?Sized + 'm>(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        memory: impl FnOnce(u16) -> Option<&'m mut M>,
+    ) -> bool {
+        let Transport { key, qps, cqs, peers, regions, providers, counters, .. } = self;
+        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
+        let Some(&Peer { path: Path::Link(link), .. }) = peers.get(qp.peer as usize) else { return false };
+        let Some(memory) = memory(link) else { return false };
+        let index = qp.req.next;
+        let next = index.wrapping_add(1);
+        let mut sq = shared.engine_sq(key);
+        if sq.end() != next || qp.state != qp_state::RTS || qp.kind != qp_type::RC || qp.paced || !qp.req.is_idle() {
+            return false;
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        let len = wqe.length;
+        if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE || len.wrapping_sub(1) >= STRETCH || qp.req.placed != 0 {
+            return false;
+        }
+        let mut completion = None;
+        if wqe.is_signaled() {
+            completion = cq_of(s, key, cqs, qp.scq);
+            if completion.as_ref().is_none_or(|(ring, cq)| ring.free() <= cq.reserved) {
+                return false;
+            }
+        }
+        let source = match slot.sges(1).first() {
+            _ if wqe.inline != 0 => None,
+            Some(sge) if wqe.num_sge == 1 => match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, false) {
+                Ok(source) => Some(source),
+                Err(_) => return false,
+            },
+            _ => return false,
+        };
+        let Some(to) = memory.enter(qp.qpn, qp.attr.dest_qp_num, wqe.rkey, wqe.remote_addr, len) else { return false };
+        let placed = match source {
+            Some(source) => providers.transfer(&source, 0, to, len as usize),
+            None => match slot.tail().get(..len as usize) {
+                Some(bytes) => providers.put(to, bytes),
+                None => Access::Fault,
+            },
+        };
+        memory.leave();
+        if placed != Access::Ready {
+            return false;
+        }
+        let told = completion.map(|(ring, cq)| (ring, cq, send_wc(qp, wqe, wc_status::SUCCESS)));
+        for c in [counters, &mut qp.counters] {
+            c.mapped_writes += 1;
+            c.rdma_writes += 1;
+            c.request_bytes = c.request_bytes.wrapping_add(len);
+        }
+        (qp.req.next, qp.req.acked, qp.req.una) = (next, next, next);
+        sq.release(1);
+        if let Some((mut ring, cq, wc)) = told {
+            push_to(s, &mut ring, cq, qp.scq, wc, false);
+        }
+        true
     }
 
     /// Places the request that is next, if it is a WRITE into mapped memory, as far as this turn goes. The caller has seen that the

@@ -25,7 +25,7 @@ pub mod run;
 pub mod txbuf;
 
 use crate::arena::{RawSlice, Table};
-use crate::bitmap::Bitmap;
+use crate::bitmap::{Bitmap, Few};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::mem::{Access, Providers, Regions, Token};
@@ -126,7 +126,7 @@ pub struct Transport {
     /// QPs with something to send.
     pub ready: Bitmap,
     /// QPs that owe an ACK which may wait.
-    pub ack_pending: Bitmap,
+    pub ack_pending: Few,
     /// When the first of them must leave; `u64::MAX` = none.
     pub ack_flush_at: u64,
     /// The QP that owes an ACK to another of this engine.
@@ -149,6 +149,10 @@ pub struct Transport {
     pub cause: Cause,
     /// Members of multicast groups.
     pub members: multicast::Members,
+    /// The QP whose only request left without a date ([`Transport::date`]), or [`NONE`](crate::verbs::objects::NONE).
+    pub undated: u32,
+    /// Whose poll this round is.
+    pub poller: lone::Poller,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
     /// Moves with everything that [`Transport::mappable`] asks: states and attributes of QPs, regions that end.

@@ -39,7 +39,89 @@ pub struct Posted {
 ///
 /// # Safety
 /// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
-pub unsafe fn send(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr) -> (Posted, Result<()>) {
+#[inline(always)]
+pub unsafe fn send(qp: &QpShared, wr: *const SendWr, bad: &mut *const SendWr) -> (Posted, Result<()>) {
+    // SAFETY: the caller's promise.
+    if let Some(posted) = unsafe { send_one(qp, wr) } {
+        *bad = core::ptr::null();
+        return (posted, Ok(()));
+    }
+    // SAFETY: as above.
+    unsafe { send_list(qp, wr, bad) }
+}
+
+/// Posts what most posts are: one SEND or WRITE of one piece on a connected QP, with nothing wrong about it. `None`: it is something
+/// else, and nothing was posted.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(always)]
+pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
+    if wr.is_null() {
+        return None;
+    }
+    // SAFETY: the caller promises that `wr` is readable.
+    let w = unsafe { Head::read(wr) };
+    // The opcodes of WRITE and SEND, with immediate data and without, are those below.
+    let plain = w.opcode <= wr_opcode::SEND_WITH_IMM && w.num_sge == 1 && w.next.is_null() && !w.sg_list.is_null();
+    if !plain || qp.state.load(Relaxed) <= qp_state::RTR || qp.kind.load(Relaxed) == qp_type::UD {
+        return None;
+    }
+    // SAFETY: one readable element, as the caller promises.
+    let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
+    let inline = w.flags & send_flags::INLINE != 0;
+    let most = if inline { qp.max_inline.load(Relaxed) } else { MAX_MESSAGE as u32 };
+    if sge.length > most || qp.max_send_sge.load(Relaxed) == 0 {
+        return None;
+    }
+    let mut side = qp.sq.producer()?;
+    if side.free() == 0 {
+        return None;
+    }
+    let mut slot = side.slot(0);
+    if inline {
+        host::fetch(sge.addr, slot.tail_mut().get_mut(..sge.length as usize)?).ok()?;
+    } else {
+        *slot.sges_mut(1).first_mut()? = sge;
+    }
+    let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };
+    let wqe = slot.header_mut();
+    *wqe = SendWqe {
+        wr_id: w.wr_id,
+        imm: w.imm,
+        opcode: w.opcode as u16,
+        flags: (w.flags | signaled) as u16,
+        num_sge: u16::from(!inline),
+        inline: inline.into(),
+        length: sge.length.into(),
+        ..SendWqe::default()
+    };
+    if w.opcode <= wr_opcode::RDMA_WRITE_WITH_IMM {
+        // SAFETY: as for `w`; plain integers, whichever part of the union it was that the program wrote.
+        let r = unsafe { (&raw const (*wr).wr.rdma).read_unaligned() };
+        wqe.remote_addr = r.remote_addr;
+        wqe.rkey = r.rkey;
+    }
+    side.publish(1);
+    let more = w.flags & send_flags::MORE != 0;
+    Some(Posted { count: 1, more, write: w.opcode == wr_opcode::RDMA_WRITE })
+}
+
+const _: () = assert!(
+    wr_opcode::RDMA_WRITE == 0
+        && wr_opcode::RDMA_WRITE_WITH_IMM == 1
+        && wr_opcode::SEND == 2
+        && wr_opcode::SEND_WITH_IMM == 3
+);
+const _: () =
+    assert!(qp_state::RESET < qp_state::RTR && qp_state::INIT < qp_state::RTR && qp_state::RTS > qp_state::RTR);
+
+/// [`send`] of any list.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(never)]
+pub unsafe fn send_list(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr) -> (Posted, Result<()>) {
     *bad = wr;
     let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(Error::Busy)) };
     let state = qp.state.load(Relaxed);
@@ -237,7 +319,55 @@ unsafe fn write_send(
 ///
 /// # Safety
 /// As for [`send`].
+#[inline(always)]
 pub unsafe fn recv(
+    ring: &crate::ring::SlotRing<RecvWqe>,
+    max_sge: u32,
+    wr: *const RecvWr,
+    bad: &mut *const RecvWr,
+) -> Result<u32> {
+    // SAFETY: the caller's promise.
+    if unsafe { recv_one(ring, max_sge, wr) }.is_some() {
+        *bad = core::ptr::null();
+        return Ok(1);
+    }
+    // SAFETY: as above.
+    unsafe { recv_list(ring, max_sge, wr, bad) }
+}
+
+/// Posts what most posts are: one request of one piece. `None`: it is something else, and nothing was posted.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(always)]
+unsafe fn recv_one(ring: &crate::ring::SlotRing<RecvWqe>, max_sge: u32, wr: *const RecvWr) -> Option<()> {
+    if wr.is_null() {
+        return None;
+    }
+    // SAFETY: the caller promises that `wr` is readable; copied once.
+    let w = unsafe { core::ptr::read_unaligned(wr) };
+    if w.num_sge != 1 || max_sge == 0 || !w.next.is_null() || w.sg_list.is_null() {
+        return None;
+    }
+    // SAFETY: one readable element, as the caller promises.
+    let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
+    let mut side = ring.producer()?;
+    if side.free() == 0 {
+        return None;
+    }
+    let mut slot = side.slot(0);
+    *slot.sges_mut(1).first_mut()? = sge;
+    *slot.header_mut() = RecvWqe { wr_id: w.wr_id, num_sge: 1, length: sge.length };
+    side.publish(1);
+    Some(())
+}
+
+/// [`recv`] of any list.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(never)]
+unsafe fn recv_list(
     ring: &crate::ring::SlotRing<RecvWqe>,
     max_sge: u32,
     mut wr: *const RecvWr,

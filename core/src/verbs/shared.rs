@@ -63,11 +63,39 @@ pub struct QpShared {
     pub max_inline: AtomicU32,
 }
 
+impl QpShared {
+    /// The engine's view of the send queue.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub fn engine_sq(&self, _key: &EngineKey) -> EngineConsumer<'_, SendWqe> {
+        // SAFETY: the key exists once and only inside the engine's lock, so no other engine side is in use.
+        unsafe { self.sq.engine_consumer() }
+    }
+
+    /// The engine's view of the receive queue.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub fn engine_rq(&self, _key: &EngineKey) -> EngineConsumer<'_, RecvWqe> {
+        // SAFETY: as for `engine_sq`.
+        unsafe { self.rq.engine_consumer() }
+    }
+}
+
 /// The shared half of a CQ.
 #[derive(Default)]
 pub struct CqShared {
     /// Completions.
     pub ring: SlotRing<Wc>,
+}
+
+impl CqShared {
+    /// The engine's view of the completions.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub fn engine_ring(&self, _key: &EngineKey) -> EngineProducer<'_, Wc> {
+        // SAFETY: as for `QpShared::engine_sq`.
+        unsafe { self.ring.engine_producer() }
+    }
 }
 
 /// The shared half of an SRQ.
@@ -120,34 +148,28 @@ impl Shared {
 
     /// The engine's view of a send queue.
     #[inline]
-    #[allow(unsafe_code)]
-    pub fn sq(&self, qp: usize, _key: &EngineKey) -> EngineConsumer<'_, SendWqe> {
-        // SAFETY: the key exists once and only inside the engine's lock, so no other engine side is in use.
-        unsafe { self.qps[qp].sq.engine_consumer() }
+    pub fn sq(&self, qp: usize, key: &EngineKey) -> EngineConsumer<'_, SendWqe> {
+        self.qps[qp].engine_sq(key)
     }
 
     /// The engine's view of a receive queue.
     #[inline]
-    #[allow(unsafe_code)]
-    pub fn rq(&self, qp: usize, _key: &EngineKey) -> EngineConsumer<'_, RecvWqe> {
-        // SAFETY: as for `sq`.
-        unsafe { self.qps[qp].rq.engine_consumer() }
+    pub fn rq(&self, qp: usize, key: &EngineKey) -> EngineConsumer<'_, RecvWqe> {
+        self.qps[qp].engine_rq(key)
     }
 
     /// The engine's view of a shared receive queue.
     #[inline]
     #[allow(unsafe_code)]
     pub fn srq(&self, srq: usize, _key: &EngineKey) -> EngineConsumer<'_, RecvWqe> {
-        // SAFETY: as for `sq`.
+        // SAFETY: as for `QpShared::engine_sq`.
         unsafe { self.srqs[srq].rq.engine_consumer() }
     }
 
     /// The engine's view of a CQ.
     #[inline]
-    #[allow(unsafe_code)]
-    pub fn cq(&self, cq: usize, _key: &EngineKey) -> EngineProducer<'_, Wc> {
-        // SAFETY: as for `sq`.
-        unsafe { self.cqs[cq].ring.engine_producer() }
+    pub fn cq(&self, cq: usize, key: &EngineKey) -> EngineProducer<'_, Wc> {
+        self.cqs[cq].engine_ring(key)
     }
 
     /// Marks an armed CQ as having an event and asks for the descriptor to be raised.

@@ -1,10 +1,11 @@
 //! Small messages that take the short way leave what the usual way leaves, over a link and as packets: the same requests in two worlds,
 //! of which one is offered the short way at both ends, and everything compared after each step, the bytes in between as well.
 
+use gdrcore_core::roce::lone::{self, Links};
 use gdrcore_core::roce::peer::{FlowControl, PeerAddr};
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Flow, Opcode};
+use gdrcore_core::wire::{Flow, Kind, Opcode};
 
 use crate::util::*;
 
@@ -16,6 +17,8 @@ struct Ways {
     requests: u64,
     acks: u64,
     not_taken: u64,
+    /// Completions that went to who polled for them.
+    handed: u64,
 }
 
 struct World {
@@ -25,6 +28,10 @@ struct World {
     /// As packets, not over a link.
     wire: bool,
     ways: Ways,
+    /// Whoever is delivered something polls for it then, as a program that runs the engine does.
+    polls: bool,
+    /// What that has brought.
+    polled: Vec<Wc>,
 }
 
 /// What a request is to be; the same in both worlds, though their addresses differ.
@@ -44,6 +51,28 @@ struct Plan {
 /// A frame, or a burst, on its way: who sent it, its bytes, and those of each packet.
 type Frame = (usize, Vec<u8>, usize);
 
+/// The links of an end: one.
+struct Out {
+    link: u16,
+    buf: Vec<u8>,
+    sent: usize,
+}
+
+impl Links for Out {
+    type Frame<'p> = Written<'p>;
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], Written<'_>)> {
+        (link == self.link).then_some((&mut self.buf[..], Written(&mut self.sent)))
+    }
+}
+
+struct Written<'p>(&'p mut usize);
+
+impl lone::Frame for Written<'_> {
+    fn commit(self, len: usize) {
+        *self.0 = len;
+    }
+}
+
 /// What is done to a frame on its way.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
@@ -60,6 +89,16 @@ enum Harm {
     Marked,
 }
 
+/// How many records of a frame are no ACKs.
+fn requests(mut data: &[u8]) -> usize {
+    let mut n = 0;
+    while let Ok((run, _, rest)) = Run::parse_record(data) {
+        n += usize::from(run.kind != Kind::Ack);
+        data = rest;
+    }
+    n
+}
+
 fn index(handle: u64) -> usize {
     (handle & 0xff_ffff) as usize
 }
@@ -70,7 +109,8 @@ impl World {
         for (i, e) in [&a, &b].iter().enumerate() {
             e.buf.put(0, &pattern(i as u64, e.buf.len()));
         }
-        World { net, ends: [a, b], short, wire: o.way == Way::Wire, ways: Ways::default() }
+        let wire = o.way == Way::Wire;
+        World { net, ends: [a, b], short, wire, ways: Ways::default(), polls: false, polled: Vec::new() }
     }
 
     fn post(&mut self, id: u64, p: &Plan) -> Result<(), gdrcore_core::Error> {
@@ -121,7 +161,16 @@ impl World {
             };
             return burst.map(|b| (end, buf[..b.len].to_vec(), b.seg));
         }
-        if self.short {
+        if self.short && self.ways.sent % 2 == 0 {
+            let mut out = Out { link, buf, sent: 0 };
+            if g.send_lone(qi, &mut out, false, || unreachable!("nobody wants to know the time")) {
+                g.date(now);
+                self.ways.sent += 1;
+                return Some((end, out.buf[..out.sent].to_vec(), out.sent));
+            }
+            self.ways.not_sent += 1;
+            buf = out.buf;
+        } else if self.short {
             if let Some(lone) = g.write_lone(qi, |to| (to == link).then_some(&mut buf[..])) {
                 g.wrote_lone(now, lone);
                 self.ways.sent += 1;
@@ -199,7 +248,13 @@ impl World {
             return self.deliver_packets(frame, &src, matches!(harm, Harm::Marked));
         }
         let now = self.net.now;
-        let mut g = self.net.lock(&self.ends[1 - from]);
+        let to = &self.ends[1 - from];
+        let mut g = self.net.lock(to);
+        // What was handed over leaves room in the CQ, for which a second message might have to wait otherwise.
+        let polls = self.polls && requests(bytes) == 1 && g.shared().cqs[index(to.rcq)].ring.is_empty();
+        if polls && self.short {
+            g.expect(index(to.rcq) as u32);
+        }
         let mut data = &bytes[..];
         while !data.is_empty() {
             if self.short {
@@ -225,6 +280,13 @@ impl World {
                 }
             }
         }
+        if polls {
+            let handed = g.take_expected().copied();
+            drop(g);
+            self.ways.handed += u64::from(handed.is_some());
+            self.polled.extend(handed);
+            self.polled.extend(self.net.poll(to.host, to.rcq));
+        }
     }
 
     /// Timers and owed ACKs, after a while.
@@ -241,7 +303,7 @@ impl World {
 
     /// All that the two ways could leave behind differently, as text.
     fn state(&self) -> String {
-        let mut out = String::new();
+        let mut out = format!("polled {:?}\n", self.polled);
         for (i, e) in self.ends.iter().enumerate() {
             let g = self.net.lock(e);
             let t = &g.transport;
@@ -261,8 +323,8 @@ impl World {
             out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
             let peer = &t.peers[q.peer as usize];
             out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
-            let bits = [&t.ready, &t.ack_pending, &t.cq_wait, &t.full_cqs, &t.win_wait, &t.event_qps];
-            out += &format!("  bits {:?} flush {}\n", bits.map(|b| b.next_from(0)), t.ack_flush_at);
+            let bits = [&t.ready, &t.cq_wait, &t.full_cqs, &t.win_wait, &t.event_qps].map(|b| b.next_from(0));
+            out += &format!("  bits {bits:?} {:?} flush {}\n", t.ack_pending.any(), t.ack_flush_at);
             for cq in [e.scq, e.rcq] {
                 let c = &t.cqs[index(cq)];
                 out += &format!("  cq {:?} {}\n", (c.reserved, c.armed), g.shared().cqs[index(cq)].ring.len());
@@ -439,9 +501,12 @@ fn compare(seed: u64, way: Way) -> Ways {
             _ => Harm::None,
         };
         let answers = rng.below(3);
+        let polls = rng.below(3) == 0;
         let wait = [0, 1000, 30_000, 1_500_000][rng.below(4) as usize];
         let what = (seed, step, p, harm);
         for w in &mut worlds {
+            w.polls = polls;
+            w.polled.clear();
             for k in 0..receives {
                 // Full is full in both. A small one is too small for some.
                 let _ = w.net.try_recv(&w.ends[1 - p.from], 2 * step + k, &[(8192, if small { 4 } else { 6000 })]);
@@ -513,10 +578,11 @@ fn compare_all(way: Way) {
         all.requests += w.requests;
         all.acks += w.acks;
         all.not_taken += w.not_taken;
+        all.handed += w.handed;
     }
     // Each way was taken, often.
     let least = [all.sent, all.not_sent, all.requests, all.acks, all.not_taken].into_iter().min();
-    assert!(least > Some(400), "{all:?}");
+    assert!(least > Some(400) && (way != Way::Link || all.handed > 100), "{all:?}");
 }
 
 #[test]
@@ -527,4 +593,42 @@ fn the_short_way_over_a_link_leaves_what_the_usual_way_leaves() {
 #[test]
 fn the_short_way_of_packets_leaves_what_the_usual_way_leaves() {
     compare_all(Way::Wire);
+}
+
+#[test]
+fn what_leaves_without_a_date_counts_from_the_next_look_at_the_clock() {
+    let o = Opts { way: Way::Link, ..Opts::default() };
+    let (mut net, a, b) = Net::pair(o);
+    let (c, d) = (net.end(a.host, &o), net.end(b.host, &o));
+    net.connect(&c, &d, &o);
+    let send = |net: &Net, e: &End, wanted, clock: &dyn Fn() -> u64| {
+        net.post(e, Wr::new(wr_opcode::SEND).local(e, 0, 8));
+        let mut out = Out { link: b.host as u16, buf: vec![0; 20_000], sent: 0 };
+        assert!(net.lock(e).send_lone(index(e.qp), &mut out, wanted, clock) && out.sent > 0);
+    };
+    let deadline = |net: &Net, e: &End| net.lock(e).transport.qps[index(e.qp)].req.ack_deadline;
+    let never = || unreachable!();
+    send(&net, &a, false, &never);
+    assert_eq!(deadline(&net, &a), 0);
+    // A second one of the same queue pair waits with it; one of another has its date at once.
+    send(&net, &a, false, &never);
+    send(&net, &c, false, &|| 5_000_000);
+    assert!(deadline(&net, &a) == 0 && deadline(&net, &c) > 5_000_000);
+    // Whoever asks when he is wanted gives it one.
+    let next = net.lock(&a).next_timeout(9_000_000).unwrap();
+    assert!(next > 5_000_000 && deadline(&net, &a) > 9_000_000, "{next}");
+    let first = deadline(&net, &a);
+    net.lock(&a).date(10_000_000);
+    assert_eq!(deadline(&net, &a), first, "once");
+    // One of a queue pair that is gone from RTS meanwhile gets none; wanted at once, it has it at once.
+    let (mut net, a, b) = Net::pair(o);
+    send(&net, &a, false, &never);
+    net.to_state(&a, qp_state::ERR).unwrap();
+    net.lock(&a).date(1_000_000);
+    assert_eq!(deadline(&net, &a), 0);
+    let c = net.end(a.host, &o);
+    let d = net.end(b.host, &o);
+    net.connect(&c, &d, &o);
+    send(&net, &c, true, &|| 2_000_000);
+    assert!(deadline(&net, &c) > 2_000_000);
 }

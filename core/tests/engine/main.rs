@@ -9,6 +9,7 @@ mod lone;
 mod lossy;
 mod mapped;
 mod parts;
+mod posting;
 mod reset;
 mod rules;
 mod slow;

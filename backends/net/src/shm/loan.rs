@@ -114,7 +114,7 @@ impl Loan {
 }
 
 /// What the other end of a link has lent to us.
-pub(super) struct Borrowed {
+pub struct Borrowed {
     place: Place,
     list: [Option<Entry>; LOANS],
     last: usize,
@@ -209,7 +209,7 @@ impl Borrowed {
 }
 
 impl PeerMemory for Borrowed {
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
         let ask = Ask { from_qpn, qpn, rkey };
         if !self.list[self.last].as_ref().is_some_and(|e| e.ask == ask && e.loan.is_some()) {
@@ -230,7 +230,7 @@ impl PeerMemory for Borrowed {
         Some(held.base + offset)
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave(&mut self) {
         self.place.entered().store(0, Ordering::Release);
     }

@@ -10,6 +10,7 @@ use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::lone::{Frame, Links};
 use gdrcore_core::roce::mapped::PeerMemory;
 use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::sleep;
@@ -101,6 +102,41 @@ pub struct ShmPort {
 unsafe impl Send for ShmPort {}
 // SAFETY: by shared reference the port only reads; whatever writes takes `&mut self`.
 unsafe impl Sync for ShmPort {}
+
+/// A frame that is being written.
+pub struct Begun<'p> {
+    out: &'p mut Out,
+    counters: &'p mut ShmCounters,
+}
+
+/// Small frames: where there is no room, [`ShmPort::room`] does what is to be done then.
+impl Links for ShmPort {
+    type Frame<'p> = Begun<'p>;
+
+    #[inline(always)]
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], Begun<'_>)> {
+        let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return None };
+        let (p, len) = out.writer.room(FRAME_MIN, FRAME_MIN).ok()??;
+        // SAFETY: as in `room`; nothing of the port lies there.
+        let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
+        Some((room, Begun { out, counters: &mut self.counters }))
+    }
+}
+
+impl Frame for Begun<'_> {
+    /// Rings if the other end sleeps.
+    #[inline(always)]
+    fn commit(self, len: usize) {
+        let Begun { out, counters } = self;
+        out.writer.publish(len);
+        counters.tx_frames += 1;
+        if out.writer.place().asleep().must_wake(sleep::ANY) {
+            counters.bells += 1;
+            out.bell.ring();
+        }
+        out.writer.prepare();
+    }
+}
 
 struct Parts {
     doors: RawSlice<Option<Door>>,
@@ -250,8 +286,8 @@ impl ShmPort {
     }
 
     /// The other end's memory that is mapped here, if it has any to lend.
-    #[inline]
-    pub fn memory(&mut self, link: u16) -> Option<&mut dyn PeerMemory> {
+    #[inline(always)]
+    pub fn borrowed(&mut self, link: u16) -> Option<&mut Borrowed> {
         match self.out.get_mut(usize::from(link)) {
             Some(Some(out)) if out.borrowed.any() => Some(&mut out.borrowed),
             _ => None,
@@ -262,13 +298,7 @@ impl ShmPort {
     #[inline]
     pub fn commit(&mut self, link: u16, len: usize) {
         let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return };
-        out.writer.publish(len);
-        self.counters.tx_frames += 1;
-        if out.writer.place().asleep().must_wake(sleep::ANY) {
-            self.counters.bells += 1;
-            out.bell.ring();
-        }
-        out.writer.prepare();
+        Begun { out, counters: &mut self.counters }.commit(len);
     }
 
     /// Gives every run that has come to `take`: who sent it, what it is, its payload; an error for bytes that are no run. The sender
@@ -280,7 +310,7 @@ impl ShmPort {
 
     /// As [`ShmPort::poll`], but each record is first shown to `short` as it is: the words of its head, and all bytes of its frame
     /// from there on. That returns how many of them it took, which is 0 where it leaves the record to `take`. `to`: whatever both need.
-    #[inline]
+    #[inline(always)]
     pub fn poll_with<T>(
         &mut self,
         to: &mut T,
@@ -288,48 +318,55 @@ impl ShmPort {
         take: impl Fn(&mut T, &Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
     ) -> usize {
         let mut handled = 0;
-        for k in 0..self.open_len {
-            let i = usize::from(self.open[k]);
-            let Some(Some(Caller { link: Some(link), .. })) = self.callers.get_mut(i) else { continue };
-            if link.reader.is_empty() {
-                continue;
+        let mut k = 0;
+        while let Some(&i) = self.open[..self.open_len].get(k) {
+            k += 1;
+            match self.callers.get(usize::from(i)) {
+                Some(Some(Caller { link: Some(link), .. })) if !link.reader.is_empty() => {}
+                _ => continue,
             }
-            for _ in 0..BATCH {
-                match link.reader.peek() {
-                    Ok(Some((p, len))) => {
-                        // SAFETY: the frame lies in the mapping, which lives until the link is closed.
-                        handled += unsafe {
-                            records(
-                                p,
-                                len,
-                                to,
-                                |to, w, rest| short(to, &link.from, w, rest),
-                                |to, r| take(to, &link.from, r),
-                            )
-                        };
-                        link.reader.release(len);
-                        self.counters.rx_frames += 1;
-                        if len >= crate::LONG {
-                            // What it asks for (an ACK) opens the sender's window: before the next one is read.
-                            break;
-                        }
-                    }
-                    Ok(None) => break,
-                    Err(Broken) => {
-                        self.counters.broken += 1;
-                        self.hang_up(i);
-                        // The list has changed; the rest is looked at next time.
-                        return handled.max(1);
-                    }
+            match self.read_link(usize::from(i), to, &short, &take) {
+                Ok(n) => handled += n,
+                Err(Broken) => {
+                    self.counters.broken += 1;
+                    self.hang_up(usize::from(i));
+                    // The list has changed; the rest is looked at next time.
+                    return handled.max(1);
                 }
-            }
-            // A writer that waits for room must hear of it.
-            let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else { continue };
-            if link.reader.place().starved().load(Ordering::Relaxed) != 0 {
-                tend(link, bell);
             }
         }
         handled
+    }
+
+    /// What [`ShmPort::poll_with`] does with the link of a caller.
+    #[inline(always)]
+    fn read_link<T>(
+        &mut self,
+        i: usize,
+        to: &mut T,
+        short: impl Fn(&mut T, &Endpoint, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
+        take: impl Fn(&mut T, &Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
+    ) -> core::result::Result<usize, Broken> {
+        let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else { return Ok(0) };
+        let mut handled = 0;
+        for _ in 0..BATCH {
+            let Some((p, len)) = link.reader.peek()? else { break };
+            // SAFETY: the frame lies in the mapping, which lives until the link is closed.
+            handled += unsafe {
+                records(p, len, to, |to, w, rest| short(to, &link.from, w, rest), |to, r| take(to, &link.from, r))
+            };
+            link.reader.release(len);
+            self.counters.rx_frames += 1;
+            if len >= crate::LONG {
+                // What it asks for (an ACK) opens the sender's window: before the next one is read.
+                break;
+            }
+        }
+        // A writer that waits for room must hear of it.
+        if link.reader.place().starved().load(Ordering::Relaxed) != 0 {
+            tend(link, bell);
+        }
+        Ok(handled)
     }
 
     /// Whether a frame waits to be read.
@@ -490,7 +527,7 @@ impl ShmPort {
 ///
 /// # Safety
 /// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during the call.
-#[inline]
+#[inline(always)]
 unsafe fn records<T>(
     frame: NonNull<u8>,
     len: usize,

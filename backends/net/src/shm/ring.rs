@@ -131,7 +131,7 @@ impl Place {
     }
 
     /// Address of a position in the data; `CONTROL + size` and more bytes behind it are mapped.
-    #[inline]
+    #[inline(always)]
     fn at(&self, pos: u64) -> *mut u8 {
         let off = CONTROL + (pos as usize & (self.size - 1));
         // SAFETY: below CONTROL + size, and CONTROL + 2 * size bytes are mapped.
@@ -145,7 +145,7 @@ impl Place {
     }
 
     /// The length word at a position.
-    #[inline]
+    #[inline(always)]
     fn length(&self, pos: u64) -> &AtomicU32 {
         // SAFETY: positions are multiples of 64, so the word is aligned and inside the mapping; it is an atomic.
         unsafe { &*self.at(pos).cast::<AtomicU32>() }
@@ -153,7 +153,7 @@ impl Place {
 }
 
 /// Bytes that a frame of `len` bytes takes.
-#[inline]
+#[inline(always)]
 fn step(len: usize) -> u64 {
     ((len + FRAME_HEAD + FRAME_ALIGN - 1) & !(FRAME_ALIGN - 1)) as u64
 }
@@ -185,7 +185,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`Broken`].
-    #[inline]
+    #[inline(always)]
     pub fn room(&mut self, want: usize, most: usize) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
         let mut free = self.free();
         if free < want.max(most) {
@@ -208,14 +208,14 @@ impl Writer {
     }
 
     /// Frame bytes that fit: what is free, less the frame's own head and the next one's, whose length is zeroed first.
-    #[inline]
+    #[inline(always)]
     fn free(&self) -> usize {
         let used = self.head.wrapping_sub(self.tail) as usize;
         (self.place.size - used.min(self.place.size)).saturating_sub(FRAME_HEAD + FRAME_ALIGN)
     }
 
     /// Hands the frame of `len` bytes, not 0 and at most what `room` gave, to the reader.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self, len: usize) {
         debug_assert!(len > 0 && len <= self.free());
         let next = self.head.wrapping_add(step(len));
@@ -230,7 +230,7 @@ impl Writer {
 
     /// To be called when a frame has been handed over: if the next one is as small as can be, the length behind it is zero
     /// then. That line is in the reader's cache, and [`Writer::publish`] would wait for it, with the reader waiting too.
-    #[inline]
+    #[inline(always)]
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);
         if self.zeroed != next && self.free() > FRAME_ALIGN {
@@ -267,7 +267,7 @@ impl Reader {
     }
 
     /// Whether a frame waits.
-    #[inline]
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.place.length(self.pos).load(Ordering::Relaxed) == 0
     }
@@ -276,7 +276,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Broken`]: a length that no writer of ours gives.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&self) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
         // Pairs with the release in `Writer::publish`.
         let len = self.place.length(self.pos).load(Ordering::Acquire) as usize;
@@ -293,7 +293,7 @@ impl Reader {
 
     /// Gives back the frame that `peek` showed, by the length that `peek` gave. The writer hears of it at once when a quarter of
     /// the ring is free again, else with [`Reader::settle`]: the tail's line then does not travel for every small message.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, len: usize) {
         self.pos = self.pos.wrapping_add(step(len));
         if self.pos.wrapping_sub(self.told) >= (self.place.size / 4) as u64 {

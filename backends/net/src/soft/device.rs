@@ -11,33 +11,145 @@ use crate::fault;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
-use gdrcore_core::engine::{cm::node_guid, limits};
+use gdrcore_core::engine::{cm::node_guid, limits, Engine};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::cause::Cause;
+use gdrcore_core::verbs::post;
+use gdrcore_core::verbs::shared::{CqShared, QpShared};
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
 
+/// The hot calls of [`Device`], for callers that have seen already that this process is the one that opened the device.
 impl SoftDevice {
-    /// A round that the program drives. The helper is told when that was.
-    #[inline]
+    /// [`Device::post_send`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there; and the process is the owner.
+    #[inline(always)]
+    pub unsafe fn quick_post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        *bad = wr;
+        let (qi, q) = self.engine.qp(qp)?;
+        // SAFETY: the caller's promise.
+        let Some(posted) = (unsafe { post::send_one(q, wr) }) else {
+            // SAFETY: as above.
+            return unsafe { self.post_list(qi, q, wr, bad) };
+        };
+        self.doorbell(qi, posted);
+        Ok(())
+    }
+
+    /// [`Device::post_recv`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there; and the process is the owner.
+    #[inline(always)]
+    pub unsafe fn quick_post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.post_recv(qp, wr, bad) }
+    }
+
+    /// [`Device::poll_cq`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        let (index, cq) = self.engine.cq(cq)?;
+        // What is there already is taken as it is. Most polls find nothing, and look whether anything has come.
+        if wc.is_empty() || !cq.ring.is_empty() {
+            return take(cq, wc);
+        }
+        self.poll_after_round(index, cq, wc)
+    }
+
+    /// [`Device::progress`]: the packets and runs handled.
+    #[inline(always)]
+    pub fn quick_progress(&self) -> usize {
+        self.program_runs()
+    }
+}
+
+impl SoftDevice {
+    /// The rest of a post of something else than one plain request.
+    ///
+    /// # Safety
+    /// That of [`Device::post_send`].
+    #[inline(never)]
+    unsafe fn post_list(&self, qi: usize, q: &QpShared, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let (posted, outcome) = unsafe { post::send_list(q, wr, bad) };
+        if posted.count > 0 {
+            self.doorbell(qi, posted);
+        }
+        outcome
+    }
+
+    /// A round that the program drives. With a helper, that is told when it was.
+    #[inline(always)]
     fn program_runs(&self) -> usize {
-        let now = self.helper_on.load(Ordering::Relaxed).then(|| {
-            let now = now_ns();
-            self.last_poll_ns.store(now, Ordering::Relaxed);
-            now
-        });
-        let handled = self.run_at(Round::Full, now);
+        if self.helper_on.load(Ordering::Relaxed) {
+            return self.program_runs_with_helper();
+        }
+        let mut handled = 0;
+        if let Some(mut held) = self.try_lock() {
+            handled = self.one_round(&mut held, Round::Full, None);
+            drop(held);
+            handled += self.run_owed(Round::Full);
+        }
+        self.polled(handled > 0);
+        handled
+    }
+
+    #[inline(never)]
+    fn program_runs_with_helper(&self) -> usize {
+        let now = now_ns();
+        self.last_poll_ns.store(now, Ordering::Relaxed);
+        let handled = self.run_at(Round::Full, Some(now));
         self.polled(handled > 0);
         handled
     }
 
     /// The rest of a poll that found nothing: a round of the engine, and another look.
+    #[inline(always)]
+    fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        if self.helper_on.load(Ordering::Relaxed) {
+            self.program_runs_with_helper();
+            return take(cq, wc);
+        }
+        let (mut handled, mut n) = (0, 0);
+        if let Some(mut held) = self.try_lock() {
+            held.guard.expect(index as u32);
+            handled = self.one_round(&mut held, Round::Full, None);
+            if let (Some(found), Some(first)) = (held.guard.take_expected(), wc.first_mut()) {
+                *first = *found;
+                n = 1;
+            }
+            drop(held);
+            handled += self.run_owed(Round::Full);
+        }
+        self.polled(handled > 0);
+        if cq.ring.is_empty() || n == wc.len() {
+            return Ok(n);
+        }
+        match take(cq, &mut wc[n..]) {
+            // What was handed over counts, whoever else is there.
+            Err(_) if n > 0 => Ok(n),
+            more => more.map(|more| n + more),
+        }
+    }
+
+    /// A poll by way of [`Device`].
     #[inline(never)]
-    fn poll_after_round(&self, cq: usize, wc: &mut [Wc]) -> Result<usize> {
-        self.program_runs();
-        self.engine.take_completions(cq, wc)
+    fn poll_apart(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        self.quick_poll_cq(cq, wc)
     }
 
     /// Hands the engine to the helper at once: the program is about to sleep.
@@ -47,6 +159,12 @@ impl SoftDevice {
             self.helper.wake();
         }
     }
+}
+
+/// What a CQ holds.
+#[inline(never)]
+fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    Engine::take_completions(cq, wc)
 }
 
 /// Whether the program's memory is there. Outside the lock: bringing in gigabytes takes a while.
@@ -295,18 +413,14 @@ impl Device for SoftDevice {
     unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
         self.fork.check()?;
         // SAFETY: the caller's promise.
-        let (qi, posted, outcome) = unsafe { self.engine.post_send_quietly(qp, wr, bad)? };
-        if posted.count > 0 {
-            self.doorbell(qi, posted);
-        }
-        outcome
+        unsafe { self.quick_post_send(qp, wr, bad) }
     }
 
     #[inline]
     unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
         self.fork.check()?;
         // SAFETY: the caller's promise.
-        unsafe { self.engine.post_recv(qp, wr, bad) }
+        unsafe { self.quick_post_recv(qp, wr, bad) }
     }
 
     #[inline]
@@ -319,12 +433,7 @@ impl Device for SoftDevice {
     #[inline]
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.fork.check()?;
-        let cq = self.engine.cq_index(cq)?;
-        let n = self.engine.take_completions(cq, wc)?;
-        if n > 0 || wc.is_empty() {
-            return Ok(n);
-        }
-        self.poll_after_round(cq, wc)
+        self.poll_apart(cq, wc)
     }
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {

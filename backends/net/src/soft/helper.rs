@@ -266,6 +266,12 @@ impl SoftDevice {
         self.sleeping.is_asleep(sleep::ANY) || self.helper.asleep_until.load(Ordering::Relaxed) != AWAKE
     }
 
+    /// Whether no helper sleeps that would have to be told of something.
+    #[inline(always)]
+    pub(super) fn is_helper_awake(&self) -> bool {
+        self.helper.asleep_until.load(Ordering::Relaxed) == AWAKE
+    }
+
     /// At the end of a round, under the lock: a helper that sleeps must know when there is something to do earlier than it
     /// will wake, and that the program drives the engine, since a bell or a packet that the program took woke nobody else.
     #[inline]

@@ -16,20 +16,15 @@ use gdrcore_core::engine::Guard;
 const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 
 /// It waits for a round in which nothing has come, but not for ever: where each round brings something, somebody may knock all the same.
-const OVERDUE_NS: u64 = 2_000_000;
+pub(super) const OVERDUE_NS: u64 = 2_000_000;
 
 impl SoftDevice {
-    /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way. When.
-    #[inline]
-    pub(super) fn send_lone(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
-        let shm = port.shm.as_mut()?;
-        let lone = g.write_lone(qi, |link| shm.room(link).map(|(room, _)| room))?;
-        shm.commit(lone.link, lone.len);
-        // The peer has begun while the clock is read here.
-        let now = now_ns();
-        port.set_time(now);
-        g.wrote_lone(now, lone);
-        Some(now)
+    /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way.
+    #[inline(always)]
+    pub(super) fn send_lone(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
+        let Some(shm) = port.shm.as_mut() else { return false };
+        // A helper that sleeps wants to know until when it may: then the time is read, once the peer has begun.
+        g.send_lone(qi, shm, !self.is_helper_awake(), now_ns)
     }
 
     /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another way.
@@ -45,18 +40,17 @@ impl SoftDevice {
         Some(now)
     }
 
-    /// Takes what other processes have put into our rings, and looks after the links now and then.
+    /// Looks after the links now and then. `handled`: what this round has taken from them.
     #[inline]
-    pub(super) fn receive_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
-        let handled = self.read_links(g, port, now);
+    pub(super) fn tend_if_due(&self, g: &mut Guard<'_>, port: &mut Port, now: u64, handled: usize) {
         if now >= port.tend_at && (handled == 0 || now - port.tend_at >= OVERDUE_NS) {
             self.tend(g, port, now);
         }
-        handled
     }
 
-    #[inline]
-    fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    /// Takes what other processes have put into our rings.
+    #[inline(always)]
+    pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
         let Port { shm, share, stale, .. } = port;
         let Some(shm) = shm else { return 0 };
         shm.poll_with(
@@ -74,6 +68,11 @@ impl SoftDevice {
         )
     }
 
+    #[inline(never)]
+    fn read_links_apart(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+        self.read_links(g, port, now)
+    }
+
     /// New links, bells, links that are gone. Some system calls.
     #[cold]
     pub(super) fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
@@ -85,7 +84,7 @@ impl SoftDevice {
         if shm.has_lost() {
             // Who is gone may have said something before: the last ACK counts. Bounded, since others may go on writing.
             for _ in 0..LAST_WORDS {
-                if self.read_links(g, port, now) == 0 {
+                if self.read_links_apart(g, port, now) == 0 {
                     break;
                 }
             }

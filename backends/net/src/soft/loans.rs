@@ -40,12 +40,17 @@ impl SoftDevice {
     }
 
     /// Writes what a QP was just posted into memory of its peer that is mapped here. False: not all of it, or none.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write_mapped(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
         let Some(shm) = &mut port.shm else { return false };
+        g.write_mapped_lone(qi, |link| shm.borrowed(link)) || Self::write_all_mapped(g, shm, qi)
+    }
+
+    #[inline(never)]
+    fn write_all_mapped(g: &mut Guard<'_>, shm: &mut ShmPort, qi: usize) -> bool {
         let Some(Path::Link(link)) = g.path_of(qi) else { return false };
-        match shm.memory(link) {
+        match shm.borrowed(link) {
             Some(memory) => g.write_mapped(qi, memory),
             None => false,
         }

@@ -134,6 +134,8 @@ struct Port {
     tend_at: u64,
     /// And how long after the last time that is.
     tend_every: u64,
+    /// When a round to which the links brought something has more to do than that: either of both, or at once while the socket is hot.
+    due_at: u64,
     /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the loans were last checked.
     changes: u32,
 }
@@ -321,6 +323,7 @@ impl SoftDevice {
                 stale: u8::MAX,
                 udp_hot_ns: 0,
                 listen_at: 0,
+                due_at: 0,
                 tend_at: 0,
                 tend_every: 0,
                 changes: 0,

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::links::OVERDUE_NS;
 use super::loans::look_after_loans;
 use super::lock::Held;
 use super::sharing::MAIL_NS;
@@ -64,6 +65,7 @@ impl Port {
             self.stale += 1;
         } else {
             self.set_time(read.unwrap_or_else(now_ns));
+            g.date(self.now);
         }
         self.now
     }
@@ -95,10 +97,19 @@ impl Port {
     /// round in vain.
     #[inline]
     fn listens(&self, now: u64) -> bool {
-        !self.has_links()
-            || self.empty % 64 == 63
-            || now >= self.listen_at
-            || now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
+        !self.has_links() || self.empty_enough() || now >= self.listen_at || self.is_hot(now)
+    }
+
+    /// Whether this round is the 64th in vain.
+    #[inline]
+    fn empty_enough(&self) -> bool {
+        self.empty % 64 == 63
+    }
+
+    /// Whether the socket has brought something a short while ago.
+    #[inline]
+    fn is_hot(&self, now: u64) -> bool {
+        now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
     }
 }
 
@@ -110,7 +121,7 @@ impl SoftDevice {
     }
 
     /// The same, where the clock has just been read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn run_at(&self, round: Round, now: Option<u64>) -> usize {
         match self.try_lock() {
             Some(held) => self.run_held(held, round, now),
@@ -120,62 +131,109 @@ impl SoftDevice {
 
     /// Rounds under a lock that is taken already, and again while posts came in that found it so.
     #[inline]
-    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, mut now: Option<u64>) -> usize {
-        let mut handled = 0;
-        loop {
-            let (g, port) = held.parts();
-            let time = port.time(g, round, now.take());
-            handled += self.round(&mut held, time, round);
-            drop(held);
-            self.wake_owed();
-            // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
-            // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
-            if !self.engine.shared().active.any() {
-                return handled;
-            }
-            held = match self.try_lock() {
-                Some(held) => held,
-                None => return handled,
-            };
+    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, now: Option<u64>) -> usize {
+        let handled = self.round_apart(&mut held, round, now);
+        drop(held);
+        handled + self.run_owed(round)
+    }
+
+    /// [`SoftDevice::one_round`], where it is not the whole of a call.
+    #[inline(never)]
+    fn round_apart(&self, held: &mut Held<'_>, round: Round, now: Option<u64>) -> usize {
+        self.one_round(held, round, now)
+    }
+
+    /// A round, at its time.
+    #[inline(always)]
+    pub(super) fn one_round(&self, held: &mut Held<'_>, round: Round, now: Option<u64>) -> usize {
+        let (g, port) = held.parts();
+        let time = port.time(g, round, now);
+        self.round(held, time, round)
+    }
+
+    /// After a round, with the lock free again: wakes who must be woken, and runs further rounds while posts came in that found it taken.
+    #[inline(always)]
+    pub(super) fn run_owed(&self, round: Round) -> usize {
+        self.wake_owed();
+        // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
+        // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
+        if self.engine.shared().active.any() {
+            self.run_marked(round)
+        } else {
+            0
         }
     }
 
-    /// Rings the doorbell of the QP at an index, to which this thread has posted.
-    #[inline]
-    pub(super) fn doorbell(&self, qi: usize, posted: Posted) {
-        if !posted.more {
-            if let Some(mut held) = self.try_lock() {
-                // An event that it has raised is told by the round that follows.
-                let sent = posted.write && (held.guard.pass(qi) || self.write_mapped(&mut held, qi))
-                    || self.send_at_once(&mut held, qi);
-                let done = sent && !held.guard.shared().notify.load(Ordering::Relaxed);
-                if !done && held.guard.wake(qi) {
-                    self.run_held(held, Round::Send, None);
-                    return;
-                }
-                drop(held);
-                self.wake_owed();
-                // Who holds the lock, however shortly, looks at the marks afterwards.
-                if self.engine.shared().active.any() {
-                    self.run(Round::Send);
-                }
-                return;
-            }
+    #[inline(never)]
+    fn run_marked(&self, round: Round) -> usize {
+        let mut handled = 0;
+        while self.engine.shared().active.any() {
+            let Some(mut held) = self.try_lock() else { break };
+            handled += self.round_apart(&mut held, round, None);
+            drop(held);
+            self.wake_owed();
         }
+        handled
+    }
+
+    /// Rings the doorbell of the QP at an index, to which this thread has posted.
+    #[inline(always)]
+    pub(super) fn doorbell(&self, qi: usize, posted: Posted) {
+        if posted.more {
+            self.engine.shared().active.set(qi);
+            return;
+        }
+        let Some(mut held) = self.try_lock() else { return self.leave_mark(qi) };
+        let sent = posted.write && (held.guard.pass(qi) || self.write_mapped(&mut held, qi))
+            || self.send_at_once(&mut held, qi);
+        // An event that it has raised is told by the round that follows.
+        if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
+            return self.send_with_others(held, qi);
+        }
+        drop(held);
+        self.wake_owed();
+        // Who holds the lock, however shortly, looks at the marks afterwards.
+        if self.engine.shared().active.any() {
+            self.run_marked(Round::Send);
+        }
+    }
+
+    /// The lock was taken: whoever holds it looks at the marks afterwards, unless he has just done so.
+    #[inline(never)]
+    fn leave_mark(&self, qi: usize) {
         self.engine.shared().active.set(qi);
-        if !posted.more {
-            if let Some(guard) = self.engine.try_lock_marked() {
-                self.run_held(self.held(guard), Round::Send, None);
-            }
+        if let Some(guard) = self.engine.try_lock_marked() {
+            self.run_held(self.held(guard), Round::Send, None);
+        }
+    }
+
+    /// What a QP was just posted was not all there is to do.
+    #[inline(never)]
+    fn send_with_others(&self, mut held: Held<'_>, qi: usize) {
+        if held.guard.wake(qi) {
+            self.run_held(held, Round::Send, None);
+        } else {
+            drop(held);
+            self.run_owed(Round::Send);
         }
     }
 
     /// Sends what a QP was just posted, and looks for no other. False: that is not all there is to do.
-    #[inline]
+    #[inline(always)]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
-        let lone = self.send_lone(g, port, qi).or_else(|| self.send_lone_packet(g, port, qi));
-        let now = lone.or_else(|| match g.path_of(qi) {
+        if self.send_lone(g, port, qi) {
+            if !self.is_helper_awake() {
+                self.tell_helper(g, now_ns(), Round::Send);
+            }
+            return !g.has_work();
+        }
+        self.send_by_path(g, port, qi)
+    }
+
+    #[inline(never)]
+    fn send_by_path(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
+        let now = self.send_lone_packet(g, port, qi).or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
             Some(Path::Port) => self.send_to_port(g, port, qi),
             _ => None,
@@ -187,7 +245,7 @@ impl SoftDevice {
 
     /// What a poll of the program found. Work: the program drives the engine itself again. Nothing, many times
     /// over: it spins, maybe on the very core that the peer needs to answer, so it gives way now and then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn polled(&self, worked: bool) {
         if worked {
             self.idle.store(0, Ordering::Relaxed);
@@ -211,8 +269,9 @@ impl SoftDevice {
             let now = now_ns();
             held.guard.flush_acks();
             // The socket as well, whatever links there are: what is there for others must not end with it.
-            held.port().listen_at = 0;
-            if self.round(&mut held, now, Round::Full) == 0 {
+            let port = held.port();
+            (port.listen_at, port.due_at) = (0, 0);
+            if self.round_apart(&mut held, Round::Full, Some(now)) == 0 {
                 break;
             }
         }
@@ -224,13 +283,42 @@ impl SoftDevice {
     }
 
     /// One bounded round under the lock. Returns packets and runs handled.
-    #[inline]
-    pub(super) fn round(&self, held: &mut Held<'_>, mut now: u64, round: Round) -> usize {
+    #[inline(always)]
+    pub(super) fn round(&self, held: &mut Held<'_>, now: u64, round: Round) -> usize {
         let (g, port) = held.parts();
         let mut handled = 0;
+        if round == Round::Full {
+            handled = self.read_links(g, port, now);
+            // Most rounds leave nothing else to do; those in vain not before the next tick.
+            if now < port.due_at && self.is_quiet(g, port, now) {
+                if handled > 0 {
+                    port.empty = 0;
+                    return handled;
+                }
+                if now < port.tend_at && now / IDLE_TICK_NS == port.idle_tick.0 && !port.empty_enough() {
+                    port.empty += 1;
+                    return 0;
+                }
+            }
+        }
+        self.rest_of_round(held, now, round, handled)
+    }
+
+    /// Whether nothing is to be done now, told or looked after, but for what time alone brings.
+    #[inline(always)]
+    fn is_quiet(&self, g: &mut Guard<'_>, port: &Port, now: u64) -> bool {
+        !(port.is_blocked() | g.waits(now) | g.shared().notify.load(Ordering::Relaxed))
+            && self.is_helper_awake()
+            && g.changes() == port.changes
+    }
+
+    /// A round whose links were read, and brought so much.
+    #[inline(never)]
+    fn rest_of_round(&self, held: &mut Held<'_>, mut now: u64, round: Round, mut handled: usize) -> usize {
+        let (g, port) = held.parts();
         let mut listened = false;
         if round == Round::Full {
-            handled += self.receive_links(g, port, now);
+            self.tend_if_due(g, port, now, handled);
             listened = port.listens(now);
             if listened {
                 if port.has_links() {
@@ -246,6 +334,9 @@ impl SoftDevice {
                     handled += port.tend_share(g, now);
                 }
             }
+            // Without links every round looks at the socket.
+            let at_once = port.is_hot(now) || !port.shm.as_ref().is_some_and(ShmPort::has_links);
+            port.due_at = if at_once { 0 } else { port.listen_at.min(port.tend_at + OVERDUE_NS) };
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
             // Nothing is to be sent: an ACK, or a message that asks for nothing now, is most of what comes. Where nothing came, timers
@@ -338,6 +429,7 @@ impl SoftDevice {
         self.tend(g, port, now_ns());
         // Whoever wakes looks at the socket first.
         port.listen_at = 0;
+        port.due_at = 0;
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
     }
 
