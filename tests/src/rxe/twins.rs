@@ -135,7 +135,7 @@ fn pingpong(lab: &Lab, kind: &str, ours_waits: bool, port: u16) -> Outcome<usize
 
 /// How long a REQ of ours is on its way. perftest's client asks for its second connection at once when it has had the last word
 /// over the first, and its server, in the emulated machine, takes some time until it listens again; it would refuse.
-const REQ_TAKES: Duration = Duration::from_millis(1500);
+const REQ_TAKES: Duration = Duration::from_millis(500);
 
 /// Keeps a REQ of ours back; `packet` is from the BTH to before the ICRC.
 fn slow_request(from: Side, packet: &mut [u8]) -> bool {
