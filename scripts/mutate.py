@@ -201,6 +201,11 @@ def try_fault(fault):
 
 def main():
     args = sys.argv[1:]
+    known = ("--list", "--stale", "--only", "--stages", "--write")
+    if any(a.startswith("-") and a not in known for a in args):
+        # It would run for an hour.
+        print(__doc__, file=sys.stdout if args in (["-h"], ["--help"]) else sys.stderr)
+        return 0 if args in (["-h"], ["--help"]) else 2
     if "--list" in args:
         for i, f in enumerate(FAULTS, 1):
             print(f"{i:2} {f[0]} ({f[1]})")
