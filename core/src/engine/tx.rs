@@ -257,17 +257,8 @@ impl Guard<'_> {
         self.transport.changes
     }
 
-    /// Writes what the QP whose doorbell was rung has for its link into what `room` gives for that, as
-    /// [`Guard::transmit_to_link`] would, if it is one small message with nothing in its way. When it has been handed over,
-    /// [`Guard::wrote_lone`] is next. `None`: nothing has changed.
-    #[inline]
-    pub fn write_lone<'b>(&mut self, qi: usize, room: impl FnOnce(u16) -> Option<&'b mut [u8]>) -> Option<Lone> {
-        let (inner, s) = self.split();
-        inner.transport.write_lone(s, qi, room)
-    }
-
-    /// Writes and hands over, in one, what [`Guard::write_lone`] would write. The clock is only read where a date is `wanted` at once, or
-    /// another request waits for one; [`Guard::date`] follows otherwise, before anybody asks for deadlines. False: nothing has changed.
+    /// Writes what the QP whose doorbell was rung has for its link, as [`Guard::transmit_to_link`] would, and hands it over, if it is one
+    /// small message with nothing in its way. The clock is only read where a date is `wanted` at once, or another request waits for one; [`Guard::date`] follows otherwise, before anybody asks for deadlines. False: nothing has changed.
     #[inline(always)]
     pub fn send_lone<L: Links>(&mut self, qi: usize, links: &mut L, wanted: bool, clock: impl FnOnce() -> u64) -> bool {
         let (inner, s) = self.split();
@@ -280,7 +271,7 @@ impl Guard<'_> {
         self.split().0.transport.date(now);
     }
 
-    /// As [`Guard::write_lone`], through the port: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
+    /// As [`Guard::send_lone`], through the port, and still to be handed over: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
     /// where others wait to send. `way`: the flow to an address and the identification of the first packet, where they are others
     /// than those of the port's socket.
     #[inline]
@@ -299,7 +290,7 @@ impl Guard<'_> {
         Some((Burst { dst: t.peers[peer].addr, len: lone.len, seg }, lone))
     }
 
-    /// What [`Guard::write_lone`] or [`Guard::write_lone_packet`] wrote was handed over.
+    /// What [`Guard::write_lone_packet`] wrote was handed over.
     #[inline]
     pub fn wrote_lone(&mut self, now: u64, lone: Lone) {
         self.split().0.transport.wrote_lone(now, lone);

@@ -5,11 +5,8 @@
 //! the record, and decides. What goes well leaves the state, the counters and the bytes that the usual way would have left:
 //! `core/tests/engine/lone.rs` runs both over the same requests and compares all of it.
 //!
-//! Sending is in two parts: one asks and writes the record into the port's buffer, the other notes that it has left. In between the port
-//! hands it over, so that the peer begins meanwhile. [`Transport::send_lone`] is both, and reads no clock;
-//! [`Transport::write_lone`] and [`Transport::wrote_lone`] are one each.
-
-use core::marker::PhantomData;
+//! Sending is in two parts: one asks and writes into the port's buffer, the other notes that it has left. In between the port hands it over, so
+//! that the peer begins meanwhile. [`Transport::send_lone`] is both, for links, and reads no clock; `lone_wire` has the first for packets.
 
 use super::peer::{FlowControl, Path, Peer, PACKET_COST};
 use super::queues::{push_to, send_wc};
@@ -59,8 +56,6 @@ pub(super) struct Received {
 pub struct Lone {
     /// Bytes in the buffer.
     pub len: usize,
-    /// The link that they are for.
-    pub link: u16,
     pub(super) qi: usize,
     pub(super) payload: u32,
     pub(super) acks: bool,
@@ -133,23 +128,6 @@ pub trait Frame {
     fn commit(self, len: usize);
 }
 
-/// Room that somebody else hands over.
-struct Room<'b, F>(Option<F>, PhantomData<&'b mut [u8]>);
-
-impl<'b, F: FnOnce(u16) -> Option<&'b mut [u8]>> Links for Room<'b, F> {
-    type Frame<'p>
-        = ()
-    where
-        Self: 'p;
-    fn begin(&mut self, link: u16) -> Option<(&mut [u8], ())> {
-        Some((self.0.take()?(link)?, ()))
-    }
-}
-
-impl Frame for () {
-    fn commit(self, _: usize) {}
-}
-
 impl Req {
     /// Whether what is posted next may leave: nothing is sent again, and nothing keeps it back.
     #[inline(always)]
@@ -211,24 +189,7 @@ fn padded(len: usize) -> usize {
 }
 
 impl Transport {
-    /// Writes the only request that waits in the send queue of the QP at an index into the `room` of its link, and the ACK that
-    /// the QP owes behind it, if the request is one packet over a link and nothing is in its way. `None`: nothing has changed.
-    #[inline]
-    pub(crate) fn write_lone<'b>(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        room: impl FnOnce(u16) -> Option<&'b mut [u8]>,
-    ) -> Option<Lone> {
-        let Transport { key, qps, peers, regions, providers, .. } = self;
-        let (qp, shared) = (qps.get_mut(qi)?, s.qps.get(qi)?);
-        let peer = peers.get_mut(qp.peer as usize)?;
-        let mut room = Room(Some(room), PhantomData);
-        let (written, link, ()) = write(regions, providers, qp, peer, &shared.engine_sq(key), &mut room)?;
-        Some(Lone { link, qi, len: written.len, payload: written.payload, acks: written.acks })
-    }
-
-    /// What [`Transport::write_lone`] wrote has left.
+    /// What [`Transport::write_lone_packet`] wrote has left.
     #[inline]
     pub(crate) fn wrote_lone(&mut self, now: u64, lone: Lone) {
         let Lone { qi, len, payload, acks, .. } = lone;
@@ -242,7 +203,8 @@ impl Transport {
         self.date_request(qi, now);
     }
 
-    /// [`Transport::write_lone`], the handing over, and [`Transport::wrote_lone`], without a clock: the request is dated ([`Transport::date`]) when the time is read next, since mostly it has been acknowledged by then. Only one can
+    /// Writes the only request that waits in the send queue of the QP at an index into room of its link, and the ACK that the QP owes
+    /// behind it, if the request is one packet over a link and nothing is in its way; hands it over and notes it, without a clock: the request is dated ([`Transport::date`]) when the time is read next, since mostly it has been acknowledged by then. Only one can
     /// wait for that: `clock` is read where there is another, or a date is `wanted`. False: nothing has changed.
     #[inline(always)]
     pub(crate) fn send_lone<L: Links>(
@@ -257,7 +219,7 @@ impl Transport {
         let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
         let Some(peer) = peers.get_mut(qp.peer as usize) else { return false };
         let written = write(regions, providers, qp, peer, &shared.engine_sq(key), links);
-        let Some((written, _, frame)) = written else { return false };
+        let Some((written, frame)) = written else { return false };
         frame.commit(written.len);
         has_left(qp, peer, counters, &written);
         if written.acks {
@@ -361,7 +323,7 @@ impl Transport {
             if !receive(s, key, cqs, regions, providers, counters, poller, qp, shared, &r, payload) {
                 return 0;
             }
-            owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, r.ack_req);
+            owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, 1, r.ack_req);
             taken = end;
         }
         // An ACK, alone or beside the message: that of a short one lies in the words that were copied out, too.
@@ -385,7 +347,7 @@ impl Transport {
         let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
         let taken = receive(s, key, cqs, regions, providers, counters, poller, qp, shared, r, payload);
         if taken {
-            owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, r.ack_req);
+            owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, 1, r.ack_req);
         }
         taken
     }
@@ -424,7 +386,7 @@ fn write<'p, L: Links>(
     peer: &mut Peer,
     sq: &EngineConsumer<'_, SendWqe>,
     links: &'p mut L,
-) -> Option<(Written, u16, L::Frame<'p>)> {
+) -> Option<(Written, L::Frame<'p>)> {
     let Asked { slot, op, is_write } = qp.ask_lone(sq)?;
     let wqe = slot.header();
     let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
@@ -461,7 +423,7 @@ fn write<'p, L: Links>(
         let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
         record[behind..].copy_from_slice(&ack);
     }
-    Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, acks }, link, frame))
+    Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, acks }, frame))
 }
 
 /// What was written has left: all that changes by that but the time.
@@ -591,11 +553,21 @@ fn receive(
     true
 }
 
-/// As [`Transport::owe_ack`] has it; a QP of another engine is no loopback.
+/// What [`Transport::owe_ack`] does for a QP whose peer is another engine's.
+#[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
 #[inline(always)]
-fn owe(qp: &mut Qp, ready: &mut Bitmap, ack_pending: &mut Few, flush_at: &mut u64, qi: usize, now: u64, asked: bool) {
+pub(super) fn owe(
+    qp: &mut Qp,
+    ready: &mut Bitmap,
+    ack_pending: &mut Few,
+    flush_at: &mut u64,
+    qi: usize,
+    now: u64,
+    packets: u32,
+    asked: bool,
+) {
     let resp = &mut qp.resp;
-    resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(1);
+    resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
     if asked {
         resp.ack_owed = true;
         if resp.pkts_since_ack >= super::ACK_PACKETS {

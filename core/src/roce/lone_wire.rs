@@ -17,8 +17,6 @@ use crate::wire::{Aeth, Bth, Flow, ImmDt, Opcode, Qpn, Reth, Syndrome, ICRC_LEN}
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
-/// No link: the lone request leaves through the port.
-const NO_LINK: u16 = u16::MAX;
 
 impl Transport {
     /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and the ACK that the QP owes behind it, if
@@ -87,7 +85,7 @@ impl Transport {
             Aeth { syndrome: ACK_UNLIMITED, msn: qp.resp.ack_msn & 0xff_ffff }.emit(aeth);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }
-        let lone = Lone { len: size + if acks { ACK_LEN } else { 0 }, link: NO_LINK, qi, payload: len as u32, acks };
+        let lone = Lone { len: size + if acks { ACK_LEN } else { 0 }, qi, payload: len as u32, acks };
         Some((lone, to, size))
     }
 

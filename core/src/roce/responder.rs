@@ -448,21 +448,17 @@ impl Transport {
     #[inline(always)]
     pub(crate) fn owe_ack(&mut self, qi: usize, now: u64, packets: u32, asked: bool) {
         let qp = &mut self.qps[qi];
+        if !qp.loopback {
+            let Transport { ready, ack_pending, ack_flush_at, .. } = self;
+            return super::lone::owe(qp, ready, ack_pending, ack_flush_at, qi, now, packets, asked);
+        }
         let resp = &mut qp.resp;
         resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
         if asked {
+            // Within the engine an ACK is no packet, so there is nothing that company would save.
             resp.ack_owed = true;
-            if qp.loopback {
-                // Within the engine an ACK is no packet, so there is nothing that company would save.
-                resp.ack_now = true;
-                self.local_ack.owe(qi, &mut self.ready);
-            } else if resp.pkts_since_ack >= super::ACK_PACKETS {
-                resp.ack_now = true;
-                self.ready.set(qi);
-            } else {
-                self.ack_pending.set(qi);
-                self.ack_flush_at = self.ack_flush_at.min(now + super::ACK_DELAY_NS);
-            }
+            resp.ack_now = true;
+            self.local_ack.owe(qi, &mut self.ready);
         }
     }
 

@@ -161,22 +161,17 @@ impl World {
             };
             return burst.map(|b| (end, buf[..b.len].to_vec(), b.seg));
         }
-        if self.short && self.ways.sent % 2 == 0 {
-            let mut out = Out { link, buf, sent: 0 };
-            if g.send_lone(qi, &mut out, false, || unreachable!("nobody wants to know the time")) {
+        if self.short {
+            // Every second one gets its date at once, the others when the clock is read.
+            let (mut out, wanted) = (Out { link, buf, sent: 0 }, self.ways.sent % 2 == 1);
+            let clock = || if wanted { now } else { unreachable!("nobody wants to know the time") };
+            if g.send_lone(qi, &mut out, wanted, clock) {
                 g.date(now);
                 self.ways.sent += 1;
                 return Some((end, out.buf[..out.sent].to_vec(), out.sent));
             }
             self.ways.not_sent += 1;
             buf = out.buf;
-        } else if self.short {
-            if let Some(lone) = g.write_lone(qi, |to| (to == link).then_some(&mut buf[..])) {
-                g.wrote_lone(now, lone);
-                self.ways.sent += 1;
-                return Some((end, buf[..lone.len].to_vec(), lone.len));
-            }
-            self.ways.not_sent += 1;
         }
         let len = g.transmit_to_link(now, qi, link, &mut buf, &mut ());
         (len > 0).then(|| (end, buf[..len].to_vec(), len))

@@ -335,7 +335,7 @@ impl SoftDevice {
                 }
             }
             // Without links every round looks at the socket.
-            let at_once = port.is_hot(now) || !port.shm.as_ref().is_some_and(ShmPort::has_links);
+            let at_once = port.is_hot(now) || !port.has_links();
             port.due_at = if at_once { 0 } else { port.listen_at.min(port.tend_at + OVERDUE_NS) };
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
