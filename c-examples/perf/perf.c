@@ -51,7 +51,7 @@ static void usage(FILE *to)
             "  -n, --iters N            messages per queue pair (lat 1000, bw 5000; with -a fewer of the large ones)\n"
             "  -D, --duration SECONDS   measure so long instead\n"
             "  -t, --tx-depth N         requests under way per queue pair (bw 128, lat 16)\n"
-            "  -r, --rx-depth N         receives posted per queue pair (512)\n"
+            "  -r, --rx-depth N         receives posted per queue pair (bw 512, lat 16)\n"
             "  -q, --qp N               queue pairs (1; lat: always 1)\n"
             "  -I, --inline_size BYTES  messages up to here are sent inline (lat 220, bw 0)\n"
             "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to 8)\n"
@@ -184,7 +184,7 @@ static int complete(struct options *o)
     }
     p->qps = p->qps ? p->qps : 1;
     p->list = p->list ? p->list : 1;
-    p->rx_depth = p->verb != VERB_SEND ? 1 : p->rx_depth ? p->rx_depth : p->check ? 64 : 512;
+    p->rx_depth = p->verb != VERB_SEND ? 1 : p->rx_depth ? p->rx_depth : lat ? 16 : p->check ? 64 : 512;
     p->tx_depth = p->tx_depth ? p->tx_depth : lat || p->check ? 16 : 128;
     if (p->list > p->tx_depth)
         p->list = p->tx_depth;

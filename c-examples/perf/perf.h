@@ -74,7 +74,10 @@ struct side {
     uint64_t bad;         /* messages whose data were wrong */
     uint64_t moved_ns;    /* when something last happened */
     uint64_t idle;        /* empty polls since */
-    uint64_t *samples, sample_count, sample_max, last_ns;
+    uint64_t *samples, sample_count, sample_max, last_ticks; /* in ticks of the processor until the run ends, then ns */
+    uint64_t begin_ns, begin_ticks;
+    bool refill;          /* latency: a receive is to be posted once the answer has left */
+    uint64_t refill_slot;
 };
 
 /* What one end measured. */
