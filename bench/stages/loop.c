@@ -12,7 +12,7 @@
  * hop, write-hop: one way of a ping-pong of 8 bytes over shared memory between two contexts, both driven by this thread: the
  * post of one (inline, unsignalled), the poll or the progress of the other that finds it, and its next receive. mapped-hop:
  * the same WRITE into memory that the target shares, so that the initiator has mapped it. udp-hop, udp-write-hop: the same over
- * the socket, the SEND with 64 bytes; udp-empty: a poll that finds nothing there.
+ * the socket, the SEND with 64 bytes. hop-empty, udp-empty: a poll that finds nothing there.
  */
 #include <gdrcore.h>
 
@@ -261,7 +261,7 @@ static const struct {
     void (*run)(void);
 } ops[] = { { "write", op_write }, { "send", op_send }, { "read", op_read }, { "post", op_post }, { "empty", op_empty }, { "clock", op_clock },
             { "hop", op_hop }, { "write-hop", op_write_hop }, { "mapped-hop", op_write_hop },
-            { "udp-hop", op_hop }, { "udp-write-hop", op_write_hop }, { "udp-empty", op_hop_empty } };
+            { "hop-empty", op_hop_empty }, { "udp-hop", op_hop }, { "udp-write-hop", op_write_hop }, { "udp-empty", op_hop_empty } };
 
 __attribute__((noinline)) void measured(void (*op)(void), long count)
 {
@@ -279,7 +279,7 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|mapped-hop|udp-hop|udp-write-hop|udp-empty COUNT|time\n");
+        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|mapped-hop|hop-empty|udp-hop|udp-write-hop|udp-empty COUNT|time\n");
         return 2;
     }
     void (*op)(void) = NULL;

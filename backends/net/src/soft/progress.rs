@@ -33,12 +33,13 @@ const IDLE_TICK_NS: u64 = 4096;
 /// Rounds in a row that may do with a time that was read before. A program that polls rarely has its timers so many polls later.
 const STALE_ROUNDS: u8 = 3;
 
-/// Empty polls in a row after which a spinning program gives way: some 20 µs.
+/// Empty polls in a row after which a spinning program gives way: some 20 µs where they look at the socket, 2 µs with links.
 const IDLE_POLLS: u32 = 64;
 
-/// Where peers are processes of this host, who may wait for this core, it gives way once before: after some 2 µs, since such polls are
-/// quick. Not each time, as who gives way often gets little of a busy machine.
-const IDLE_POLLS_NEAR: u32 = 16;
+/// Where peers are processes of this host, who may wait for this core, it gives way once before: after 0.7 µs or so, since such polls are
+/// quick. Not while the answer of a peer on another core is under way, which takes half of that. Not each time, as who gives way often
+/// gets little of a busy machine.
+const IDLE_POLLS_NEAR: u32 = 32;
 
 /// Which parts of a round to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
