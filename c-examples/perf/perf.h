@@ -76,6 +76,9 @@ struct side {
     uint64_t idle;        /* empty polls since */
     uint64_t *samples, sample_count, sample_max, last_ticks; /* in ticks of the processor until the run ends, then ns */
     uint64_t begin_ns, begin_ticks;
+    bool same;            /* latency: every request is this one, but for its number */
+    gdrc_send_wr wr;
+    gdrc_sge sge;
     bool refill;          /* latency: a receive is to be posted once the answer has left */
     uint64_t refill_slot;
 };

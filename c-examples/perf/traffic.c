@@ -125,12 +125,23 @@ static uint32_t opcode(const struct plan *plan)
     }
 }
 
+/* What requests of one lane differ in, where nothing else does. Returns whether it will have a completion. */
+static bool number_it(const struct side *side, uint32_t index, uint64_t number, gdrc_send_wr *wr)
+{
+    uint64_t before = wrap(number, side->plan->cq_mod);
+    bool told = before + 1 == side->plan->cq_mod || number + 1 == side->goal;
+    wr->send_flags = told ? wr->send_flags | GDRC_SEND_SIGNALED : wr->send_flags & ~(uint32_t)GDRC_SEND_SIGNALED;
+    /* How many requests end with its completion. */
+    wr->wr_id = (uint64_t)index << 48 | (told ? before + 1 : 0);
+    return told;
+}
+
 static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_wr *wr, gdrc_sge *sge)
 {
     const struct plan *plan = side->plan;
     struct lane *lane = &side->lanes[index];
     size_t from = wrap(number, side->tx_slots) * side->stride, to = wrap(number, side->rx_slots) * side->stride;
-    bool out = plan->verb == VERB_SEND || plan->verb == VERB_WRITE, last = number + 1 == side->goal;
+    bool out = plan->verb == VERB_SEND || plan->verb == VERB_WRITE;
     sge->addr = lane->tx_addr + from;
     /* Inline data is read by address, whatever the region calls it. */
     bool put_inline = out && !side->mem.gpu && side->size <= plan->inline_max;
@@ -138,19 +149,13 @@ static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_
         sge->addr = (uint64_t)(uintptr_t)(lane->tx + from);
     sge->length = (uint32_t)side->size;
     sge->lkey = side->mr_attr.lkey;
-    wr->wr_id = (uint64_t)index << 48;
     wr->next = NULL;
     wr->sg_list = sge;
     wr->num_sge = 1;
     wr->opcode = opcode(plan);
     wr->send_flags = put_inline ? GDRC_SEND_INLINE : 0;
     wr->imm_data = 0;
-    uint64_t before = wrap(number, plan->cq_mod);
-    if (before + 1 == plan->cq_mod || last) {
-        wr->send_flags |= GDRC_SEND_SIGNALED;
-        /* How many requests end with this completion. */
-        wr->wr_id |= before + 1;
-    }
+    number_it(side, index, number, wr);
     if (plan->verb == VERB_ATOMIC) {
         wr->wr.atomic = (gdrc_atomic_wr){ .remote_addr = lane->peer_rx_addr, .rkey = lane->remote.rkey,
                                           .compare_add = plan->atomic == ATOMIC_CMP_SWAP ? number : 1, .swap = number + 1 };
@@ -193,6 +198,19 @@ static int post(struct side *side, uint32_t index, uint64_t count)
         lane->pending += (wr[i].send_flags & GDRC_SEND_SIGNALED) != 0;
     lane->posted += (uint64_t)n;
     return n;
+}
+
+/* Posts one more of lane 0, where all of them are one request but for the number. Returns how many. */
+static int post_same(struct side *side)
+{
+    struct lane *lane = &side->lanes[0];
+    bool told = number_it(side, 0, lane->posted, &side->wr);
+    int err = gdrc_post_send(side->dev->ctx, lane->qp, &side->wr, NULL);
+    if (err)
+        return err == -EAGAIN ? 0 : explain(side, err);
+    lane->pending += told;
+    lane->posted++;
+    return 1;
 }
 
 static int take(struct side *side, const gdrc_wc *wc)
@@ -326,7 +344,7 @@ static int begin_round(struct side *side)
     struct lane *lane = &side->lanes[0];
     if (side->plan->verb == VERB_WRITE)
         lane->tx[side->size - 1] = (uint8_t)(lane->posted + 1);
-    int n = post(side, 0, 1);
+    int n = side->same ? post_same(side) : post(side, 0, 1);
     return n < 0 ? n : refill(side);
 }
 
@@ -402,6 +420,9 @@ void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active,
     side->goal = duration_ns ? UINT64_MAX / 2 : goal;
     side->active = active;
     side->finished = side->bad = side->idle = side->moved_ns = side->last_ticks = side->sample_count = 0;
+    side->same = plan->mode == MODE_LAT && plan->verb != VERB_ATOMIC && !checks(side);
+    if (side->same)
+        build(side, 0, 0, &side->wr, &side->sge);
     side->begin_ns = gx_now_ns();
     side->begin_ticks = ticks();
     side->end_ns = duration_ns ? side->begin_ns + duration_ns : 0;
