@@ -1003,6 +1003,49 @@ struct gdrc_async_event {
     uint64_t handle;
 };
 
+// Posts a request to a device's own object; of gdrc_pinned_qp.
+typedef int (*gdrc_post_send_fn)(void*, const struct gdrc_send_wr*, const struct gdrc_send_wr**);
+
+// Posts a receive request to a device's own object; of gdrc_pinned_qp.
+typedef int (*gdrc_post_recv_fn)(void*, const struct gdrc_recv_wr*, const struct gdrc_recv_wr**);
+
+// A pinned queue pair (gdrc_qp_pin): what the inline functions read, and nobody else. All 0: given back, or a child's.
+typedef struct gdrc_pinned_qp {
+    // Takes requests as they are.
+    gdrc_post_send_fn post_send;
+    // Takes receive requests as they are.
+    gdrc_post_recv_fn post_recv;
+    // Their first argument.
+    void *object;
+    // A request is passed on where sg_list - 1 is below this: never, or wherever there is a list.
+    uint64_t sends;
+    // The same, of receive requests.
+    uint64_t recvs;
+    // Bits that opcode << 32 | num_sge of a request that is passed on does not have.
+    uint64_t unusual;
+    // Bits that num_sge of a receive request that is passed on does not have.
+    uint32_t recv_unusual;
+    // Requests that a list which is passed on may have.
+    uint32_t depth;
+    // 0.
+    uint64_t reserved;
+} gdrc_pinned_qp;
+
+// Polls a device's own object; of gdrc_pinned_cq.
+typedef int (*gdrc_poll_cq_fn)(void*, int, struct gdrc_wc*);
+
+// A pinned CQ (gdrc_cq_pin), as gdrc_pinned_qp.
+typedef struct gdrc_pinned_cq {
+    // Polls.
+    gdrc_poll_cq_fn poll_cq;
+    // Its first argument.
+    void *object;
+    // A poll is passed on where num_entries - 1 is below this.
+    uint64_t polls;
+    // 0.
+    uint64_t reserved;
+} gdrc_pinned_cq;
+
 // What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local, send it as 128 bytes
 // (gdrc_endpoint_pack), give the peer's to gdrc_qp_connect.
 typedef struct gdrc_endpoint {
@@ -1697,6 +1740,54 @@ int gdrc_helper_start(struct gdrc_context *ctx);
 // Errors: -EINVAL: not an open context. Threads: any. Cost: joins a thread.
 int gdrc_helper_stop(struct gdrc_context *ctx);
 
+// Pins a queue pair: writes to `*out` what gdrc_pinned_post_send and gdrc_pinned_post_recv take, inline functions that look
+// neither context nor handle up. While a queue pair is pinned it is not destroyed (-EBUSY). One may be pinned several times, and
+// posted to by gdrc_post_send as well. The struct is the library's own: not to be written, nor to be read but by those functions.
+// gdrc_close gives back what the program did not.
+//
+// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 16384 pinned queue pairs; -EOPNOTSUPP: the device
+// cannot.
+// Threads: any. Cost: one system call.
+int gdrc_qp_pin(struct gdrc_context *ctx,
+                struct gdrc_qp qp,
+                const struct gdrc_pinned_qp **out);
+
+// Gives a pin back. No other call with it may run; later ones get -EINVAL until 16384 more were made.
+//
+// Errors: -EINVAL: not a pin, or given back before; -EOWNERDEAD: made by the parent of this fork.
+// Threads: one per pin. Cost: none.
+int gdrc_qp_unpin(const struct gdrc_pinned_qp *pin);
+
+// Pins a CQ for gdrc_pinned_poll_cq; else as gdrc_qp_pin.
+//
+// Errors: as gdrc_qp_pin. Threads: any. Cost: one system call.
+int gdrc_cq_pin(struct gdrc_context *ctx, struct gdrc_cq cq, const struct gdrc_pinned_cq **out);
+
+// Gives a pin back, as gdrc_qp_unpin.
+//
+// Errors: as gdrc_qp_unpin. Threads: one per pin. Cost: none.
+int gdrc_cq_unpin(const struct gdrc_pinned_cq *pin);
+
+// What gdrc_pinned_post_send does with all that it does not pass on by itself; not for programs.
+int gdrc_pinned_send_rest(const struct gdrc_pinned_qp *pin,
+                          const struct gdrc_send_wr *wr,
+                          const struct gdrc_send_wr **bad);
+
+// What gdrc_pinned_post_recv does with all that it does not pass on by itself; not for programs.
+int gdrc_pinned_recv_rest(const struct gdrc_pinned_qp *pin,
+                          const struct gdrc_recv_wr *wr,
+                          const struct gdrc_recv_wr **bad);
+
+// What gdrc_pinned_poll_cq does where it passes nothing on; not for programs.
+int gdrc_pinned_poll_rest(const struct gdrc_pinned_cq *pin, int num_entries, struct gdrc_wc *wc);
+
+// What gdrc_pinned_post_send and gdrc_pinned_post_recv do with `rc`, what a request that was passed on got; not for programs.
+int gdrc_pinned_refused(const struct gdrc_pinned_qp *pin,
+                        int rc);
+
+// What gdrc_pinned_poll_cq does with `n`, what a poll that was passed on brought; not for programs.
+int gdrc_pinned_polled(const struct gdrc_pinned_cq *pin, int n, struct gdrc_wc *wc);
+
 // Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after gdrc_qp_reset ahead of
 // the former ones) and, for UD, Q_Key; where `mr` is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
 // `out->struct_size` must be set before the call. Call it once per connection, and give the same struct to
@@ -1882,4 +1973,51 @@ int gdrc_topology(const char *root,
 #endif  // __cplusplus
 
 #endif  /* GDRCORE_H */
+
+#ifndef GDRCORE_H_PINNED
+#define GDRCORE_H_PINNED
+
+/* Posts and polls through a pin, which look nothing up: `pin` is what gdrc_qp_pin or gdrc_cq_pin wrote, which is not checked
+ * (NULL is followed); one that was given back gets -EINVAL, in a child of a fork -EOWNERDEAD. Results, errors and the rest are those of
+ * gdrc_post_send, gdrc_post_recv and gdrc_poll_cq.
+ * Threads: on a NIC any number at a time, as its provider locks; on the soft device one at a time, others get -EBUSY.
+ * Cost: on a NIC some 13 instructions more than libibverbs itself (docs/PERFORMANCE.md). */
+
+/* One request that has pieces, and neither inline data nor objects of the library in it, goes to the device as it is. */
+static inline int gdrc_pinned_post_send(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr, const gdrc_send_wr **bad)
+{
+    if (wr && bad && !wr->next && !(wr->send_flags & GDRC_SEND_INLINE) &&
+        !(((uint64_t)wr->opcode << 32 | (uint32_t)wr->num_sge) & pin->unusual) && (uintptr_t)wr->sg_list - 1 < pin->sends) {
+        int rc = pin->post_send(pin->object, wr, bad);
+        if (rc == 0)
+            return 0;
+        *bad = wr;
+        return gdrc_pinned_refused(pin, rc);
+    }
+    return gdrc_pinned_send_rest(pin, wr, bad);
+}
+
+static inline int gdrc_pinned_post_recv(const struct gdrc_pinned_qp *pin, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad)
+{
+    if (wr && bad && !wr->next && !((uint32_t)wr->num_sge & pin->recv_unusual) && (uintptr_t)wr->sg_list - 1 < pin->recvs) {
+        int rc = pin->post_recv(pin->object, wr, bad);
+        if (rc == 0)
+            return 0;
+        *bad = wr;
+        return gdrc_pinned_refused(pin, rc);
+    }
+    return gdrc_pinned_recv_rest(pin, wr, bad);
+}
+
+/* One completion of an operation that succeeded is what the device wrote. */
+static inline int gdrc_pinned_poll_cq(const struct gdrc_pinned_cq *pin, int num_entries, gdrc_wc *wc)
+{
+    if (wc && (uint64_t)(int64_t)num_entries - 1 < pin->polls) {
+        int n = pin->poll_cq(pin->object, num_entries, wc);
+        return n == 1 && wc->status == GDRC_WC_SUCCESS ? n : gdrc_pinned_polled(pin, n, wc);
+    }
+    return gdrc_pinned_poll_rest(pin, num_entries, wc);
+}
+
+#endif /* GDRCORE_H_PINNED */
 

@@ -163,7 +163,7 @@ fn check_list<T>(wr: *const T) -> Result<()> {
 /// `bad` is null, misaligned or writable.
 #[cold]
 #[inline(never)]
-unsafe fn refuse<T>(e: Error, bad: *mut *const T, first: *const T) -> c_int {
+pub(crate) unsafe fn refuse<T>(e: Error, bad: *mut *const T, first: *const T) -> c_int {
     // SAFETY: our contract.
     if let Ok(Some(bad)) = unsafe { crate::ptr::Out::optional(bad) } {
         bad.write(first);

@@ -409,6 +409,26 @@ impl Device for SoftDevice {
         Ok(())
     }
 
+    fn qp_pin(&self, qp: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().qp_pin(qp)
+    }
+
+    fn qp_unpin(&self, qp: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().qp_unpin(qp)
+    }
+
+    fn cq_pin(&self, cq: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cq_pin(cq)
+    }
+
+    fn cq_unpin(&self, cq: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cq_unpin(cq)
+    }
+
     #[inline]
     unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
         self.fork.check()?;
