@@ -151,7 +151,7 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
 
 /// The head of a list; what follows it is the device's to check while it walks.
 #[inline(always)]
-fn check_list<T>(wr: *const T) -> Result<()> {
+pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
     if wr.is_null() || !wr.is_aligned() {
         return Err(Error::Invalid);
     }

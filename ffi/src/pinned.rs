@@ -5,16 +5,17 @@
 //! child of a fork. A row that is all 0 lets no call through: it comes here, where [`Seat`], which is not wiped, tells
 //! whether the pin is a parent's, was given back, or is another device's that has no short way.
 
-use crate::context::{device, Owned};
-use crate::data::{gdrc_poll_cq, gdrc_post_recv, gdrc_post_send, refuse};
-use crate::ptr::{out, ret};
+use crate::context::{device, nic, Owned};
+use crate::data::{check_list, gdrc_poll_cq, gdrc_post_recv, gdrc_post_send, refuse};
+use crate::ptr::{count, out, ret, wc_slice};
 use crate::types::*;
+use crate::verbs::{all_succeeded, is_usual_list, refused, PinnedCq, PinnedQp, VerbsDevice};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::{align_of, offset_of, size_of, MaybeUninit};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
-use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::verbs::types::{Handle, RecvWr, SendWr};
 use gdrcore_core::{Error, Result};
 use gdrcore_net::fork::{wipe_in_children, ForkGuard, PAGE_BYTES};
 
@@ -40,12 +41,10 @@ struct QpRow {
     post_send: AtomicPtr<c_void>,
     post_recv: AtomicPtr<c_void>,
     object: AtomicPtr<c_void>,
-    sends: AtomicU64,
-    recvs: AtomicU64,
     unusual: AtomicU64,
-    recv_unusual: AtomicU32,
-    depth: AtomicU32,
-    reserved: AtomicU64,
+    recv_unusual: AtomicU64,
+    pairs: AtomicU64,
+    reserved: [AtomicU64; 2],
 }
 
 /// [`gdrc_pinned_cq`].
@@ -59,12 +58,13 @@ struct CqRow {
 
 impl Row for QpRow {
     fn shut(&self) {
-        self.sends.store(0, Release);
-        self.recvs.store(0, Release);
+        self.unusual.store(0, Release);
+        self.recv_unusual.store(0, Release);
+        self.pairs.store(0, Release);
     }
 
     fn is_shut(&self) -> bool {
-        self.sends.load(Relaxed) | self.recvs.load(Relaxed) == 0
+        self.unusual.load(Relaxed) | self.recv_unusual.load(Relaxed) | self.pairs.load(Relaxed) == 0
     }
 }
 
@@ -86,7 +86,7 @@ macro_rules! row_of {
         };
     };
 }
-row_of!(QpRow = gdrc_pinned_qp { post_send post_recv object sends recvs unusual recv_unusual depth reserved });
+row_of!(QpRow = gdrc_pinned_qp { post_send post_recv object unusual recv_unusual pairs reserved });
 row_of!(CqRow = gdrc_pinned_cq { poll_cq object polls reserved });
 
 /// Rows, as the kernel wipes them.
@@ -102,12 +102,10 @@ static QP_ROWS: Rows<QpRow> = Rows(
             post_send: AtomicPtr::new(core::ptr::null_mut()),
             post_recv: AtomicPtr::new(core::ptr::null_mut()),
             object: AtomicPtr::new(core::ptr::null_mut()),
-            sends: AtomicU64::new(0),
-            recvs: AtomicU64::new(0),
             unusual: AtomicU64::new(0),
-            recv_unusual: AtomicU32::new(0),
-            depth: AtomicU32::new(0),
-            reserved: AtomicU64::new(0),
+            recv_unusual: AtomicU64::new(0),
+            pairs: AtomicU64::new(0),
+            reserved: [const { AtomicU64::new(0) }; 2],
         }
     }; PINS],
 );
@@ -123,10 +121,37 @@ static CQ_ROWS: Rows<CqRow> = Rows(
     }; PINS],
 );
 
+impl QpRow {
+    /// Lets usual requests through to a NIC's provider.
+    fn open(&self, to: &PinnedQp) {
+        self.post_send.store(to.post_send as *mut c_void, Relaxed);
+        self.post_recv.store(to.post_recv as *mut c_void, Relaxed);
+        self.object.store(to.object, Relaxed);
+        if let Some(unusual) = to.unusual {
+            self.pairs.store(to.depth.div_ceil(2).into(), Relaxed);
+            self.unusual.store(unusual, Release);
+        }
+        if let Some(unusual) = to.recv_unusual {
+            self.recv_unusual.store(unusual, Release);
+        }
+    }
+}
+
+impl CqRow {
+    /// Lets polls through to a NIC's provider.
+    fn open(&self, to: &PinnedCq) {
+        self.poll_cq.store(to.poll_cq as *mut c_void, Relaxed);
+        self.object.store(to.object, Relaxed);
+        self.polls.store(c_int::MAX as u64, Release);
+    }
+}
+
 /// What is pinned: what only the library reads of a pin.
 #[derive(Clone, Copy)]
 struct What {
     device: &'static dyn Owned,
+    /// The same, where it is a NIC's.
+    nic: Option<&'static VerbsDevice>,
     owner: ForkGuard,
     handle: Handle,
 }
@@ -270,7 +295,10 @@ fn qp_pin(ctx: *mut gdrc_context, handle: Handle, out: *mut *const gdrc_pinned_q
     let out = out!(out);
     let device = device(ctx)?;
     device.qp_pin(handle)?;
-    match QPS.seat(ctx, What { device, owner: ForkGuard::new(), handle }, |_| ()) {
+    let nic = nic(ctx);
+    let way = nic.map(|nic| nic.pinned_qp(handle)).transpose()?;
+    let what = What { device, nic, owner: ForkGuard::new(), handle };
+    match QPS.seat(ctx, what, |row| way.iter().for_each(|way| row.open(way))) {
         Ok(pin) => out.write(pin.cast()),
         Err(e) => {
             device.qp_unpin(handle)?;
@@ -301,7 +329,10 @@ fn cq_pin(ctx: *mut gdrc_context, handle: Handle, out: *mut *const gdrc_pinned_c
     let out = out!(out);
     let device = device(ctx)?;
     device.cq_pin(handle)?;
-    match CQS.seat(ctx, What { device, owner: ForkGuard::new(), handle }, |_| ()) {
+    let nic = nic(ctx);
+    let way = nic.map(|nic| nic.pinned_cq(handle)).transpose()?;
+    let what = What { device, nic, owner: ForkGuard::new(), handle };
+    match CQS.seat(ctx, what, |row| way.iter().for_each(|way| row.open(way))) {
         Ok(pin) => out.write(pin.cast()),
         Err(e) => {
             device.cq_unpin(handle)?;
@@ -325,37 +356,81 @@ pub(crate) fn forget(ctx: *const gdrc_context) {
     CQS.forget(ctx);
 }
 
-/// What gdrc_pinned_post_send does with all that it does not pass on by itself; not for programs.
+/// What gdrc_pinned_post_send does with all that it does not pass on by itself: lists first of all. Not for programs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pinned_send_rest(
     pin: *const gdrc_pinned_qp,
     wr: *const gdrc_send_wr,
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
-    match QPS.what(pin.cast()) {
+    // SAFETY: the header's contract: a pin that was made once, which is for ever, or the caller's own zeros.
+    let row = unsafe { &*pin };
+    // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
+    if unsafe { is_usual_list(wr.cast(), row.unusual, row.pairs) } {
+        if let Some(post_send) = row.post_send {
+            let mut first = wr;
+            // SAFETY: rows that let lists through are those of a NIC's QP that is pinned; the list is checked.
+            return match unsafe { post_send(row.object, wr, &mut first) } {
+                0 => 0,
+                // SAFETY: our contract.
+                rc => unsafe { refuse(refused(rc), bad, first) },
+            };
+        }
+    }
+    // SAFETY: our contract.
+    unsafe { send_rest(pin, wr, bad) }
+}
+
+/// A post that is no list of usual requests.
+///
+/// # Safety
+/// That of [`gdrc_pinned_send_rest`].
+#[inline(never)]
+unsafe extern "C" fn send_rest(
+    pin: *const gdrc_pinned_qp,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    let mut first: *const SendWr = wr.cast();
+    let done = match QPS.what(pin.cast()) {
+        Ok((What { nic: Some(nic), handle, .. }, _)) => check_list(wr)
+            // SAFETY: it is pinned; the header's contract: the list is readable.
+            .and_then(|()| unsafe { nic.pinned_post_send(*handle, wr.cast(), &mut first) }),
         // SAFETY: our contract.
-        Ok((w, ctx)) => unsafe { gdrc_post_send(ctx, gdrc_qp { handle: w.handle }, wr, bad) },
+        Ok((w, ctx)) => return unsafe { gdrc_post_send(ctx, gdrc_qp { handle: w.handle }, wr, bad) },
+        Err(e) => Err(e),
+    };
+    match done {
+        Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => unsafe { refuse(e, bad, wr) },
+        Err(e) => unsafe { refuse(e, bad, first.cast()) },
     }
 }
 
-/// What gdrc_pinned_post_recv does with all that it does not pass on by itself; not for programs.
+/// What gdrc_pinned_post_recv does with all that it does not pass on by itself. Not for programs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pinned_recv_rest(
     pin: *const gdrc_pinned_qp,
     wr: *const gdrc_recv_wr,
     bad: *mut *const gdrc_recv_wr,
 ) -> c_int {
-    match QPS.what(pin.cast()) {
+    let mut first: *const RecvWr = wr.cast();
+    let done = match QPS.what(pin.cast()) {
+        Ok((What { nic: Some(nic), handle, .. }, _)) => check_list(wr)
+            // SAFETY: it is pinned; the header's contract: the list is readable.
+            .and_then(|()| unsafe { nic.pinned_post_recv(*handle, wr.cast(), &mut first) }),
         // SAFETY: our contract.
-        Ok((w, ctx)) => unsafe { gdrc_post_recv(ctx, gdrc_qp { handle: w.handle }, wr, bad) },
+        Ok((w, ctx)) => return unsafe { gdrc_post_recv(ctx, gdrc_qp { handle: w.handle }, wr, bad) },
+        Err(e) => Err(e),
+    };
+    match done {
+        Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => unsafe { refuse(e, bad, wr) },
+        Err(e) => unsafe { refuse(e, bad, first.cast()) },
     }
 }
 
-/// What gdrc_pinned_poll_cq does where it passes nothing on; not for programs.
+/// What gdrc_pinned_poll_cq does where it passes nothing on. Not for programs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pinned_poll_rest(
     pin: *const gdrc_pinned_cq,
@@ -369,16 +444,38 @@ pub unsafe extern "C" fn gdrc_pinned_poll_rest(
     }
 }
 
-/// What gdrc_pinned_post_send and gdrc_pinned_post_recv do with `rc`, what a request that was passed on got; not for programs.
+/// What gdrc_pinned_post_send and gdrc_pinned_post_recv make of `rc`, with which a device refused a request. Not for programs.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_pinned_refused(pin: *const gdrc_pinned_qp, rc: c_int) -> c_int {
-    let _ = pin;
-    rc
+#[cold]
+pub extern "C" fn gdrc_pinned_refused(rc: c_int) -> c_int {
+    ret(Err(refused(rc)))
 }
 
-/// What gdrc_pinned_poll_cq does with `n`, what a poll that was passed on brought; not for programs.
+/// What gdrc_pinned_poll_cq makes of `n`, what a poll that was passed on brought: completions, none, or an error. Not for
+/// programs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pinned_polled(pin: *const gdrc_pinned_cq, n: c_int, wc: *mut gdrc_wc) -> c_int {
-    let _ = (pin, wc);
-    n
+    // SAFETY: the provider wrote n of the caller's entries.
+    if n > 0 && unsafe { all_succeeded(wc.cast(), n) } {
+        return n;
+    }
+    // SAFETY: as above.
+    unsafe { polled_else(pin, n, wc) }
+}
+
+/// A poll that brought failed operations, nothing, or an error.
+///
+/// # Safety
+/// That of [`gdrc_pinned_polled`].
+#[inline(never)]
+unsafe fn polled_else(pin: *const gdrc_pinned_cq, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    match CQS.what(pin.cast()) {
+        Ok((What { nic: Some(nic), handle, .. }, _)) if n <= 0 => ret(nic.pinned_polled_nothing(*handle, n).map(count)),
+        Ok((What { nic: Some(nic), .. }, _)) => {
+            // SAFETY: the provider wrote n of the caller's entries.
+            ret(unsafe { wc_slice(wc, n) }.map(|wc| count(nic.explain_all(wc, wc.len()))))
+        }
+        Ok(_) => n,
+        Err(e) => ret(Err(e)),
+    }
 }

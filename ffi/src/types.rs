@@ -243,18 +243,14 @@ pub struct gdrc_pinned_qp {
     pub post_recv: gdrc_post_recv_fn,
     /// Their first argument.
     pub object: *mut c_void,
-    /// A request is passed on where sg_list - 1 is below this: never, or wherever there is a list.
-    pub sends: u64,
-    /// The same, of receive requests.
-    pub recvs: u64,
-    /// Bits that opcode << 32 | num_sge of a request that is passed on does not have.
+    /// Bits that opcode << 32 | num_sge of a request that is passed on does not have; one at least is in its sg_list. 0: none is.
     pub unusual: u64,
-    /// Bits that num_sge of a receive request that is passed on does not have.
-    pub recv_unusual: u32,
-    /// Requests that a list which is passed on may have.
-    pub depth: u32,
+    /// The same for num_sge and sg_list of a receive request.
+    pub recv_unusual: u64,
+    /// Twice as many requests may be in a list that is passed on.
+    pub pairs: u64,
     /// 0.
-    pub reserved: u64,
+    pub reserved: [u64; 2],
 }
 
 /// A pinned CQ (gdrc_cq_pin), as gdrc_pinned_qp.
