@@ -1021,7 +1021,7 @@ typedef struct gdrc_pinned_qp {
     uint64_t unusual;
     // The same for num_sge and sg_list of a receive request.
     uint64_t recv_unusual;
-    // Twice as many requests may be in a list that is passed on.
+    // Twice as many requests may be in a list that is passed on; all bits: whatever it is, it is.
     uint64_t pairs;
     // 0.
     uint64_t reserved[2];
@@ -1038,8 +1038,8 @@ typedef struct gdrc_pinned_cq {
     void *object;
     // A poll is passed on where num_entries - 1 is below this.
     uint64_t polls;
-    // 0.
-    uint64_t reserved;
+    // Not 0: what a poll brings is the program's as it is.
+    uint64_t as_is;
 } gdrc_pinned_cq;
 
 // What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local, send it as 128 bytes
@@ -1741,14 +1741,14 @@ int gdrc_helper_stop(struct gdrc_context *ctx);
 // posted to by gdrc_post_send as well. The struct is the library's own: not to be written, nor to be read but by those functions.
 // gdrc_close gives back what the program did not.
 //
-// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 16384 pinned queue pairs; -EOPNOTSUPP: the device
+// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 8192 pinned queue pairs; -EOPNOTSUPP: the device
 // cannot.
 // Threads: any. Cost: one system call.
 int gdrc_qp_pin(struct gdrc_context *ctx,
                 struct gdrc_qp qp,
                 const struct gdrc_pinned_qp **out);
 
-// Gives a pin back. No other call with it may run; later ones get -EINVAL until 16384 more were made.
+// Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were made.
 //
 // Errors: -EINVAL: not a pin, or given back before; -EOWNERDEAD: made by the parent of this fork.
 // Threads: one per pin. Cost: none.

@@ -5,11 +5,12 @@
 //! child of a fork. A row that is all 0 lets no call through: it comes here, where [`Seat`], which is not wiped, tells
 //! whether the pin is a parent's, was given back, or is another device's that has no short way.
 
-use crate::context::{device, nic, Owned};
+use crate::context::{device, quick, Owned, Quick};
 use crate::data::{check_list, gdrc_poll_cq, gdrc_post_recv, gdrc_post_send, refuse};
 use crate::ptr::{count, out, ret, wc_slice};
+use crate::soft;
 use crate::types::*;
-use crate::verbs::{all_succeeded, is_usual_list, refused, PinnedCq, PinnedQp, VerbsDevice};
+use crate::verbs::{self, all_succeeded, is_usual_list, refused, VerbsDevice};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::{align_of, offset_of, size_of, MaybeUninit};
@@ -20,7 +21,7 @@ use gdrcore_core::{Error, Result};
 use gdrcore_net::fork::{wipe_in_children, ForkGuard, PAGE_BYTES};
 
 /// Pins of one kind that a process can have.
-const PINS: usize = 16384;
+const PINS: usize = 8192;
 
 /// States of a seat.
 const FREE: u32 = 0;
@@ -53,7 +54,7 @@ struct CqRow {
     poll_cq: AtomicPtr<c_void>,
     object: AtomicPtr<c_void>,
     polls: AtomicU64,
-    reserved: AtomicU64,
+    as_is: AtomicU64,
 }
 
 impl Row for QpRow {
@@ -87,7 +88,7 @@ macro_rules! row_of {
     };
 }
 row_of!(QpRow = gdrc_pinned_qp { post_send post_recv object unusual recv_unusual pairs reserved });
-row_of!(CqRow = gdrc_pinned_cq { poll_cq object polls reserved });
+row_of!(CqRow = gdrc_pinned_cq { poll_cq object polls as_is });
 
 /// Rows, as the kernel wipes them.
 #[repr(C, align(4096))]
@@ -116,14 +117,20 @@ static CQ_ROWS: Rows<CqRow> = Rows(
             poll_cq: AtomicPtr::new(core::ptr::null_mut()),
             object: AtomicPtr::new(core::ptr::null_mut()),
             polls: AtomicU64::new(0),
-            reserved: AtomicU64::new(0),
+            as_is: AtomicU64::new(0),
         }
     }; PINS],
 );
 
+/// `pairs` of a row whose functions take whatever there is.
+const ALL: u64 = u64::MAX;
+
+/// What a request does not have that the soft device takes alone: a SEND or WRITE of one piece.
+const SOFT_UNUSUAL: u64 = !(3 << 32 | 1);
+
 impl QpRow {
     /// Lets usual requests through to a NIC's provider.
-    fn open(&self, to: &PinnedQp) {
+    fn open_nic(&self, to: &verbs::PinnedQp) {
         self.post_send.store(to.post_send as *mut c_void, Relaxed);
         self.post_recv.store(to.post_recv as *mut c_void, Relaxed);
         self.object.store(to.object, Relaxed);
@@ -135,23 +142,94 @@ impl QpRow {
             self.recv_unusual.store(unusual, Release);
         }
     }
+
+    /// Lets everything through to a soft device.
+    fn open_soft(&self, to: &'static soft::PinnedQp) {
+        self.post_send.store(soft_send as *mut c_void, Relaxed);
+        self.post_recv.store(soft_recv as *mut c_void, Relaxed);
+        self.object.store((&raw const *to).cast_mut().cast(), Relaxed);
+        self.pairs.store(ALL, Relaxed);
+        self.unusual.store(SOFT_UNUSUAL, Release);
+        self.recv_unusual.store(SOFT_UNUSUAL, Release);
+    }
 }
 
 impl CqRow {
     /// Lets polls through to a NIC's provider.
-    fn open(&self, to: &PinnedCq) {
+    fn open_nic(&self, to: &verbs::PinnedCq) {
         self.poll_cq.store(to.poll_cq as *mut c_void, Relaxed);
         self.object.store(to.object, Relaxed);
+        self.as_is.store(0, Relaxed);
         self.polls.store(c_int::MAX as u64, Release);
     }
+
+    /// Lets polls through to a soft device.
+    fn open_soft(&self, to: &'static soft::PinnedCq) {
+        self.poll_cq.store(soft_poll as *mut c_void, Relaxed);
+        self.object.store((&raw const *to).cast_mut().cast(), Relaxed);
+        self.as_is.store(1, Relaxed);
+        self.polls.store(c_int::MAX as u64, Release);
+    }
+}
+
+/// [`gdrc_pinned_qp::post_send`] of a soft device.
+///
+/// # Safety
+/// `object` is a [`soft::PinnedQp`] that is still pinned, in the process that owns it; the list is readable, `bad` NULL or writable.
+unsafe extern "C" fn soft_send(object: *mut c_void, wr: *const gdrc_send_wr, bad: *mut *const gdrc_send_wr) -> c_int {
+    // SAFETY: our contract.
+    let to = unsafe { &*object.cast::<soft::PinnedQp>() };
+    let mut first: *const SendWr = wr.cast();
+    // SAFETY: our contract; layout.rs asserts that both structs are one layout.
+    match check_list(wr).and_then(|()| unsafe { to.post_send(wr.cast(), &mut first) }) {
+        Ok(()) => 0,
+        // SAFETY: our contract.
+        Err(e) => unsafe { refuse(e, bad, first.cast()) },
+    }
+}
+
+/// [`gdrc_pinned_qp::post_recv`] of a soft device.
+///
+/// # Safety
+/// That of [`soft_send`].
+unsafe extern "C" fn soft_recv(object: *mut c_void, wr: *const gdrc_recv_wr, bad: *mut *const gdrc_recv_wr) -> c_int {
+    // SAFETY: our contract.
+    let to = unsafe { &*object.cast::<soft::PinnedQp>() };
+    let mut first: *const RecvWr = wr.cast();
+    // SAFETY: our contract; layout.rs asserts that both structs are one layout.
+    match check_list(wr).and_then(|()| unsafe { to.post_recv(wr.cast(), &mut first) }) {
+        Ok(()) => 0,
+        // SAFETY: our contract.
+        Err(e) => unsafe { refuse(e, bad, first.cast()) },
+    }
+}
+
+/// [`gdrc_pinned_cq::poll_cq`] of a soft device.
+///
+/// # Safety
+/// `object` is a [`soft::PinnedCq`] that is still pinned, in the process that owns it; `wc` has `n` structs.
+unsafe extern "C" fn soft_poll(object: *mut c_void, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: our contract.
+    let of = unsafe { &*object.cast::<soft::PinnedCq>() };
+    // SAFETY: our contract.
+    ret(unsafe { wc_slice(wc, n).and_then(|wc| of.poll(wc)) }.map(count))
+}
+
+/// How the calls of a pin get to its device.
+#[derive(Clone, Copy)]
+enum Way {
+    Nic(&'static VerbsDevice),
+    SoftQp(soft::PinnedQp),
+    SoftCq(soft::PinnedCq),
+    /// As all calls do.
+    Checked,
 }
 
 /// What is pinned: what only the library reads of a pin.
 #[derive(Clone, Copy)]
 struct What {
     device: &'static dyn Owned,
-    /// The same, where it is a NIC's.
-    nic: Option<&'static VerbsDevice>,
+    way: Way,
     owner: ForkGuard,
     handle: Handle,
 }
@@ -230,7 +308,12 @@ impl<R: Row> Table<R> {
     }
 
     /// Takes a seat for what is pinned already; `open` fills its row where there is a short way.
-    fn seat(&self, ctx: *mut gdrc_context, what: What, open: impl FnOnce(&R)) -> Result<*const R> {
+    fn seat(
+        &'static self,
+        ctx: *mut gdrc_context,
+        what: What,
+        open: impl FnOnce(&R, &'static Way),
+    ) -> Result<*const R> {
         // SAFETY: tables of our own, statics of atomics that may be 0; the handler only stores to them.
         unsafe { wipe_in_children((&raw const *self.rows).cast(), size_of::<Rows<R>>(), wipe, &HANDLER) };
         for _ in 0..PINS {
@@ -241,10 +324,10 @@ impl<R: Row> Table<R> {
             }
             self.end.fetch_max(i + 1, Relaxed);
             // SAFETY: the seat is CHANGING and this thread made it so: nobody else reads or writes `what`.
-            unsafe { (*seat.what.get()).write(what) };
+            let what: &'static What = unsafe { (*seat.what.get()).write(what) };
             seat.ctx.store(ctx, Relaxed);
             seat.state.store(PINNED, Release);
-            open(&self.rows.0[i]);
+            open(&self.rows.0[i], &what.way);
             return Ok(&raw const self.rows.0[i]);
         }
         Err(Error::NoMemory)
@@ -283,7 +366,7 @@ impl<R: Row> Table<R> {
 /// posted to by gdrc_post_send as well. The struct is the library's own: not to be written, nor to be read but by those functions.
 /// gdrc_close gives back what the program did not.
 ///
-/// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 16384 pinned queue pairs; -EOPNOTSUPP: the device
+/// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 8192 pinned queue pairs; -EOPNOTSUPP: the device
 /// cannot.
 /// Threads: any. Cost: one system call.
 #[no_mangle]
@@ -295,20 +378,29 @@ fn qp_pin(ctx: *mut gdrc_context, handle: Handle, out: *mut *const gdrc_pinned_q
     let out = out!(out);
     let device = device(ctx)?;
     device.qp_pin(handle)?;
-    let nic = nic(ctx);
-    let way = nic.map(|nic| nic.pinned_qp(handle)).transpose()?;
-    let what = What { device, nic, owner: ForkGuard::new(), handle };
-    match QPS.seat(ctx, what, |row| way.iter().for_each(|way| row.open(way))) {
-        Ok(pin) => out.write(pin.cast()),
-        Err(e) => {
-            device.qp_unpin(handle)?;
-            return Err(e);
-        }
+    let pin = qp_seat(ctx, device, handle);
+    if pin.is_err() {
+        device.qp_unpin(handle)?;
     }
+    out.write(pin?.cast());
     Ok(0)
 }
 
-/// Gives a pin back. No other call with it may run; later ones get -EINVAL until 16384 more were made.
+/// A seat for a queue pair that is pinned.
+fn qp_seat(ctx: *mut gdrc_context, device: &'static dyn Owned, handle: Handle) -> Result<*const QpRow> {
+    let (way, nic) = match quick(ctx) {
+        Quick::Nic(nic) => (Way::Nic(nic), Some(nic.pinned_qp(handle)?)),
+        Quick::Soft(soft) => (Way::SoftQp(soft.pinned_qp(handle)?), None),
+        Quick::None => (Way::Checked, None),
+    };
+    QPS.seat(ctx, What { device, way, owner: ForkGuard::new(), handle }, |row, way| match (way, nic) {
+        (_, Some(nic)) => row.open_nic(&nic),
+        (Way::SoftQp(to), _) => row.open_soft(to),
+        _ => {}
+    })
+}
+
+/// Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were made.
 ///
 /// Errors: -EINVAL: not a pin, or given back before; -EOWNERDEAD: made by the parent of this fork.
 /// Threads: one per pin. Cost: none.
@@ -329,17 +421,26 @@ fn cq_pin(ctx: *mut gdrc_context, handle: Handle, out: *mut *const gdrc_pinned_c
     let out = out!(out);
     let device = device(ctx)?;
     device.cq_pin(handle)?;
-    let nic = nic(ctx);
-    let way = nic.map(|nic| nic.pinned_cq(handle)).transpose()?;
-    let what = What { device, nic, owner: ForkGuard::new(), handle };
-    match CQS.seat(ctx, what, |row| way.iter().for_each(|way| row.open(way))) {
-        Ok(pin) => out.write(pin.cast()),
-        Err(e) => {
-            device.cq_unpin(handle)?;
-            return Err(e);
-        }
+    let pin = cq_seat(ctx, device, handle);
+    if pin.is_err() {
+        device.cq_unpin(handle)?;
     }
+    out.write(pin?.cast());
     Ok(0)
+}
+
+/// A seat for a CQ that is pinned.
+fn cq_seat(ctx: *mut gdrc_context, device: &'static dyn Owned, handle: Handle) -> Result<*const CqRow> {
+    let (way, nic) = match quick(ctx) {
+        Quick::Nic(nic) => (Way::Nic(nic), Some(nic.pinned_cq(handle)?)),
+        Quick::Soft(soft) => (Way::SoftCq(soft.pinned_cq(handle)?), None),
+        Quick::None => (Way::Checked, None),
+    };
+    CQS.seat(ctx, What { device, way, owner: ForkGuard::new(), handle }, |row, way| match (way, nic) {
+        (_, Some(nic)) => row.open_nic(&nic),
+        (Way::SoftCq(of), _) => row.open_soft(of),
+        _ => {}
+    })
 }
 
 /// Gives a pin back, as gdrc_qp_unpin.
@@ -366,10 +467,10 @@ pub unsafe extern "C" fn gdrc_pinned_send_rest(
     // SAFETY: the header's contract: a pin that was made once, which is for ever, or the caller's own zeros.
     let row = unsafe { &*pin };
     // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
-    if unsafe { is_usual_list(wr.cast(), row.unusual, row.pairs) } {
+    if row.pairs == ALL || unsafe { is_usual_list(wr.cast(), row.unusual, row.pairs) } {
         if let Some(post_send) = row.post_send {
             let mut first = wr;
-            // SAFETY: rows that let lists through are those of a NIC's QP that is pinned; the list is checked.
+            // SAFETY: rows that let lists through are those of QPs that are pinned; the list is checked, or the function does it.
             return match unsafe { post_send(row.object, wr, &mut first) } {
                 0 => 0,
                 // SAFETY: our contract.
@@ -393,7 +494,7 @@ unsafe extern "C" fn send_rest(
 ) -> c_int {
     let mut first: *const SendWr = wr.cast();
     let done = match QPS.what(pin.cast()) {
-        Ok((What { nic: Some(nic), handle, .. }, _)) => check_list(wr)
+        Ok((What { way: Way::Nic(nic), handle, .. }, _)) => check_list(wr)
             // SAFETY: it is pinned; the header's contract: the list is readable.
             .and_then(|()| unsafe { nic.pinned_post_send(*handle, wr.cast(), &mut first) }),
         // SAFETY: our contract.
@@ -414,9 +515,15 @@ pub unsafe extern "C" fn gdrc_pinned_recv_rest(
     wr: *const gdrc_recv_wr,
     bad: *mut *const gdrc_recv_wr,
 ) -> c_int {
+    // SAFETY: as in gdrc_pinned_send_rest.
+    let row = unsafe { &*pin };
+    if let (ALL, Some(post_recv)) = (row.pairs, row.post_recv) {
+        // SAFETY: as in gdrc_pinned_send_rest; this one checks the list, and `bad`.
+        return unsafe { post_recv(row.object, wr, bad) };
+    }
     let mut first: *const RecvWr = wr.cast();
     let done = match QPS.what(pin.cast()) {
-        Ok((What { nic: Some(nic), handle, .. }, _)) => check_list(wr)
+        Ok((What { way: Way::Nic(nic), handle, .. }, _)) => check_list(wr)
             // SAFETY: it is pinned; the header's contract: the list is readable.
             .and_then(|()| unsafe { nic.pinned_post_recv(*handle, wr.cast(), &mut first) }),
         // SAFETY: our contract.
@@ -469,13 +576,44 @@ pub unsafe extern "C" fn gdrc_pinned_polled(pin: *const gdrc_pinned_cq, n: c_int
 /// That of [`gdrc_pinned_polled`].
 #[inline(never)]
 unsafe fn polled_else(pin: *const gdrc_pinned_cq, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: the header's contract: a pin that was made once, which is for ever.
+    if unsafe { (*pin).as_is } != 0 {
+        return n;
+    }
     match CQS.what(pin.cast()) {
-        Ok((What { nic: Some(nic), handle, .. }, _)) if n <= 0 => ret(nic.pinned_polled_nothing(*handle, n).map(count)),
-        Ok((What { nic: Some(nic), .. }, _)) => {
+        Ok((What { way: Way::Nic(nic), handle, .. }, _)) if n <= 0 => {
+            ret(nic.pinned_polled_nothing(*handle, n).map(count))
+        }
+        Ok((What { way: Way::Nic(nic), .. }, _)) => {
             // SAFETY: the provider wrote n of the caller's entries.
             ret(unsafe { wc_slice(wc, n) }.map(|wc| count(nic.explain_all(wc, wc.len()))))
         }
         Ok(_) => n,
         Err(e) => ret(Err(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wiped_by_hand_lets_nothing_through() {
+        // A pin of no device: a row is opened and wiped, its seat is another's.
+        let (fake, ctx) = crate::fake::Fake::open();
+        let what = What { device: fake, way: Way::Checked, owner: ForkGuard::new(), handle: 1 };
+        let nowhere = verbs::PinnedCq { poll_cq: never, object: core::ptr::null_mut() };
+        let pin = CQS.seat(ctx, what, |row, _| row.open_nic(&nowhere)).unwrap();
+        // SAFETY: rows are statics.
+        let row = unsafe { &*pin };
+        assert!(!row.is_shut());
+        wipe();
+        assert!(row.is_shut() && CQS.what(pin).is_ok());
+        CQS.forget(ctx);
+        assert!(CQS.what(pin).is_err());
+    }
+
+    unsafe extern "C" fn never(_: *mut c_void, _: c_int, _: *mut gdrcore_core::verbs::types::Wc) -> c_int {
+        unreachable!("the row is not called through")
     }
 }

@@ -247,7 +247,7 @@ pub struct gdrc_pinned_qp {
     pub unusual: u64,
     /// The same for num_sge and sg_list of a receive request.
     pub recv_unusual: u64,
-    /// Twice as many requests may be in a list that is passed on.
+    /// Twice as many requests may be in a list that is passed on; all bits: whatever it is, it is.
     pub pairs: u64,
     /// 0.
     pub reserved: [u64; 2],
@@ -262,8 +262,8 @@ pub struct gdrc_pinned_cq {
     pub object: *mut c_void,
     /// A poll is passed on where num_entries - 1 is below this.
     pub polls: u64,
-    /// 0.
-    pub reserved: u64,
+    /// Not 0: what a poll brings is the program's as it is.
+    pub as_is: u64,
 }
 
 /// Every bound of a context. Set struct_size and leave the rest 0: 0 means the default everywhere.

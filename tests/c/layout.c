@@ -321,7 +321,7 @@ SIZE(struct gdrc_pinned_cq, 32, 8);
 AT(struct gdrc_pinned_cq, poll_cq, 0);
 AT(struct gdrc_pinned_cq, object, 8);
 AT(struct gdrc_pinned_cq, polls, 16);
-AT(struct gdrc_pinned_cq, reserved, 24);
+AT(struct gdrc_pinned_cq, as_is, 24);
 
 SIZE(struct gdrc_leaks, 32, 4);
 AT(struct gdrc_leaks, struct_size, 0);

@@ -349,7 +349,7 @@ static void lives(gdrc_qp qp)
 /* As many as there are, and one more. */
 static void exhaust(gdrc_qp qp)
 {
-    enum { PINS = 16384 };
+    enum { PINS = 8192 };
     static const gdrc_pinned_qp *pins[PINS];
     const gdrc_pinned_qp *more;
     for (int i = 0; i < PINS; i++)
