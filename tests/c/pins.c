@@ -416,6 +416,9 @@ static void threads(gdrc_qp qp)
     MUST(gdrc_qp_pin(ctx, qp, &shared) == 0 && gdrc_cq_pin(ctx, cq, &of) == 0);
     for (int i = 0; i < 2; i++)
         MUST(pthread_create(&two[i], NULL, posts, NULL) == 0);
+    /* Meanwhile somebody tries in vain to destroy it. */
+    for (int i = 0; i < 50; i++)
+        MUST(gdrc_qp_destroy(ctx, qp) == -EBUSY);
     take(of, 400, DEPTH, &wc, 1);
     for (int i = 0; i < 2; i++)
         MUST(pthread_join(two[i], NULL) == 0);
