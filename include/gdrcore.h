@@ -1003,6 +1003,45 @@ struct gdrc_async_event {
     uint64_t handle;
 };
 
+// Posts a request to a device's own object; of gdrc_pinned_qp.
+typedef int (*gdrc_post_send_fn)(void*, const struct gdrc_send_wr*, const struct gdrc_send_wr**);
+
+// Posts a receive request to a device's own object; of gdrc_pinned_qp.
+typedef int (*gdrc_post_recv_fn)(void*, const struct gdrc_recv_wr*, const struct gdrc_recv_wr**);
+
+// A pinned queue pair (gdrc_qp_pin): what the inline functions read, and nobody else. All 0: given back, or a child's.
+typedef struct gdrc_pinned_qp {
+    // Takes requests as they are.
+    gdrc_post_send_fn post_send;
+    // Takes receive requests as they are.
+    gdrc_post_recv_fn post_recv;
+    // Their first argument.
+    void *object;
+    // Bits that opcode << 32 | num_sge of a request that is passed on does not have; one at least is in its sg_list. 0: none is.
+    uint64_t unusual;
+    // The same for num_sge and sg_list of a receive request.
+    uint64_t recv_unusual;
+    // Twice as many requests may be in a list that is passed on; all bits: whatever it is, it is.
+    uint64_t pairs;
+    // 0.
+    uint64_t reserved[2];
+} gdrc_pinned_qp;
+
+// Polls a device's own object; of gdrc_pinned_cq.
+typedef int (*gdrc_poll_cq_fn)(void*, int, struct gdrc_wc*);
+
+// A pinned CQ (gdrc_cq_pin), as gdrc_pinned_qp.
+typedef struct gdrc_pinned_cq {
+    // Polls.
+    gdrc_poll_cq_fn poll_cq;
+    // Its first argument.
+    void *object;
+    // A poll is passed on where num_entries - 1 is below this.
+    uint64_t polls;
+    // Not 0: what a poll brings is the program's as it is.
+    uint64_t as_is;
+} gdrc_pinned_cq;
+
 // What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local, send it as 128 bytes
 // (gdrc_endpoint_pack), give the peer's to gdrc_qp_connect.
 typedef struct gdrc_endpoint {
@@ -1422,7 +1461,7 @@ int gdrc_cq_resize(struct gdrc_context *ctx,
 
 // Destroys a CQ with the completions in it.
 //
-// Errors: -EBUSY: a QP uses it; -EINVAL: stale handle.
+// Errors: -EBUSY: a QP uses it, or it is pinned; -EINVAL: stale handle.
 // Threads: any. Cost: none. Source: IBTA verb Destroy Completion Queue; ibv_destroy_cq(3).
 int gdrc_cq_destroy(struct gdrc_context *ctx, struct gdrc_cq cq);
 
@@ -1584,7 +1623,7 @@ int gdrc_qp_reset(struct gdrc_context *ctx,
 // Destroys a QP. Requests still in it end without completion, and the device does not touch their memory any more;
 // completions that are already in a CQ stay there.
 //
-// Errors: -EBUSY: another thread uses it, or a type-2 window is bound to it; -EINVAL: stale handle.
+// Errors: -EBUSY: it is pinned, another thread uses it, or a type-2 window is bound to it; -EINVAL: stale handle.
 // Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
 int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
 
@@ -1696,6 +1735,56 @@ int gdrc_helper_start(struct gdrc_context *ctx);
 //
 // Errors: -EINVAL: not an open context. Threads: any. Cost: joins a thread.
 int gdrc_helper_stop(struct gdrc_context *ctx);
+
+// Pins a queue pair: writes to `*out` what gdrc_pinned_post_send and gdrc_pinned_post_recv take, inline functions that look
+// neither context nor handle up. While a queue pair is pinned it is not destroyed (-EBUSY). One may be pinned several times, and
+// posted to by gdrc_post_send as well. The struct is the library's own: not to be written, nor to be read but by those functions.
+// gdrc_close gives back what the program did not.
+//
+// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 8192 pinned queue pairs; -EOPNOTSUPP: the device
+// cannot.
+// Threads: any. Cost: one system call.
+int gdrc_qp_pin(struct gdrc_context *ctx,
+                struct gdrc_qp qp,
+                const struct gdrc_pinned_qp **out);
+
+// Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were made.
+//
+// Errors: -EINVAL: not a pin, or given back before; -EOWNERDEAD: made by the parent of this fork.
+// Threads: one per pin. Cost: none.
+int gdrc_qp_unpin(const struct gdrc_pinned_qp *pin);
+
+// Pins a CQ for gdrc_pinned_poll_cq; else as gdrc_qp_pin.
+//
+// Errors: as gdrc_qp_pin. Threads: any. Cost: one system call.
+int gdrc_cq_pin(struct gdrc_context *ctx, struct gdrc_cq cq, const struct gdrc_pinned_cq **out);
+
+// Gives a pin back, as gdrc_qp_unpin.
+//
+// Errors: as gdrc_qp_unpin. Threads: one per pin. Cost: none.
+int gdrc_cq_unpin(const struct gdrc_pinned_cq *pin);
+
+// What gdrc_pinned_post_send does with all that it does not pass on by itself: lists first of all. Not for programs.
+int gdrc_pinned_send_rest(const struct gdrc_pinned_qp *pin,
+                          const struct gdrc_send_wr *wr,
+                          const struct gdrc_send_wr **bad);
+
+// What gdrc_pinned_post_recv does with all that it does not pass on by itself. Not for programs.
+int gdrc_pinned_recv_rest(const struct gdrc_pinned_qp *pin,
+                          const struct gdrc_recv_wr *wr,
+                          const struct gdrc_recv_wr **bad);
+
+// What gdrc_pinned_poll_cq does where it passes nothing on. Not for programs.
+int gdrc_pinned_poll_rest(const struct gdrc_pinned_cq *pin, int num_entries, struct gdrc_wc *wc);
+
+// What gdrc_pinned_post_send and gdrc_pinned_post_recv make of `rc`, with which a device refused a request. Not for programs.
+int gdrc_pinned_refused(int rc);
+
+// What gdrc_pinned_poll_cq makes of `n`, what a poll that was passed on brought: completions, none, or an error. Not for
+// programs.
+int gdrc_pinned_polled(const struct gdrc_pinned_cq *pin,
+                       int n,
+                       struct gdrc_wc *wc);
 
 // Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after gdrc_qp_reset ahead of
 // the former ones) and, for UD, Q_Key; where `mr` is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
@@ -1882,4 +1971,65 @@ int gdrc_topology(const char *root,
 #endif  // __cplusplus
 
 #endif  /* GDRCORE_H */
+
+#ifndef GDRCORE_H_PINNED
+#define GDRCORE_H_PINNED
+
+/* Posts and polls through a pin, which look nothing up. `pin` is what gdrc_qp_pin or gdrc_cq_pin wrote, and followed unseen:
+ * NULL is the program's mistake. One that was given back, and a struct of zeros, get -EINVAL; in a child of a fork its parent's get
+ * -EOWNERDEAD. All else is as in gdrc_post_send, gdrc_post_recv and gdrc_poll_cq, with the same results and errors.
+ * Threads: on a NIC any number at once, as its provider locks; on other devices one at a time, others get -EBUSY.
+ * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself (docs/PERFORMANCE.md). */
+
+/* One request whose opcode and pieces no device asks questions about, without inline data, is passed on as it is. The bits that tell
+ * it are 0 where nothing may be, and have one in common with any address but NULL, or the long way is taken, which asks all. */
+static inline int gdrc_pinned_post_send(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr, const gdrc_send_wr **bad)
+{
+    const uint64_t unusual = pin->unusual;
+
+    if (wr && bad && !wr->next && !(wr->send_flags & GDRC_SEND_INLINE) && ((uintptr_t)wr->sg_list & unusual) &&
+        !(((uint64_t)wr->opcode << 32 | (uint32_t)wr->num_sge) & unusual)) {
+        const gdrc_send_wr *first = wr;
+        int rc = pin->post_send(pin->object, wr, &first);
+
+        if (__builtin_expect(rc != 0, 0)) {
+            *bad = first;
+            return gdrc_pinned_refused(rc);
+        }
+        return 0;
+    }
+    return gdrc_pinned_send_rest(pin, wr, bad);
+}
+
+static inline int gdrc_pinned_post_recv(const struct gdrc_pinned_qp *pin, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad)
+{
+    const uint64_t unusual = pin->recv_unusual;
+
+    if (wr && bad && !wr->next && ((uintptr_t)wr->sg_list & unusual) && !((uint32_t)wr->num_sge & unusual)) {
+        const gdrc_recv_wr *first = wr;
+        int rc = pin->post_recv(pin->object, wr, &first);
+
+        if (__builtin_expect(rc != 0, 0)) {
+            *bad = first;
+            return gdrc_pinned_refused(rc);
+        }
+        return 0;
+    }
+    return gdrc_pinned_recv_rest(pin, wr, bad);
+}
+
+/* One completion of an operation that succeeded is as the device wrote it. */
+static inline int gdrc_pinned_poll_cq(const struct gdrc_pinned_cq *pin, int num_entries, gdrc_wc *wc)
+{
+    if (wc && (uint64_t)(int64_t)num_entries - 1 < pin->polls) {
+        int n = pin->poll_cq(pin->object, num_entries, wc);
+
+        if (__builtin_expect(n == 1 && wc->status == GDRC_WC_SUCCESS, 1))
+            return n;
+        return gdrc_pinned_polled(pin, n, wc);
+    }
+    return gdrc_pinned_poll_rest(pin, num_entries, wc);
+}
+
+#endif /* GDRCORE_H_PINNED */
 

@@ -2,7 +2,7 @@
 # What one operation between two queue pairs of one context costs, by stage: instructions (callgrind) and nanoseconds
 # (the fastest of 20,000 batches of 50, divided by perf's samples). Prints the tables of docs/PERFORMANCE.md.
 #
-#   scripts/stages.sh [write|send|read|post|empty|clock|write:4096 ...]
+#   scripts/stages.sh [write|send|read|post|empty|clock|hop|pinned-hop|write:4096 ...]
 #
 # Uses the release library of the target folder, or the one that LIBGDRCORE names.
 set -eu

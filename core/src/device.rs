@@ -208,6 +208,22 @@ pub trait Device: Sync {
     /// the last PSN that the QP sent, or 0 where the device does not know it.
     fn qp_reset(&self, qp: Handle) -> Result<()>;
     fn qp_destroy(&self, qp: Handle) -> Result<()>;
+    /// Keeps a QP from being destroyed ([`crate::Error::Busy`]) until [`Device::qp_unpin`] was called as often.
+    fn qp_pin(&self, _qp: Handle) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
+    /// Undoes one [`Device::qp_pin`].
+    fn qp_unpin(&self, _qp: Handle) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
+    /// As [`Device::qp_pin`], for a CQ.
+    fn cq_pin(&self, _cq: Handle) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
+    /// Undoes one [`Device::cq_pin`].
+    fn cq_unpin(&self, _cq: Handle) -> Result<()> {
+        Err(crate::Error::Unsupported)
+    }
     /// The QP's number on the wire.
     fn qp_num(&self, qp: Handle) -> Result<u32>;
 

@@ -7,6 +7,7 @@
 use crate::consts::*;
 use crate::cuda;
 use crate::open_error::{self, Stage};
+use crate::pinned;
 use crate::ptr::{self, out, sized_in_optional, sized_out_optional};
 use crate::soft;
 use crate::types::*;
@@ -484,6 +485,7 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
         return Err(Error::StaleHandle);
     }
     c.quick_of.store(NONE, Ordering::Relaxed);
+    pinned::forget(ctx);
     // SAFETY: the slot was OPEN, so `body` was written; it is CHANGING by us, so nobody writes it.
     let body = unsafe { (*c.body.get()).assume_init() };
     // SAFETY: the header's contract: no other call on the context runs, and from CHANGING on none begins.

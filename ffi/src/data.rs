@@ -151,7 +151,7 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
 
 /// The head of a list; what follows it is the device's to check while it walks.
 #[inline(always)]
-fn check_list<T>(wr: *const T) -> Result<()> {
+pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
     if wr.is_null() || !wr.is_aligned() {
         return Err(Error::Invalid);
     }
@@ -163,7 +163,7 @@ fn check_list<T>(wr: *const T) -> Result<()> {
 /// `bad` is null, misaligned or writable.
 #[cold]
 #[inline(never)]
-unsafe fn refuse<T>(e: Error, bad: *mut *const T, first: *const T) -> c_int {
+pub(crate) unsafe fn refuse<T>(e: Error, bad: *mut *const T, first: *const T) -> c_int {
     // SAFETY: our contract.
     if let Ok(Some(bad)) = unsafe { crate::ptr::Out::optional(bad) } {
         bad.write(first);

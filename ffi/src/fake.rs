@@ -27,6 +27,8 @@ pub(crate) struct Fake {
     pub(crate) fail_at: AtomicU32,
     pub(crate) qp_type: AtomicU32,
     pub(crate) event: AtomicU32,
+    /// QPs and CQs that are pinned, as often as they are.
+    pub(crate) pins: AtomicU32,
 }
 
 impl Fake {
@@ -225,6 +227,21 @@ impl Device for Fake {
     fn async_event(&self) -> Result<Option<AsyncEvent>> {
         let event = self.event.load(Ordering::Relaxed);
         Ok((event != 0).then_some(AsyncEvent { event, reserved: 0, handle: GOOD }))
+    }
+    fn qp_pin(&self, qp: Handle) -> Result<()> {
+        self.good(qp)?;
+        self.pins.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn qp_unpin(&self, _: Handle) -> Result<()> {
+        self.pins.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn cq_pin(&self, cq: Handle) -> Result<()> {
+        self.qp_pin(cq)
+    }
+    fn cq_unpin(&self, cq: Handle) -> Result<()> {
+        self.qp_unpin(cq)
     }
     fn progress(&self) -> Result<usize> {
         Ok(usize::MAX)

@@ -20,6 +20,7 @@ mod fake;
 mod layout;
 pub mod objects;
 pub mod open_error;
+pub mod pinned;
 mod ptr;
 pub mod qp;
 mod soft;

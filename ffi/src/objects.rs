@@ -297,7 +297,7 @@ pub unsafe extern "C" fn gdrc_cq_resize(ctx: *mut gdrc_context, cq: gdrc_cq, cqe
 
 /// Destroys a CQ with the completions in it.
 ///
-/// Errors: -EBUSY: a QP uses it; -EINVAL: stale handle.
+/// Errors: -EBUSY: a QP uses it, or it is pinned; -EINVAL: stale handle.
 /// Threads: any. Cost: none. Source: IBTA verb Destroy Completion Queue; ibv_destroy_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_destroy(ctx: *mut gdrc_context, cq: gdrc_cq) -> c_int {

@@ -5,7 +5,7 @@ use gdrcore_core::device::Leaks;
 use gdrcore_core::mem::Memory;
 use gdrcore_core::Result;
 
-pub(crate) use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig, SoftDevice};
+pub(crate) use gdrcore_net::soft::{soft_flags, PathChoice, PinnedCq, PinnedQp, SoftConfig, SoftDevice};
 
 impl Owned for SoftDevice {
     fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {

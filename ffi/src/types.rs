@@ -6,7 +6,7 @@
 //! Numbers are in host byte order unless a field says otherwise.
 
 pub use crate::context::gdrc_context;
-use core::ffi::c_char;
+use core::ffi::{c_char, c_int, c_void};
 
 /// Protection domain. `{0}` is never valid; a handle of a destroyed object is refused with -EINVAL.
 #[repr(C)]
@@ -221,6 +221,49 @@ pub struct gdrc_wc {
     pub sl: u8,
     /// Not used on RoCE.
     pub dlid_path_bits: u8,
+}
+
+/// Posts a request to a device's own object; of gdrc_pinned_qp.
+pub type gdrc_post_send_fn =
+    Option<unsafe extern "C" fn(*mut c_void, *const gdrc_send_wr, *mut *const gdrc_send_wr) -> c_int>;
+
+/// Posts a receive request to a device's own object; of gdrc_pinned_qp.
+pub type gdrc_post_recv_fn =
+    Option<unsafe extern "C" fn(*mut c_void, *const gdrc_recv_wr, *mut *const gdrc_recv_wr) -> c_int>;
+
+/// Polls a device's own object; of gdrc_pinned_cq.
+pub type gdrc_poll_cq_fn = Option<unsafe extern "C" fn(*mut c_void, c_int, *mut gdrc_wc) -> c_int>;
+
+/// A pinned queue pair (gdrc_qp_pin): what the inline functions read, and nobody else. All 0: given back, or a child's.
+#[repr(C)]
+pub struct gdrc_pinned_qp {
+    /// Takes requests as they are.
+    pub post_send: gdrc_post_send_fn,
+    /// Takes receive requests as they are.
+    pub post_recv: gdrc_post_recv_fn,
+    /// Their first argument.
+    pub object: *mut c_void,
+    /// Bits that opcode << 32 | num_sge of a request that is passed on does not have; one at least is in its sg_list. 0: none is.
+    pub unusual: u64,
+    /// The same for num_sge and sg_list of a receive request.
+    pub recv_unusual: u64,
+    /// Twice as many requests may be in a list that is passed on; all bits: whatever it is, it is.
+    pub pairs: u64,
+    /// 0.
+    pub reserved: [u64; 2],
+}
+
+/// A pinned CQ (gdrc_cq_pin), as gdrc_pinned_qp.
+#[repr(C)]
+pub struct gdrc_pinned_cq {
+    /// Polls.
+    pub poll_cq: gdrc_poll_cq_fn,
+    /// Its first argument.
+    pub object: *mut c_void,
+    /// A poll is passed on where num_entries - 1 is below this.
+    pub polls: u64,
+    /// Not 0: what a poll brings is the program's as it is.
+    pub as_is: u64,
 }
 
 /// Every bound of a context. Set struct_size and leave the rest 0: 0 means the default everywhere.

@@ -5,7 +5,8 @@ use crate::open_error::{self, Stage};
 use gdrcore_core::device::Leaks;
 use gdrcore_core::{Config, Error, Result};
 
-pub(crate) use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
+pub(crate) use gdrcore_verbs::pinned::{is_usual_list, PinnedCq, PinnedQp};
+pub(crate) use gdrcore_verbs::{all_succeeded, refused, Empty, Polled, Posted, VerbsDevice};
 
 impl Owned for VerbsDevice {
     unsafe fn close(&self) -> Leaks {

@@ -16,6 +16,7 @@ const SOURCES: &[&str] = &[
     "cuda.rs",
     "qp.rs",
     "data.rs",
+    "pinned.rs",
     "endpoint.rs",
     "connect.rs",
     "cm.rs",
@@ -29,7 +30,8 @@ fn root() -> PathBuf {
 
 fn generate() -> String {
     let ffi = root().join("ffi");
-    let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).expect("ffi/cbindgen.toml");
+    let mut config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).expect("ffi/cbindgen.toml");
+    config.trailer = Some(std::fs::read_to_string(ffi.join("src/pinned.h")).expect("ffi/src/pinned.h"));
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in SOURCES {
         builder = builder.with_src(ffi.join("src").join(file));

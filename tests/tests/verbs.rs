@@ -12,6 +12,8 @@ use std::process::Command;
 /// Requests in a list, and how many times libibverbs' own instructions a post and a poll of it may take
 /// (docs/PERFORMANCE.md, "The verbs device").
 const COST_MAX: [(u32, f64); 2] = [(1, 1.45), (16, 1.18)];
+/// The same through a pin.
+const PINNED_MAX: f64 = 1.10;
 
 /// What this machine lacks, if it lacks something.
 fn missing() -> Option<String> {
@@ -32,6 +34,15 @@ fn missing() -> Option<String> {
 fn copy(from: &Path, to: &Path) {
     let done = run(Command::new("cp").arg("-rL").arg(from).arg(to), 60);
     assert!(done.ok(), "{}", done.output);
+}
+
+/// Builds a program of the machine's, with the libraries that it finds in `lib` beside itself.
+fn compile(source: &str, program: &Path, lib: &Path, more: &[&str]) {
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-o"]).arg(program).arg(root().join(source));
+    cc.arg(format!("-I{}", root().join("include").display())).arg(format!("-L{}", lib.display()));
+    let built = run(cc.args(["-lgdrcore", "-Wl,-rpath,$ORIGIN/lib"]).args(more), 60);
+    assert!(built.ok(), "{}", built.output);
 }
 
 /// Instructions per operation that the counter in the machine saw.
@@ -66,6 +77,7 @@ fn behaviour_examples_and_cost_on_rxe() {
     copy(&share.join("lib/libgdrcore.so"), &share.join("lib/libgdrcore.so.0"));
     copy(Path::new(env!("CARGO_BIN_EXE_suite")), &share.join("suite"));
     copy(&root().join("tests/vm/verbs.sh"), &share.join("verbs.sh"));
+    compile("tests/c/pins.c", &share.join("pins"), &share.join("lib"), &["-D_GNU_SOURCE", "-lpthread"]);
     let vm = Vm::start("pair", &share).unwrap_or_else(|e| panic!("{e}"));
 
     let said = vm
@@ -83,6 +95,10 @@ fn behaviour_examples_and_cost_on_rxe() {
     println!("{said}");
     assert!(said.contains(" 0 failed"), "{said}");
 
+    let said = vm.run("cd /share && ./pins verbs:rxe0 2>&1", 120).unwrap_or_else(|e| panic!("{e}"));
+    println!("pins on rxe: {}", said.trim());
+    assert!(said.contains("ok"), "{said}");
+
     let valgrind = Path::new("/usr/libexec/valgrind/callgrind-amd64-linux");
     let Some(front) = find("valgrind.bin").or_else(|| find("valgrind")).filter(|_| valgrind.exists()) else {
         skip!("instructions per operation: valgrind is not installed");
@@ -92,17 +108,13 @@ fn behaviour_examples_and_cost_on_rxe() {
     for file in ["callgrind-amd64-linux", "default.supp", "vgpreload_core-amd64-linux.so"] {
         copy(&valgrind.with_file_name(file), &share.join("vg").join(file));
     }
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-o"]).arg(share.join("cost"));
-    cc.arg(root().join("tests/vm/cost.c")).arg(format!("-I{}", root().join("include").display()));
-    cc.arg(format!("-L{}", share.join("lib").display())).args(["-lgdrcore", "-libverbs", "-Wl,-rpath,$ORIGIN/lib"]);
-    let built = run(&mut cc, 60);
-    assert!(built.ok(), "{}", built.output);
+    compile("tests/vm/cost.c", &share.join("cost"), &share.join("lib"), &["-libverbs"]);
     for (list, most) in COST_MAX {
-        let (raw, ours) = (instructions(&vm, "raw", list), instructions(&vm, "gdrc", list));
-        let ratio = ours / raw;
-        println!("post + poll, lists of {list}: libibverbs {raw:.0} instructions a request, verbs device {ours:.0}, {ratio:.2} x");
+        let [raw, ours, pinned] = ["raw", "gdrc", "pinned"].map(|kind| instructions(&vm, kind, list));
+        let (ratio, pinned_ratio) = (ours / raw, pinned / raw);
+        println!("post + poll, lists of {list}: libibverbs {raw:.0} instructions a request, verbs device {ours:.0}, {ratio:.2} x, pinned {pinned:.0}, {pinned_ratio:.3} x");
         assert!(ratio <= most, "lists of {list}: {ours} instructions against {raw}");
+        assert!(pinned_ratio <= PINNED_MAX, "lists of {list}, pinned: {pinned} instructions against {raw}");
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * cost raw|gdrc DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes and polls for their completions,
- * N times, by libibverbs itself or by libgdrcore's verbs device, between a queue pair and itself. Made for an instruction
+ * cost raw|gdrc|pinned DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes and polls for their
+ * completions, N times, by libibverbs itself, by libgdrcore's verbs device or through its pins, between a queue pair and itself. Made for an instruction
  * counter that collects in *_post_one and *_poll_one only. Prints "N posts, M polls".
  */
 #define _GNU_SOURCE
@@ -36,6 +36,8 @@ static struct {
     gdrc_context *ctx;
     gdrc_qp qp;
     gdrc_cq cq;
+    const gdrc_pinned_qp *pinned_qp;
+    const gdrc_pinned_cq *pinned_cq;
     gdrc_send_wr wr[DEPTH];
     gdrc_sge sge;
 } ours;
@@ -60,6 +62,17 @@ __attribute__((noinline)) static int gdrc_post_one(void)
 __attribute__((noinline)) static int gdrc_poll_one(gdrc_wc *wc)
 {
     return gdrc_poll_cq(ours.ctx, ours.cq, DEPTH, wc);
+}
+
+__attribute__((noinline)) static int pinned_post_one(void)
+{
+    const gdrc_send_wr *bad;
+    return gdrc_pinned_post_send(ours.pinned_qp, ours.wr, &bad);
+}
+
+__attribute__((noinline)) static int pinned_poll_one(gdrc_wc *wc)
+{
+    return gdrc_pinned_poll_cq(ours.pinned_cq, DEPTH, wc);
 }
 
 static void open_raw(const char *name, int list)
@@ -120,6 +133,7 @@ static void open_ours(const char *name, int list)
     struct gdrc_endpoint self = { .struct_size = sizeof self };
     MUST(!gdrc_endpoint_local(ours.ctx, ours.qp, &mr, &self));
     MUST(!gdrc_qp_connect(ours.ctx, ours.qp, &self, &self, NULL));
+    MUST(!gdrc_qp_pin(ours.ctx, ours.qp, &ours.pinned_qp) && !gdrc_cq_pin(ours.ctx, ours.cq, &ours.pinned_cq));
     ours.sge = (gdrc_sge){ .addr = attr.iova, .length = 8, .lkey = attr.lkey };
     for (int i = 0; i < list; i++) {
         ours.wr[i] = (gdrc_send_wr){ .next = i + 1 < list ? &ours.wr[i + 1] : NULL, .sg_list = &ours.sge, .num_sge = 1,
@@ -132,23 +146,23 @@ int main(int argc, char **argv)
 {
     int n = argc == 5 ? atoi(argv[3]) : 0, list = argc == 5 ? atoi(argv[4]) : 0, polls = 0;
     if (n < 1 || list < 1 || list > DEPTH) {
-        fprintf(stderr, "usage: cost raw|gdrc DEVICE N LIST\n");
+        fprintf(stderr, "usage: cost raw|gdrc|pinned DEVICE N LIST\n");
         return 2;
     }
-    int is_raw = !strcmp(argv[1], "raw");
+    int is_raw = !strcmp(argv[1], "raw"), is_pinned = !strcmp(argv[1], "pinned");
     if (is_raw)
         open_raw(argv[2], list);
     else
         open_ours(argv[2], list);
     for (int i = 0; i < n; i++) {
         words[0] = (uint64_t)i + 1;
-        MUST(!(is_raw ? raw_post_one() : gdrc_post_one()));
+        MUST(!(is_raw ? raw_post_one() : is_pinned ? pinned_post_one() : gdrc_post_one()));
         for (int got = 0, more; got < list; got += more) {
             /* Long enough that the first poll finds it: an empty one would count. */
             nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
             struct ibv_wc theirs[DEPTH];
             gdrc_wc wc[DEPTH];
-            more = is_raw ? raw_poll_one(theirs) : gdrc_poll_one(wc);
+            more = is_raw ? raw_poll_one(theirs) : is_pinned ? pinned_poll_one(wc) : gdrc_poll_one(wc);
             polls++;
             MUST(more >= 0);
             for (int k = 0; k < more; k++)

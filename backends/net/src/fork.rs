@@ -76,17 +76,31 @@ impl ForkGuard {
     }
 }
 
-/// Has the page wiped in children. Harmless when repeated, so that nobody waits for another thread, which a fork may have
-/// left behind.
+/// Has the page wiped in children.
 fn see_to_wiping() {
-    let bytes = size_of::<Page>();
-    let page = (&raw const PAGE).cast_mut().cast();
-    // SAFETY: advice on a page that is ours alone: aligned, and of a whole page's size where pages are no larger.
-    let wiped = crate::map::page_size() <= bytes && unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) } == 0;
-    if !wiped && !HANDLER.swap(true, Ordering::Relaxed) {
+    // SAFETY: a page of our own, which holds an atomic that may be 0; the handler only stores to it.
+    unsafe { wipe_in_children((&raw const PAGE).cast(), size_of::<Page>(), wipe, &HANDLER) };
+}
+
+/// Bytes that memory must be aligned to, and a multiple of, to be wiped by [`wipe_in_children`].
+pub const PAGE_BYTES: usize = 4096;
+
+/// Has memory wiped in children: by the kernel, or else by `by_hand`, once `handler` has become true. Harmless when repeated, so that
+/// nobody waits for another thread, which a fork may have left behind.
+///
+/// # Safety
+/// `bytes` at `at`, both multiples of [`PAGE_BYTES`], are the caller's alone, private memory of no file, and stay for as long as the
+/// process lives; all of it may be 0. `by_hand` may be called in a child of a process with threads, at any time.
+pub unsafe fn wipe_in_children(at: *const u8, bytes: usize, by_hand: extern "C" fn(), handler: &'static AtomicBool) {
+    let advise = || {
+        // SAFETY: advice on whole pages that are the caller's alone.
+        unsafe { libc::madvise(at.cast_mut().cast(), bytes, libc::MADV_WIPEONFORK) }
+    };
+    let wiped = crate::map::page_size() <= PAGE_BYTES && advise() == 0;
+    if !wiped && !handler.swap(true, Ordering::Relaxed) {
         // Kernels before 4.14, some sandboxes, larger pages: fork() of libc still runs handlers.
-        // SAFETY: the handler only stores to an atomic and stays loaded as long as its code does.
-        unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
+        // SAFETY: by our contract; the handler stays loaded as long as its code does.
+        unsafe { libc::pthread_atfork(None, None, Some(by_hand)) };
     }
 }
 

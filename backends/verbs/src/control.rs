@@ -405,6 +405,28 @@ impl Device for VerbsDevice {
         Ok(())
     }
 
+    fn qp_pin(&self, qp: Handle) -> Result<()> {
+        self.qps.enter(qp)?.adopt();
+        Ok(())
+    }
+
+    fn qp_unpin(&self, qp: Handle) -> Result<()> {
+        // Not looked up: while somebody tries to destroy it, for a moment it is not there.
+        self.qps.disown(qp);
+        Ok(())
+    }
+
+    fn cq_pin(&self, cq: Handle) -> Result<()> {
+        self.cqs.enter(cq)?.adopt();
+        Ok(())
+    }
+
+    fn cq_unpin(&self, cq: Handle) -> Result<()> {
+        // Not looked up: while somebody tries to destroy it, for a moment it is not there.
+        self.cqs.disown(cq);
+        Ok(())
+    }
+
     fn qp_num(&self, qp: Handle) -> Result<u32> {
         Ok(self.qps.enter(qp)?.more().qpn.load(Relaxed))
     }

@@ -207,21 +207,38 @@ impl VerbsDevice {
         let slot = self.qps.slot(h)?;
         let qp = &slot.more;
         qp.send.enter()?;
-        let outcome = if !slot.is(h) {
-            Err(Error::StaleHandle)
-        // SAFETY: the list is readable.
-        } else if unsafe { is_plain(qp, wr) } {
-            // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is checked.
-            match unsafe { (self.opened.data.post_send)(slot.object(), wr, bad) } {
-                0 => Ok(()),
-                rc => Err(refused(rc)),
-            }
+        let outcome = if slot.is(h) {
+            // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is readable.
+            unsafe { self.send_list(slot.object(), qp, wr, bad) }
         } else {
-            // SAFETY: as above, but for the list, which is readable.
-            unsafe { self.copy_list(slot.object(), qp, wr, bad) }
+            Err(Error::StaleHandle)
         };
         qp.send.leave();
         outcome
+    }
+
+    /// Posts a list, whatever is in it.
+    ///
+    /// # Safety
+    /// `object` is the live QP of `qp`; the list is readable.
+    pub(crate) unsafe fn send_list(
+        &self,
+        object: Object,
+        qp: &Qp,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
+        // SAFETY: the list is readable.
+        if !unsafe { is_plain(qp, wr) } {
+            // SAFETY: our contract.
+            return unsafe { self.copy_list(object, qp, wr, bad) };
+        }
+        *bad = wr;
+        // SAFETY: a live QP of this provider; the list is checked.
+        match unsafe { (self.opened.data.post_send)(object, wr, bad) } {
+            0 => Ok(()),
+            rc => Err(refused(rc)),
+        }
     }
 
     /// Posts out of copies that hold libibverbs' pointers in place of our handles, a chunk at a time, and no more of them
@@ -313,14 +330,30 @@ impl VerbsDevice {
         let qp = &slot.more;
         qp.recv.enter()?;
         let outcome = if slot.is(h) {
-            let (sge, depth) = (qp.recv_sge.load(Relaxed), qp.recv_depth.load(Relaxed));
             // SAFETY: inside the receive flag a QP whose handle lives is not destroyed; the list is readable.
-            unsafe { post_receives(self.opened.data.post_recv, slot.object(), sge, depth, wr, bad) }
+            unsafe { self.receive_list(slot.object(), qp, wr, bad) }
         } else {
             Err(Error::StaleHandle)
         };
         qp.recv.leave();
         outcome
+    }
+
+    /// Posts a list of receives, whatever is in it.
+    ///
+    /// # Safety
+    /// `object` is the live QP of `qp`; the list is readable.
+    #[inline(always)]
+    pub(crate) unsafe fn receive_list(
+        &self,
+        object: Object,
+        qp: &Qp,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
+        let (sge, depth) = (qp.recv_sge.load(Relaxed), qp.recv_depth.load(Relaxed));
+        // SAFETY: our contract.
+        unsafe { post_receives(self.opened.data.post_recv, object, sge, depth, wr, bad) }
     }
 
     /// See [`gdrcore_core::device::Device::post_srq_recv`].
@@ -369,7 +402,7 @@ impl VerbsDevice {
     #[inline(never)]
     pub fn polled_nothing(&self, cq: Empty<'_>, n: i32) -> Result<usize> {
         let empty = &cq.0.more.empty;
-        // One thread polls a CQ at a time, so a load and a store make no mistake.
+        // One thread polls a CQ at a time, so a load and a store make no mistake; through a pin, several may, and miss a few.
         let polls = empty.load(Relaxed).wrapping_add(1);
         empty.store(polls, Relaxed);
         if polls.is_multiple_of(LOOK_EVERY) {

@@ -3,7 +3,7 @@
 //! * [`name`]: what its names mean.
 //! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and the table between us.
 //! * [`open`]: device, port and GID, chosen or refused with a reason.
-//! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET; [`data`]: post and poll; [`events`]: waiting, and what the kernel reports;
+//! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET; [`data`]: post and poll; [`pinned`]: the same without looking up; [`events`]: waiting, and what the kernel reports;
 //!   [`cause`]: why an operation failed; [`stats`]: counters.
 //!
 //! The hot structs have libibverbs' layout, so a post or a poll is: the handle looked up, the list checked, the provider's
@@ -20,6 +20,7 @@ mod load;
 pub mod name;
 mod objects;
 mod open;
+pub mod pinned;
 mod quick;
 mod recover;
 #[cfg(test)]
@@ -31,7 +32,7 @@ mod sys;
 pub use abi::Text;
 pub use data::refused;
 pub use device::VerbsDevice;
-pub use quick::{Empty, Polled, Posted};
+pub use quick::{all_succeeded, Empty, Polled, Posted};
 
 use gdrcore_core::error::{Error, Result};
 

@@ -345,6 +345,10 @@ fn take_away(way: Way) {
     assert_eq!(device.cq_event(), Err(Error::NoDevice));
     assert_eq!(device.pd_alloc(), Err(Error::NoDevice));
     assert_eq!(device.async_event(), Ok(None), "it is said once");
+    device.cq_pin(idle).unwrap();
+    assert_eq!(device.pinned_polled_nothing(idle, 0), Err(Error::NoDevice));
+    assert_eq!(device.cq_destroy(idle), Err(Error::Busy), "{way:?}: pinned");
+    device.cq_unpin(idle).unwrap();
     // Objects end as others do, though the kernel knows them no more, and so does the device.
     assert_eq!(device.qp_destroy(qp), Ok(()));
     assert_eq!(device.cq_destroy(idle), Ok(()));

@@ -427,8 +427,30 @@ impl Guard<'_> {
         Ok(!s.cqs[i].ring.is_empty())
     }
 
+    /// Keeps a CQ from being destroyed until [`Guard::cq_unpin`] was called as often.
+    ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Busy`]: QPs use it, or a thread polls it.
+    /// [`Error::StaleHandle`].
+    pub fn cq_pin(&mut self, cq: Handle) -> Result<()> {
+        let (inner, s) = self.split();
+        let users = &mut inner.transport.cqs[s.cq_pool.check(cq)?].users;
+        *users = users.saturating_add(1);
+        Ok(())
+    }
+
+    /// Undoes one [`Guard::cq_pin`].
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn cq_unpin(&mut self, cq: Handle) -> Result<()> {
+        let (inner, s) = self.split();
+        let users = &mut inner.transport.cqs[s.cq_pool.check(cq)?].users;
+        *users = users.saturating_sub(1);
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: QPs use it, it is pinned, or a thread polls it.
     pub fn cq_destroy(&mut self, cq: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;

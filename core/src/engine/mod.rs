@@ -208,9 +208,28 @@ impl Engine {
     /// As [`Engine::post_send`].
     #[inline(always)]
     pub unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
-        use crate::verbs::types::qp_state;
         *bad = wr;
         let (qi, q) = self.qp(qp)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.post_recv_to(qi, q, wr, bad) }
+    }
+
+    /// [`Engine::post_recv`] to the QP at an index, which was looked up.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn post_recv_to(
+        &self,
+        qi: usize,
+        q: &QpShared,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
+        use crate::verbs::types::qp_state;
         let state = q.state.load(Ordering::Relaxed);
         if state == qp_state::RESET || q.rq.capacity() == 0 {
             return Err(Error::Invalid);

@@ -398,13 +398,38 @@ impl Guard<'_> {
         Ok(self.transport.qps[qi].qpn)
     }
 
+    /// Keeps a QP from being destroyed until [`Guard::qp_unpin`] was called as often.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn qp_pin(&mut self, qp: Handle) -> Result<()> {
+        let (inner, s) = self.split();
+        let pins = &mut inner.transport.qps[s.qp_pool.check(qp)?].pins;
+        *pins = pins.saturating_add(1);
+        Ok(())
+    }
+
+    /// Undoes one [`Guard::qp_pin`].
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn qp_unpin(&mut self, qp: Handle) -> Result<()> {
+        let (inner, s) = self.split();
+        let pins = &mut inner.transport.qps[s.qp_pool.check(qp)?].pins;
+        *pins = pins.saturating_sub(1);
+        Ok(())
+    }
+
     /// Ends a QP. Its outstanding requests get no completions; those in CQs stay.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now.
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now, or it is pinned.
     pub fn qp_destroy(&mut self, now: u64, qp: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let qi = s.qp_pool.check(qp)?;
+        if inner.transport.qps[qi].pins > 0 {
+            return Err(Error::Busy);
+        }
         s.close_qp(qi, || inner.reset_qp(s, qi))?;
         s.qp_pool.free(qi);
         let t = &mut inner.transport;

@@ -332,6 +332,8 @@ pub struct Qp {
     pub state: u32,
     /// QP number.
     pub qpn: u32,
+    /// It is not to be destroyed: how many times over.
+    pub pins: u32,
     /// Index of its PD.
     pub pd: u32,
     /// Index of the send CQ.
@@ -431,7 +433,7 @@ pub struct Cq {
     pub seen_free: u32,
     /// The QP that an entry was promised to last.
     pub holder: u32,
-    /// QPs that use it, counted once per queue.
+    /// QPs that use it, counted once per queue, and pins.
     pub users: u32,
     /// Send queues among them.
     pub senders: u32,

@@ -1,6 +1,8 @@
 //! Requests and completions.
 
 use gdrcore::data::*;
+use gdrcore::pinned::*;
+use gdrcore::qp::gdrc_qp_destroy;
 
 use super::*;
 
@@ -98,7 +100,19 @@ impl Walk<'_> {
         }
         let qp = gdrc_qp { handle: input.pick(&self.made.qp) };
         let mut bad = null();
-        call!(self, gdrc_post_send(self.ctx(), qp, &wr, &mut bad));
+        if !input.one_in(4) {
+            call!(self, gdrc_post_send(self.ctx(), qp, &wr, &mut bad));
+            return;
+        }
+        let mut pin = null();
+        if call!(self, gdrc_qp_pin(self.ctx(), qp, &mut pin)) == 0 {
+            call!(self, gdrc_pinned_send_rest(pin, &wr, &mut bad));
+            let rc = call!(self, gdrc_qp_destroy(self.ctx, qp));
+            assert_eq!(rc, -libc::EBUSY, "a pinned queue pair is not destroyed");
+            assert_eq!(call!(self, gdrc_qp_unpin(pin)), 0);
+            assert_eq!(call!(self, gdrc_qp_unpin(pin)), -libc::EINVAL);
+            assert_eq!(call!(self, gdrc_pinned_send_rest(pin, &wr, &mut bad)), -libc::EINVAL);
+        }
     }
 
     pub(super) fn poll(&mut self) {

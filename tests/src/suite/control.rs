@@ -90,7 +90,20 @@ fn dependents(t: Bench<'_>) -> Outcome {
     t.a.srq_destroy(srq).unwrap();
     let d = t.a.query().unwrap();
     let ah = t.a.ah_create(e.pd, &AhAttr { dgid: d.gid, scope_id: d.scope_id, ..AhAttr::default() }).unwrap();
+    for _ in 0..2 {
+        t.a.qp_pin(e.qp).unwrap();
+        t.a.cq_pin(e.cq).unwrap();
+    }
+    assert_eq!((t.a.qp_pin(e.cq), t.a.cq_pin(e.qp)), (Err(Error::StaleHandle), Err(Error::StaleHandle)));
+    for _ in 0..2 {
+        assert_eq!(t.a.qp_destroy(e.qp), busy, "a queue pair that is pinned");
+        t.a.qp_unpin(e.qp).unwrap();
+    }
     t.a.qp_destroy(e.qp).unwrap();
+    for _ in 0..2 {
+        assert_eq!(t.a.cq_destroy(e.cq), busy, "a CQ that is pinned");
+        t.a.cq_unpin(e.cq).unwrap();
+    }
     t.a.cq_destroy(e.cq).unwrap();
     t.a.mr_dereg(e.mr).unwrap();
     assert_eq!(t.a.pd_dealloc(e.pd), busy, "a PD with an address handle");

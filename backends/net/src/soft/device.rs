@@ -35,6 +35,22 @@ impl SoftDevice {
         *bad = wr;
         let (qi, q) = self.engine.qp(qp)?;
         // SAFETY: the caller's promise.
+        unsafe { self.post_send_to(qi, q, wr, bad) }
+    }
+
+    /// [`Device::post_send`] to the QP at an index, which was looked up.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn post_send_to(
+        &self,
+        qi: usize,
+        q: &QpShared,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
         let Some(posted) = (unsafe { post::send_one(q, wr) }) else {
             // SAFETY: as above.
             return unsafe { self.post_list(qi, q, wr, bad) };
@@ -63,6 +79,12 @@ impl SoftDevice {
     #[inline(always)]
     pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let (index, cq) = self.engine.cq(cq)?;
+        self.poll_found(index, cq, wc)
+    }
+
+    /// [`Device::poll_cq`] of the CQ at an index, which was looked up.
+    #[inline(always)]
+    pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         // What is there already is taken as it is. Most polls find nothing, and look whether anything has come.
         if wc.is_empty() || !cq.ring.is_empty() {
             return take(cq, wc);
@@ -407,6 +429,26 @@ impl Device for SoftDevice {
         self.lock().qp_destroy(now_ns(), qp)?;
         Self::leave_empty_groups(&mut self.lock_held());
         Ok(())
+    }
+
+    fn qp_pin(&self, qp: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().qp_pin(qp)
+    }
+
+    fn qp_unpin(&self, qp: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().qp_unpin(qp)
+    }
+
+    fn cq_pin(&self, cq: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cq_pin(cq)
+    }
+
+    fn cq_unpin(&self, cq: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.lock().cq_unpin(cq)
     }
 
     #[inline]

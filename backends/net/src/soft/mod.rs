@@ -5,7 +5,7 @@
 //! * `helper`: the thread that runs it while the program does not.
 //! * `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed.
-//! * `device`: the [`gdrcore_core::device::Device`] trait.
+//! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: its posts and polls without a handle.
 //!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the engine's
 //! arena, then the buffers of the port and of the tee.
@@ -18,11 +18,13 @@ mod loans;
 mod lock;
 mod multicast;
 mod paths;
+mod pinned;
 mod progress;
 mod sharing;
 mod wire;
 
 pub use helper::OwnSignals;
+pub use pinned::{PinnedCq, PinnedQp};
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;

@@ -1,0 +1,40 @@
+//! Pinned queue pairs and CQs, by the header's inline functions as C and C++ compile them (tests/c/pins.c), on devices without
+//! a NIC; with one, the test `verbs` runs the same program.
+
+use gdrcore_tests::library;
+use gdrcore_tests::skip;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{find, run, scratch};
+use std::process::Command;
+
+/// Builds the program with a compiler and runs it on devices of both kinds that every machine has.
+fn pins(compiler: &str, flags: &[&str]) {
+    if find(compiler).is_none() {
+        skip!("{compiler} is not installed");
+    }
+    let lib = library::build();
+    let dir = scratch(&format!("pins-{}", flags.last().expect("a standard").trim_start_matches("-std=")));
+    let so = dir.join("libgdrcore.so.0");
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), so).expect("a link");
+    let program = dir.join("pins");
+    let mut cc = Command::new(compiler);
+    cc.args(flags).args(["-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
+    cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/pins.c"));
+    cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-lpthread", "-o"]).arg(&program);
+    let built = run(&mut cc, 60);
+    assert!(built.ok(), "{}", built.output);
+    for device in ["loopback", "soft:127.0.0.61"] {
+        let done = run(Command::new(&program).arg(device).env("LD_LIBRARY_PATH", &dir), 60);
+        assert!(done.ok() && done.output.contains("ok"), "{device}: {}", done.output);
+    }
+}
+
+#[test]
+fn pins_as_c11_sees_them() {
+    pins("cc", &["-D_GNU_SOURCE", "-std=c11"]);
+}
+
+#[test]
+fn pins_as_cpp11_sees_them() {
+    pins("c++", &["-x", "c++", "-std=c++11"]);
+}
