@@ -43,6 +43,11 @@ static int create_lane(struct side *side, struct lane *lane)
         return err;
     }
     side->ready_lanes++;
+    err = gdrc_qp_pin(side->dev->ctx, lane->qp, &lane->pin);
+    if (err) {
+        gx_explain_call(side->dev, err, "pinning a queue pair");
+        return err;
+    }
     memset(&lane->local, 0, sizeof lane->local);
     lane->local.struct_size = sizeof lane->local;
     err = gdrc_endpoint_local(side->dev->ctx, lane->qp, &side->mr, &lane->local);
@@ -91,6 +96,8 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, co
         gx_note("the buffer is in %s memory: %s", side->mem.kind, gdrc_mr_route_str(side->mr_attr.route));
     uint64_t cqe = (uint64_t)plan->qps * (plan->tx_depth / plan->cq_mod + plan->rx_depth + 1);
     err = gdrc_cq_create(dev->ctx, at_most(cqe, dev->attr.max_cqe), &side->cq);
+    if (!err)
+        err = gdrc_cq_pin(dev->ctx, side->cq, &side->cq_pin);
     if (err) {
         gx_explain_call(dev, err, "creating a completion queue");
         return err;
@@ -117,7 +124,8 @@ int side_post_recv(struct side *side, uint32_t index, uint64_t number)
     /* On UD the first 40 bytes of a receive are the header; the peer's message follows. */
     gdrc_sge sge = { .addr = lane->rx_addr + slot * side->stride, .length = (uint32_t)side->stride, .lkey = side->mr_attr.lkey };
     gdrc_recv_wr wr = { .wr_id = 1ull << 63 | (uint64_t)index << 48 | slot, .sg_list = &sge, .num_sge = 1 };
-    return gdrc_post_recv(side->dev->ctx, lane->qp, &wr, NULL);
+    const gdrc_recv_wr *bad;
+    return gdrc_pinned_post_recv(lane->pin, &wr, &bad);
 }
 
 static int connect_lane(struct side *side, uint32_t index)
@@ -204,10 +212,12 @@ void side_close(struct side *side)
 {
     gdrc_context *ctx = side->dev ? side->dev->ctx : NULL;
     for (uint32_t i = 0; i < side->ready_lanes; i++) {
+        gdrc_qp_unpin(side->lanes[i].pin);
         gdrc_qp_destroy(ctx, side->lanes[i].qp);
         if (side->lanes[i].ah.handle)
             gdrc_ah_destroy(ctx, side->lanes[i].ah);
     }
+    gdrc_cq_unpin(side->cq_pin);
     if (side->cq.handle)
         gdrc_cq_destroy(ctx, side->cq);
     if (side->mr.handle)
