@@ -8,8 +8,11 @@ use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, Buffer, End, Op, Shape};
 use gdrcore_tests::far::Far;
+use gdrcore_tests::library;
 use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::tools::{loopback, Running};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -479,6 +482,29 @@ fn a_writer_that_is_stopped_holds_nobody_up() {
         }
         assert!(before.len() == BYTES && x.buffer.read(0, BYTES).iter().all(|&b| b == 0x5a));
     }
+}
+
+#[test]
+fn perf_writes_so_and_finds_every_byte() {
+    let perf = library::examples().join("perf/perf");
+    let name = |n| format!("soft:{},path=auto,cma", loopback(76, n));
+    let to = loopback(76, 1);
+    let start = |args: &[&str]| Running::start(Command::new(&perf).args(args));
+    let server = start(&["-k", "-d", &name(1), "-p", "19963"]);
+    for test in [
+        &["write", "bw", "-s", "300000", "-n", "500", "-C"][..],
+        &["write", "bw", "-s", "65536", "-n", "3000", "-C", "-q", "4"],
+        &["write", "bw", "-s", "5000000", "-n", "40", "-C", "-t", "4"],
+        &["write", "lat", "-s", "100000", "-n", "500"],
+        &["send", "bw", "-s", "100000", "-n", "500", "-C"],
+        &["read", "bw", "-s", "300000", "-n", "50", "-C"],
+    ] {
+        let done = start(&[test, &["-d", &name(2), "-p", "19963", &to]].concat()).finish(Duration::from_secs(60));
+        assert!(done.ok(), "{test:?}: {:?} {}", done.status, done.output);
+    }
+    drop(server);
+    let done = start(&["-d", "127.0.0.1,path=udp,cma", "write", "bw", "127.0.0.1"]).finish(Duration::from_secs(60));
+    assert!(!done.ok() && done.output.contains("',cma'"), "{}", done.output);
 }
 
 /// How many WRITEs of another process went past the ring so far.
