@@ -142,21 +142,21 @@ impl Loan {
 /// What the other end of a link has lent to us.
 pub struct Borrowed {
     place: Place,
-    list: [Option<Entry>; LOANS],
+    list: [Option<Entry<Held>>; LOANS],
     last: usize,
+    /// By address, what is not shared.
+    far: [Option<Entry<Loan>>; LOANS],
     /// The other end's process, if loans by address are wanted and it can be reached.
     reach: Option<Reach>,
+    /// What of "lends" is of use to us.
+    wants: u32,
 }
 
-struct Entry {
+struct Entry<T> {
     ask: Ask,
     /// When it was asked for; 0: not yet.
     asked_ns: u64,
-    loan: Option<Held>,
-    /// By address, if there is no other.
-    far: Option<Loan>,
-    /// A long WRITE was to go this way: a loan by address will do.
-    long: bool,
+    loan: Option<T>,
 }
 
 /// A loan, mapped.
@@ -170,105 +170,118 @@ struct Held {
     _map: Map,
 }
 
+/// The entry of a key, if it has a loan; one that is unknown is noted, to be asked for.
+fn find<T>(list: &mut [Option<Entry<T>>], ask: Ask) -> Option<usize> {
+    let at = list.iter().position(|e| e.as_ref().is_some_and(|e| e.ask == ask));
+    if let Some(i) = at {
+        return Some(i).filter(|&i| list[i].as_ref().is_some_and(|e| e.loan.is_some()));
+    }
+    // A place that nothing is borrowed with, the emptiest first.
+    let free = list.iter().position(|e| e.is_none());
+    let free = free.or_else(|| list.iter().position(|e| e.as_ref().is_some_and(|e| e.loan.is_none())));
+    if let Some(i) = free {
+        list[i] = Some(Entry { ask, asked_ns: 0, loan: None });
+    }
+    None
+}
+
+/// Gives up what was taken back, and gives `ask` what is to be asked for. `name`: the number and serial of a loan.
+fn tend<T>(
+    list: &mut [Option<Entry<T>>],
+    place: &Place,
+    now: u64,
+    name: impl Fn(&T) -> (u32, u32),
+    ask: impl Fn(&Ask),
+) {
+    for e in list {
+        let Some(entry) = e else { continue };
+        match entry.loan.as_ref().map(&name) {
+            Some((number, serial)) if place.loan(number).load(Ordering::Acquire) == serial => {}
+            Some(_) => *e = None,
+            None if entry.asked_ns == 0 || now.saturating_sub(entry.asked_ns) > ASK_AGAIN_NS => {
+                entry.asked_ns = now.max(1);
+                ask(&entry.ask);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Enters a loan. False: it has been taken back.
+#[inline(always)]
+fn hold(place: &Place, number: u32, serial: u32) -> bool {
+    place.entered().store(number + 1, Ordering::Relaxed);
+    // Pairs with the lender's fence in `Loans::take_back`: it sees the word, or we see that the loan has ended.
+    fence(Ordering::SeqCst);
+    let stands = place.loan(number).load(Ordering::Acquire) == serial;
+    if !stands {
+        place.entered().store(0, Ordering::Release);
+    }
+    stands
+}
+
+/// Where in a region `len` bytes at `addr` lie.
+#[inline(always)]
+fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
+    let offset = addr.wrapping_sub(iova);
+    (offset <= length && len <= length - offset).then_some(offset)
+}
+
 impl Borrowed {
     pub(super) fn new(place: Place, reach: Option<Reach>) -> Borrowed {
-        Borrowed { place, list: [const { None }; LOANS], last: 0, reach }
+        let wants = if reach.is_some() { SHARES | BY_ADDRESS } else { SHARES };
+        Borrowed { place, list: [const { None }; LOANS], last: 0, far: [const { None }; LOANS], reach, wants }
     }
 
-    /// The entry of this key; one that is unknown is noted, to be asked for, where there is a place for it.
-    #[cold]
-    fn find(&mut self, ask: Ask) -> Option<usize> {
-        let at = |wanted: &dyn Fn(&Option<Entry>) -> bool| self.list.iter().position(wanted);
-        if let Some(i) = at(&|e| e.as_ref().is_some_and(|e| e.ask == ask)) {
-            return Some(i);
-        }
-        // A place that nothing is borrowed with, the emptiest first.
-        let idle = |e: &Option<Entry>| e.as_ref().is_some_and(|e| e.loan.is_none() && e.far.is_none());
-        let i = at(&|e| e.is_none()).or_else(|| at(&idle))?;
-        self.list[i] = Some(Entry { ask, asked_ns: 0, loan: None, far: None, long: false });
-        Some(i)
-    }
-
-    /// The entry of this key, if it has a loan that is mapped.
     #[cold]
     fn find_mapped(&mut self, ask: Ask) -> Option<usize> {
         if !self.any() {
             return None;
         }
-        let i = self.find(ask)?;
-        self.list[i].as_ref().is_some_and(|e| e.loan.is_some()).then_some(i)
-    }
-
-    /// The loan by address of this key.
-    fn find_far(&mut self, ask: Ask) -> Option<Loan> {
-        if self.reach.is_none() || !self.lends(BY_ADDRESS) {
-            return None;
-        }
-        let i = self.find(ask)?;
-        let entry = self.list[i].as_mut()?;
-        if !entry.long {
-            (entry.long, entry.asked_ns) = (true, 0);
-        }
-        entry.far
+        find(&mut self.list, ask)
     }
 
     #[inline]
-    fn lends(&self, what: u32) -> bool {
-        self.place.lends().load(Ordering::Relaxed) & what != 0
+    fn lends(&self) -> u32 {
+        self.place.lends().load(Ordering::Relaxed)
     }
 
     /// Whether the other end has memory to lend that can be mapped.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        self.lends(SHARES)
+        self.lends() & SHARES != 0
     }
 
-    /// The same, or memory that can be reached by its address.
+    /// The same, or memory that we can reach by its address.
     #[inline]
     pub(super) fn any_far(&self) -> bool {
-        self.any() || self.reach.is_some() && self.lends(BY_ADDRESS)
-    }
-
-    /// Enters a loan. False: it has been taken back.
-    #[inline(always)]
-    fn hold(place: &Place, number: u32, serial: u32) -> bool {
-        place.entered().store(number + 1, Ordering::Relaxed);
-        // Pairs with the lender's fence in `Loans::take_back`: it sees the word, or we see that the loan has ended.
-        fence(Ordering::SeqCst);
-        let stands = place.loan(number).load(Ordering::Acquire) == serial;
-        if !stands {
-            place.entered().store(0, Ordering::Release);
-        }
-        stands
+        self.lends() & self.wants != 0
     }
 
     /// Asks for what is wanted and gives up what was taken back. System calls, where there is something to do.
     pub(super) fn tend(&mut self, now: u64, bell: &Bell) {
-        for e in &mut self.list {
-            let Some(entry) = e else { continue };
-            let mapped = entry.loan.as_ref().map(|held| (held.number, held.serial));
-            match mapped.or(entry.far.map(|loan| (loan.number, loan.serial))) {
-                Some((number, serial)) if self.place.loan(number).load(Ordering::Acquire) == serial => {}
-                Some(_) => *e = None,
-                None if entry.asked_ns == 0 || now.saturating_sub(entry.asked_ns) > ASK_AGAIN_NS => {
-                    entry.asked_ns = now.max(1);
-                    let far = entry.long && self.reach.is_some();
-                    bell.say(&entry.ask.emit(if far { ASK_FAR } else { ASK }), None);
-                }
-                None => {}
-            }
+        let say = |head, ask: &Ask| {
+            bell.say(&ask.emit(head), None);
+        };
+        tend(&mut self.list, &self.place, now, |held| (held.number, held.serial), |ask| say(ASK, ask));
+        if self.reach.is_some() {
+            tend(&mut self.far, &self.place, now, |loan| (loan.number, loan.serial), |ask| say(ASK_FAR, ask));
         }
     }
 
     /// A loan has come, by address where there is no descriptor. What was not asked for, or cannot be mapped, is let go.
     pub(super) fn take(&mut self, loan: &Loan, fd: Option<&Fd>) {
-        let wanted = |e: &&mut Entry| e.ask == loan.ask && e.loan.is_none() && e.far.is_none();
-        let Some(entry) = self.list.iter_mut().flatten().find(wanted) else { return };
-        if !loan.is_sound() {
+        if !loan.is_sound() || loan.far != fd.is_none() {
             return;
         }
         let Some(fd) = fd else {
-            entry.far = Some(*loan).filter(|loan| entry.long && loan.far);
+            let asked = self.far.iter_mut().flatten().find(|e| e.ask == loan.ask && e.loan.is_none());
+            if let Some(entry) = asked {
+                entry.loan = Some(*loan);
+            }
+            return;
+        };
+        let Some(entry) = self.list.iter_mut().flatten().find(|e| e.ask == loan.ask && e.loan.is_none()) else {
             return;
         };
         // Memory that nobody can take away.
@@ -282,6 +295,10 @@ impl Borrowed {
         let base = map.as_ptr().expose_provenance() as u64 + into;
         let Loan { number, serial, iova, length, .. } = *loan;
         entry.loan = Some(Held { number, serial, iova, length, base, _map: map });
+        // A long WRITE may have come before it.
+        if let Some(far) = self.far.iter_mut().find(|e| e.as_ref().is_some_and(|e| e.ask == loan.ask)) {
+            *far = None;
+        }
     }
 }
 
@@ -294,7 +311,7 @@ impl PeerMemory for Borrowed {
         }
         let held = self.list[self.last].as_ref()?.loan.as_ref()?;
         let offset = within(held.iova, held.length, addr, len)?;
-        Borrowed::hold(&self.place, held.number, held.serial).then(|| held.base + offset)
+        hold(&self.place, held.number, held.serial).then(|| held.base + offset)
     }
 
     #[inline(always)]
@@ -303,9 +320,13 @@ impl PeerMemory for Borrowed {
     }
 
     fn enter_far(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
-        let loan = self.find_far(Ask { from_qpn, qpn, rkey })?;
+        if self.reach.is_none() || self.lends() & BY_ADDRESS == 0 {
+            return None;
+        }
+        let i = find(&mut self.far, Ask { from_qpn, qpn, rkey })?;
+        let loan = self.far[i].as_ref()?.loan?;
         let offset = within(loan.iova, loan.length, addr, len)?;
-        Borrowed::hold(&self.place, loan.number, loan.serial).then(|| loan.offset.wrapping_add(offset))
+        hold(&self.place, loan.number, loan.serial).then(|| loan.offset.wrapping_add(offset))
     }
 
     fn carry(&mut self, pieces: &[Piece], to: u64) -> bool {
@@ -313,17 +334,10 @@ impl PeerMemory for Borrowed {
         let outcome = reach.write(pieces, to);
         if outcome == Err(Unreached::Never) {
             // From here on only what can be mapped is asked for.
-            self.reach = None;
+            (self.reach, self.wants) = (None, SHARES);
         }
         outcome.is_ok()
     }
-}
-
-/// Where in a region of these bytes `len` bytes at `addr` lie.
-#[inline(always)]
-fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
-    let offset = addr.wrapping_sub(iova);
-    (offset <= length && len <= length - offset).then_some(offset)
 }
 
 /// What we have lent to the other end of a link.

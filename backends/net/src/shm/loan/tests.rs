@@ -297,13 +297,13 @@ fn a_loan_by_address_comes_only_to_who_wants_it() {
     // Not asked for; asked for mapped.
     l.borrowed.take(&sound, None);
     assert!(l.enter_far(0, 8).is_none());
-    l.borrowed.list = [const { None }; LOANS];
+    l.borrowed.far = [const { None }; LOANS];
     l.place.lends().store(SHARES, Ordering::Relaxed);
     l.enter(&WANTED, 0, 8);
     l.borrowed.take(&sound, None);
+    l.borrowed.list = [const { None }; LOANS];
     l.place.lends().store(lends(&[], true), Ordering::Relaxed);
     assert!(l.enter_far(0, 8).is_none());
-    // It asks again at once, since a long WRITE was to go this way.
     assert_eq!(l.asks(), [WANTED]);
     for loan in [
         Loan { number: LOANS as u32, ..sound },
@@ -330,7 +330,7 @@ fn a_loan_by_address_comes_only_to_who_wants_it() {
     let mut without = Borrowed::new(place, None);
     assert!(!without.any_far());
     assert!(without.enter_far(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
-    assert!(without.list.iter().all(Option::is_none));
+    assert!(without.far.iter().all(Option::is_none));
 }
 
 #[test]

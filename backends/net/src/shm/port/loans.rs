@@ -55,7 +55,8 @@ impl ShmPort {
             return;
         };
         let place = link.reader.place();
-        if link.from != asked.from || memory.is_none() && !(asked.far && link.by_address) {
+        // What is shared is mapped, all else by address; neither is lent to who asks for the other.
+        if link.from != asked.from || asked.far != memory.is_none() || asked.far && !link.by_address {
             return;
         }
         if !link.loans.lend(&asked.ask, region, memory, place, bell) {
