@@ -126,8 +126,7 @@ FAULTS = [
     ("a small message is taken from any address", R + "lone.rs", "if peer.addr.gid != *gid ||", "if"),
     ("a WRITE into mapped memory overtakes what was posted before", R + "mapped.rs",
      "r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn", "true"),
-    ("memory that ends half way counts as written", R + "mapped.rs", "                placed = false;\n                break;",
-     "                at = wqe.length;\n                break;"),
+    ("memory that ends half way counts as written", R + "mapped.rs", "Stretch::No => placed = false,", "Stretch::No => at = wqe.length,"),
     ("a region is lent to whoever names its key", R + "mapped.rs", "&& qp.attr.dest_qp_num == from_qpn", ""),
     ("a region that peers may not write is lent", R + "mapped.rs",
      ".filter(|region| region.access & access::REMOTE_WRITE != 0)", ""),
@@ -139,6 +138,10 @@ FAULTS = [
      "let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };", "let signaled = 0;"),
     ("a WRITE into mapped memory takes a promised completion", R + "mapped.rs",
      "completion.as_ref().is_none_or(|(ring, cq)| ring.free() <= cq.reserved)", "completion.is_none()"),
+    ("a short WRITE takes a system call", R + "mapped.rs", "if wqe.length < CARRY_MIN || wqe.inline != 0 {", "if wqe.inline != 0 {"),
+    ("a stream of long WRITEs never leaves the packets", R + "mapped.rs",
+     "len >= CARRY_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING", "false"),
+    ("a call takes the bytes of a key that was refused", R + "mapped.rs", "            _ => return (0, 0),", "            _ => break,"),
 ]
 
 

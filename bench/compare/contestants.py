@@ -162,6 +162,7 @@ def same_host_bandwidth(b):
         ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm")),
         ("write_shared", "gdrcore WRITE into shared memory", None,
          lambda: b.gdrcore_bandwidth("write", MIB, 10000, path="shm", mem="shared")),
+        ("write_cma", "gdrcore WRITE by process_vm_writev", None, lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm,cma")),
         ("ucx_tag", "UCX shm, tag (CMA)", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", MIB, 5000)),
         ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000)),
         ("write_big", "gdrcore WRITE, 64 MiB", None, lambda: b.gdrcore_bandwidth("write", big, 64, path="shm")),

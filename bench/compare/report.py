@@ -165,7 +165,8 @@ class Results:
             parts += ["## Same host", "", self.latency_table("shm", "8 B through memory, half round trip, us"), "",
                       self.bandwidth_table("shm bw", "through memory, MB/s"), "",
                       "Shared memory: the target's region is a memfd's (`perf --mem shared`, GDRC_MEMORY_SHARED), which the initiator maps, as UCX's "
-                      "target memory is where it puts. Else it is any memory, and bytes go through a ring.", ""]
+                      "target memory is where it puts. Else it is any memory, and bytes go through a ring, or by process_vm_writev where both ends "
+                      "have chosen GDRC_CONFIG_CMA.", ""]
         if self.keys("drop-in"):
             parts += ["## The drop-in", "", "Unmodified perftest on the drop-in, and the same operation by the C API; two processes that share memory.", "",
                       self.latency_table("drop-in", "half round trip, us"), "",

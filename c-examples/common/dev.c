@@ -73,7 +73,7 @@ static void device_address(const struct gdrc_device_attr *attr, char *out, size_
         snprintf(out + used, size - used, "%%%s", zone);
 }
 
-/* Takes ",path=udp|shm|auto" off a device's name: how peers on this host are reached is an option of the context. */
+/* Takes ",path=udp|shm|auto" off a device's name, the last two with ",cma": how peers on this host are reached is an option of the context. */
 static int take_path(const char **spec, char *plain, size_t size, uint32_t *flags)
 {
     static const char key[] = ",path=";
@@ -81,13 +81,22 @@ static int take_path(const char **spec, char *plain, size_t size, uint32_t *flag
     *flags = 0;
     if (!option)
         return 0;
-    const char *path = option + strlen(key);
-    *flags = !strcmp(path, "shm")    ? GDRC_CONFIG_SHM_ONLY
-             : !strcmp(path, "auto") ? GDRC_CONFIG_SHM
-             : !strcmp(path, "udp")  ? GDRC_CONFIG_UDP_ONLY
-                                     : 0;
+    static const struct {
+        const char *path;
+        uint32_t flags;
+    } known[] = {
+        { "udp", GDRC_CONFIG_UDP_ONLY },
+        { "shm", GDRC_CONFIG_SHM_ONLY },
+        { "shm,cma", GDRC_CONFIG_SHM_ONLY | GDRC_CONFIG_CMA },
+        { "auto", GDRC_CONFIG_SHM },
+        { "auto,cma", GDRC_CONFIG_SHM | GDRC_CONFIG_CMA },
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(option + strlen(key), known[i].path))
+            *flags = known[i].flags;
     if (!*flags || (size_t)(option - *spec) >= size) {
-        gx_error("Behind a device's name ',path=udp', ',path=shm' or ',path=auto' may stand.", "device '%s' has an unknown path", *spec);
+        gx_error("Behind a device's name ',path=udp', ',path=shm' or ',path=auto' may stand, behind the last two ',cma'.",
+                 "device '%s' has an unknown path", *spec);
         return -EINVAL;
     }
     snprintf(plain, size, "%.*s", (int)(option - *spec), *spec);

@@ -136,13 +136,13 @@ struct gx_dev {
     struct gdrc_device_attr attr;
     char name[128];     /* as given to gdrc_open */
     char address[80];   /* the address in it, with %zone; where the side channel listens */
-    uint32_t path_flags; /* of ',path=' behind the name: a GDRC_CONFIG_ flag, or 0 */
+    uint32_t path_flags; /* of ',path=' behind the name: GDRC_CONFIG_ flags, or 0 */
 };
 
 /*
  * Opens a device: "soft:ADDRESS[:PORT]", an ADDRESS, or the name of a network interface (then `gid_index`
  * counts its addresses), each with ",path=udp", ",path=shm" or ",path=auto" (the default) behind it:
- * how peers of this host are reached. NULL: $GDRC_DEVICE, or the first address that is not loopback. Where no port
+ * how peers of this host are reached; ",cma" behind the last two: see GDRC_CONFIG_CMA. NULL: $GDRC_DEVICE, or the first address that is not loopback. Where no port
  * is given and a stranger has the usual one, the next free one is taken: endpoints carry it.
  */
 int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index, const struct gdrc_config *config);

@@ -114,4 +114,6 @@ counters! {
     share_refused,
     /// WRITE messages that were placed into memory of the peer that this process has mapped, without a packet.
     mapped_writes,
+    /// WRITE messages that the kernel copied into memory of the peer by its address, without a packet.
+    carried_writes,
 }

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | `GDRC_ADDRESS` | the one address of this machine that the process sees as a device, with an optional port: `10.0.0.1`, `[::1]:4800` |
 //! | `GDRC_DEVICE` | the one device of the list that the process sees: `gdrc1` |
-//! | `GDRC_PATH` | how peers of this host are reached: `auto` (the default), `udp`, `shm` |
+//! | `GDRC_PATH` | how peers of this host are reached: `auto` (the default), `udp`, `shm`; `auto,cma` and `shm,cma` let the kernel copy long WRITEs |
 //! | `GDRC_PCAP` | write everything sent and received into this capture file |
 //! | `GDRC_STATS` | `1`: print the counters at exit |
 //!
 //! What cannot be understood is said once on standard error, and then counts as not set.
 
 use gdrcore_net::addr::Endpoint;
-use gdrcore_net::soft::PathChoice;
+use gdrcore_net::soft::{soft_flags, PathChoice};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -31,15 +31,17 @@ pub fn device() -> Option<String> {
     text("GDRC_DEVICE")
 }
 
-/// The path that `GDRC_PATH` names.
-pub fn path() -> PathChoice {
+/// The path that `GDRC_PATH` names, and the flags of the device that go with it.
+pub fn path() -> (PathChoice, u32) {
     match text("GDRC_PATH").as_deref() {
-        None | Some("auto") => PathChoice::Auto,
-        Some("udp") => PathChoice::Udp,
-        Some("shm") => PathChoice::Shm,
+        None | Some("auto") => (PathChoice::Auto, 0),
+        Some("auto,cma") => (PathChoice::Auto, soft_flags::CMA),
+        Some("udp") => (PathChoice::Udp, 0),
+        Some("shm") => (PathChoice::Shm, 0),
+        Some("shm,cma") => (PathChoice::Shm, soft_flags::CMA),
         Some(other) => {
-            complain("GDRC_PATH", other, "auto, udp or shm");
-            PathChoice::Auto
+            complain("GDRC_PATH", other, "auto, udp, shm, auto,cma or shm,cma");
+            (PathChoice::Auto, 0)
         }
     }
 }

@@ -129,7 +129,8 @@ impl Hca {
 
     fn open(adapter: &Adapter) -> Result<&'static Hca> {
         let pcap = env::pcap();
-        let config = SoftConfig { core: CONFIG, flags: 0, path: env::path(), pcap: pcap.as_deref() };
+        let (path, flags) = env::path();
+        let config = SoftConfig { core: CONFIG, flags, path, pcap: pcap.as_deref() };
         let name = adapter.device_name();
         let map = Map::new(SoftDevice::memsize(&name, &config)?)?;
         // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.

@@ -201,6 +201,11 @@ pub const GDRC_CONFIG_SHM: u32 = 8;
 pub const GDRC_CONFIG_SHM_ONLY: u32 = 16;
 /// Reach all peers through the network.
 pub const GDRC_CONFIG_UDP_ONLY: u32 = 64;
+/// Long RDMA WRITEs (from 64 KiB) between this context and others of the same user on this host that have this flag too, and are reached
+/// through shared memory, may be copied by the kernel from the one process into the other (process_vm_writev), whatever memory the
+/// region is. Both ends choose: the target lends its regions' addresses, the initiator writes there with no help of its. Where
+/// the system does not allow it, and elsewhere: no effect.
+pub const GDRC_CONFIG_CMA: u32 = 128;
 /// Congestion control by rate (DCQCN): packets say that they can be marked (ECN), and a QP whose packets are marked slows down.
 pub const GDRC_CONFIG_DCQCN: u32 = 32;
 

@@ -232,6 +232,7 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
         | GDRC_CONFIG_SHM
         | GDRC_CONFIG_SHM_ONLY
         | GDRC_CONFIG_UDP_ONLY
+        | GDRC_CONFIG_CMA
         | GDRC_CONFIG_DCQCN;
     if c.flags & !known != 0 {
         return Err(Error::Invalid);
@@ -257,6 +258,9 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
     };
     if c.flags & GDRC_CONFIG_NO_GSO != 0 {
         flags |= soft::soft_flags::NO_GSO;
+    }
+    if c.flags & GDRC_CONFIG_CMA != 0 {
+        flags |= soft::soft_flags::CMA;
     }
     let core = Config {
         max_pd: c.max_pd,

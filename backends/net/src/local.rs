@@ -134,18 +134,28 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
 
 /// Who may be a process at the other end: this user, or root (the router may be root's).
 pub(crate) fn is_trusted_user(uid: libc::uid_t) -> bool {
-    // SAFETY: no precondition.
-    uid == unsafe { libc::geteuid() } || uid == 0
+    is_own_user(uid) || uid == 0
 }
 
-/// Whether the process at the other end of a connected socket is trusted.
-pub(crate) fn is_trusted(fd: RawFd) -> bool {
+/// Whether a process is of this user.
+pub(crate) fn is_own_user(uid: libc::uid_t) -> bool {
+    // SAFETY: no precondition.
+    uid == unsafe { libc::geteuid() }
+}
+
+/// The process at the other end of a connected socket, as the kernel noted it when it began to listen, or connected.
+pub(crate) fn peer_of(fd: RawFd) -> Option<libc::ucred> {
     // SAFETY: zeroes are valid credentials.
     let mut cred: libc::ucred = unsafe { core::mem::zeroed() };
     let mut len = core::mem::size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the pointers describe `cred` and its length, both live through the call.
     let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len) };
-    rc == 0 && is_trusted_user(cred.uid)
+    (rc == 0).then_some(cred)
+}
+
+/// Whether the process at the other end of a connected socket is trusted.
+pub(crate) fn is_trusted(fd: RawFd) -> bool {
+    peer_of(fd).is_some_and(|peer| is_trusted_user(peer.uid))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! a peer made (an eventfd of his may be full on purpose), so there are no eventfds.
 //!
 //! Beside data and bells the socket carries [`loan`]s: regions of which the program shares the memory are mapped by those who write to
-//! them.
+//! them, and where both ends want it others are written by their addresses (`reach`).
 //!
 //! Trust: both ends belong to one user, or the other to the router, as the kernel says (SO_PEERCRED). Nevertheless neither
 //! end believes an index or a length that the other wrote, and a peer that breaks its ring loses its link, nothing else.
@@ -18,6 +18,7 @@
 pub mod door;
 pub mod loan;
 mod port;
+mod reach;
 pub mod ring;
 pub mod segment;
 

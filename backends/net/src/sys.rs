@@ -1,6 +1,7 @@
 //! What every module here does with libc: errno to [`Error`], descriptors that close themselves.
 
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::mapped::{Piece, PIECES};
 use std::os::fd::RawFd;
 
 /// errno of the last failed call of this thread.
@@ -67,6 +68,40 @@ pub(crate) fn sealed_len(fd: RawFd, wanted: i32) -> Option<u64> {
     let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
     let sealed = seals >= 0 && seals & wanted == wanted;
     stat(fd).ok().filter(|_| sealed).and_then(|s| u64::try_from(s.st_size).ok())
+}
+
+/// A descriptor of a process, which tells of its end; `None`: there is no such process, or the system has none of these.
+pub(crate) fn pidfd_open(pid: libc::pid_t) -> Option<Fd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0u32) };
+    Fd::from_call(i32::try_from(fd).ok()?).ok()
+}
+
+/// Whether one of these descriptors has what is asked for, or was hung up on. Does not wait.
+pub(crate) fn any_ready<const N: usize>(fds: [(RawFd, i16); N]) -> bool {
+    let mut asked = fds.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
+    // SAFETY: the array has N entries and lives through the call.
+    unsafe { libc::poll(asked.as_mut_ptr(), N as libc::nfds_t, 0) != 0 }
+}
+
+/// Copies pieces of this process, one behind the other, into ranges (address, length) of another one, which the kernel fills in their
+/// order; at most [`PIECES`] of them. How many bytes were copied, or the errno.
+pub(crate) fn write_process(pid: libc::pid_t, pieces: &[Piece], to: [(u64, u64); 2]) -> core::result::Result<u64, i32> {
+    let iovec = |(addr, len): (u64, u64)| libc::iovec {
+        iov_base: core::ptr::with_exposed_provenance_mut(addr as usize),
+        iov_len: len as usize,
+    };
+    let mut local = [iovec((0, 0)); PIECES];
+    let count = pieces.len().min(PIECES);
+    for (vec, piece) in local.iter_mut().zip(pieces) {
+        *vec = iovec((piece.addr, piece.len));
+    }
+    let remote = to.map(iovec);
+    // SAFETY: both arrays live through the call and are as long as it is told. What they name of this process is only read, by the
+    // kernel, which answers EFAULT where nothing is. It writes into a process of this user, which has asked for that at these addresses:
+    // a region that it lends, and so memory to which no reference of Rust leads there; that this is our own process changes nothing.
+    let n = unsafe { libc::process_vm_writev(pid, local.as_ptr(), count as _, remote.as_ptr(), remote.len() as _, 0) };
+    u64::try_from(n).map_err(|_| errno())
 }
 
 /// `setsockopt` of a plain value.

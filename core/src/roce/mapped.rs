@@ -1,10 +1,13 @@
-//! A WRITE into memory of the peer that this process has mapped: placed here and now, without a packet.
+//! A WRITE into memory of the peer that this process reaches by itself: placed here and now, without a packet.
 //!
 //! A NIC writes into another machine's memory without that machine's help. Two processes of one host can have the same, where the
 //! target shares the memory of a region and the initiator has mapped it: then a WRITE is one copy. It takes no PSN, since nothing
 //! travels; everything before it on its queue pair has been acknowledged, and everything after it leaves behind its last store, so
 //! the order that RC promises holds. Whoever shares the memory says for which of its queue pairs and keys that is so and takes it
 //! back when one of them ends; both ask the same questions as the responder would ([`Transport::mappable`]).
+//!
+//! Memory is reached in one of two ways ([`PeerMemory`]): mapped, so that a WRITE is a copy of the CPU's; or, for long WRITEs, by a call
+//! of the system that copies from one process into another, which needs no more than an address.
 //!
 //! What cannot be done so (another opcode, a key that opens nothing here, a local key that is refused, memory that is gone) takes
 //! the usual way, which alone knows what is to be done then.
@@ -24,7 +27,16 @@ use crate::verbs::wqe::SendWqe;
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
 const STRETCH: u64 = 64 << 10;
 
-/// Bytes that are copied before others have their turn with the engine: some 25 us.
+/// The same of one call of [`PeerMemory::carry`], which costs a microsecond beside its bytes.
+const CALL: u64 = 256 << 10;
+
+/// A shorter WRITE is not worth the call: through a ring it takes as long, and the other core shares the work.
+pub const CARRY_MIN: u64 = 64 << 10;
+
+/// Pieces of a request that one call takes; more of them take more calls.
+pub const PIECES: usize = 16;
+
+/// Bytes that are copied before others have their turn with the engine: some 25 us, or 100 by calls.
 pub(crate) const TURN: u64 = 1 << 20;
 
 /// A request as long as this, with so many before it that have not been acknowledged, waits until they are: then those behind it need
@@ -32,13 +44,43 @@ pub(crate) const TURN: u64 = 1 << 20;
 /// memory alone might bring nobody to take the ACKs; one with many under way polls.
 const WORTH_WAITING: (u64, u32) = (16 << 10, 4);
 
-/// Memory of one peer that this process has mapped.
+/// So does one that has this many bytes under way, a request as long as this one for each, since they do not leave in one go: else a
+/// stream of long requests that has begun with packets, of which few are under way at a time, would stay with them.
+const FILLS_A_RING: u64 = 256 << 10;
+
+/// Whether a request of `len` bytes waits for so many before it.
+#[inline]
+fn is_worth_waiting(len: u64, before: u32) -> bool {
+    len >= WORTH_WAITING.0 && before >= WORTH_WAITING.1
+        || len >= CARRY_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING
+}
+
+/// Memory of this process, on its way into a peer's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// Its first byte.
+    pub addr: u64,
+    /// How long it is.
+    pub len: u64,
+}
+
+/// Memory of one peer that this process writes by itself.
 pub trait PeerMemory {
     /// Where `len` bytes at `addr` of what the peer's key `rkey` opens for WRITEs of our QP `from_qpn` to its QP `qpn` lie in this
     /// process; `None`: nowhere (yet). The peer does not take them back before [`PeerMemory::leave`], which follows at once.
     fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64>;
     /// The bytes have been used.
     fn leave(&mut self);
+    /// As [`PeerMemory::enter`], of memory that is not mapped here: an address of the peer's, for [`PeerMemory::carry`] alone. Asked for
+    /// WRITEs of [`CARRY_MIN`] bytes and more.
+    fn enter_far(&mut self, _from_qpn: u32, _qpn: u32, _rkey: u32, _addr: u64, _len: u64) -> Option<u64> {
+        None
+    }
+    /// Copies the pieces, one behind the other, to where [`PeerMemory::enter_far`] said; at most [`PIECES`]. The last aligned word (up
+    /// to 8 bytes) is stored after all others. False: not all of it was written.
+    fn carry(&mut self, _pieces: &[Piece], _to: u64) -> bool {
+        false
+    }
 }
 
 /// None.
@@ -60,6 +102,27 @@ pub(crate) enum Mapped {
     Part,
     /// It has ended.
     Whole,
+}
+
+/// What became of the next bytes of a request.
+enum Stretch {
+    /// They go the usual way, and all before them.
+    No,
+    /// They could be placed.
+    There,
+    /// So many were placed; true: by a call.
+    Placed(u64, bool),
+}
+
+impl Stretch {
+    #[inline]
+    fn of(place: bool, placed: bool, n: u64, by_call: bool) -> Stretch {
+        match (place, placed) {
+            (false, _) => Stretch::There,
+            (true, true) => Stretch::Placed(n, by_call),
+            (true, false) => Stretch::No,
+        }
+    }
 }
 
 impl Qp {
@@ -180,28 +243,21 @@ impl Transport {
         }
         let quiet = qp.is_quiet();
         let under_way = index.wrapping_sub(qp.req.acked);
-        if !quiet && (wqe.length < WORTH_WAITING.0 || under_way < WORTH_WAITING.1) {
+        if !quiet && !is_worth_waiting(wqe.length, under_way) {
             return Mapped::No;
         }
         let mut at = if quiet { qp.req.placed } else { 0 };
         let end = wqe.length.min(at + *turn);
         *turn -= end - at;
+        let mut carried = false;
         let mut placed = true;
         while at < end && placed {
-            let n = (end - at).min(STRETCH);
-            let to = wqe.remote_addr.wrapping_add(at);
-            let Some(to) = memory.enter(qp.qpn, qp.attr.dest_qp_num, wqe.rkey, to, n) else {
-                // Taken back half way: the usual way begins anew and writes the same bytes once more.
-                placed = false;
-                break;
-            };
-            if !quiet {
-                memory.leave();
-                return Mapped::Later;
+            match self.place_stretch(qp, &slot, at, end - at, quiet, memory) {
+                Stretch::There => return Mapped::Later,
+                Stretch::Placed(n, by_call) => (at, carried) = (at + n, by_call),
+                // Also where it was taken back half way: the usual way begins anew and writes the same bytes once more.
+                Stretch::No => placed = false,
             }
-            placed = copy(&self.regions, &self.providers, qp.pd, &slot, at, to, n);
-            memory.leave();
-            at += n;
         }
         let qp = &mut self.qps[qi];
         qp.req.placed = if placed { at } else { 0 };
@@ -212,8 +268,9 @@ impl Transport {
             return Mapped::Part;
         }
         qp.req.placed = 0;
-        qp.counters.mapped_writes += 1;
-        self.counters.mapped_writes += 1;
+        for c in [&mut self.counters, &mut qp.counters] {
+            *(if carried { &mut c.carried_writes } else { &mut c.mapped_writes }) += 1;
+        }
         if self.complete_lone(s, qi, index) {
             return Mapped::Whole;
         }
@@ -225,6 +282,40 @@ impl Transport {
         self.skip_done(s, qi);
         self.complete(s, qi, now);
         Mapped::Whole
+    }
+
+    /// Places the next bytes of a request, `left` at most, or (`place` false) only sees whether it could.
+    #[inline]
+    fn place_stretch(
+        &self,
+        qp: &Qp,
+        slot: &SlotRef<'_, SendWqe>,
+        at: u64,
+        left: u64,
+        place: bool,
+        memory: &mut dyn PeerMemory,
+    ) -> Stretch {
+        let wqe = slot.header();
+        let to = wqe.remote_addr.wrapping_add(at);
+        let (own, theirs) = (qp.qpn, qp.attr.dest_qp_num);
+        let n = left.min(STRETCH);
+        if let Some(to) = memory.enter(own, theirs, wqe.rkey, to, n) {
+            let placed = place && copy(&self.regions, &self.providers, qp.pd, slot, at, to, n);
+            memory.leave();
+            return Stretch::of(place, placed, n, false);
+        }
+        if wqe.length < CARRY_MIN || wqe.inline != 0 {
+            return Stretch::No;
+        }
+        let mut pieces = [Piece::default(); PIECES];
+        let (count, n) = gather(&self.regions, qp.pd, slot, at, left.min(CALL), &mut pieces);
+        if n == 0 {
+            return Stretch::No;
+        }
+        let Some(to) = memory.enter_far(own, theirs, wqe.rkey, to, n) else { return Stretch::No };
+        let placed = place && memory.carry(&pieces[..count], to);
+        memory.leave();
+        Stretch::of(place, placed, n, true)
     }
 
     /// Something that [`Transport::mappable`] asks is another now.
@@ -282,4 +373,34 @@ fn copy(
         }
     }
     false
+}
+
+/// Where the next bytes of what a request sends lie, from byte `at` on: the pieces, and how many bytes they have, `most` at most. None
+/// where a key is refused, or the memory is not of the host.
+fn gather(
+    regions: &Regions,
+    pd: u32,
+    slot: &SlotRef<'_, SendWqe>,
+    mut at: u64,
+    most: u64,
+    pieces: &mut [Piece; PIECES],
+) -> (usize, u64) {
+    let (mut count, mut len) = (0, 0);
+    for sge in slot.sges(usize::from(slot.header().num_sge)) {
+        let size = u64::from(sge.length);
+        if at >= size {
+            at -= size;
+            continue;
+        }
+        if len == most || count == PIECES {
+            break;
+        }
+        let n = (size - at).min(most - len);
+        match regions.local(sge.lkey, pd, sge.addr.wrapping_add(at), n as u32, false) {
+            Ok(source) if source.provider == 0 => pieces[count] = Piece { addr: source.addr, len: n },
+            _ => return (0, 0),
+        }
+        (count, len, at) = (count + 1, len + n, 0);
+    }
+    (count, len)
 }

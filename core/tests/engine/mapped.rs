@@ -1,7 +1,9 @@
-//! WRITEs into memory of the peer that this process has mapped: what they leave, and what declines them.
+//! WRITEs into memory of the peer that this process reaches by itself: what they leave, and what declines them.
 
+use gdrcore_core::config::Config;
 use gdrcore_core::device::MrAttr;
-use gdrcore_core::roce::mapped::PeerMemory;
+use gdrcore_core::mem::host;
+use gdrcore_core::roce::mapped::{PeerMemory, Piece, CARRY_MIN, PIECES};
 use gdrcore_core::verbs::types::*;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,12 +16,14 @@ struct Lent {
     qpn: u32,
     region: MrAttr,
     inside: bool,
+    /// It is not mapped, but lent by address.
+    far: bool,
     /// After so many visits it is taken back.
     visits: Rc<Cell<u32>>,
 }
 
-impl PeerMemory for Lent {
-    fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+impl Lent {
+    fn go_in(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
         assert!(!self.inside, "left before it is entered again");
         let offset = addr.wrapping_sub(self.region.iova);
         let whole = offset <= self.region.length && len <= self.region.length - offset;
@@ -30,9 +34,35 @@ impl PeerMemory for Lent {
         self.inside = true;
         Some(self.region.addr + offset)
     }
+}
+
+impl PeerMemory for Lent {
+    fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+        if self.far {
+            return None;
+        }
+        self.go_in(from_qpn, qpn, rkey, addr, len)
+    }
     fn leave(&mut self) {
         assert!(self.inside);
         self.inside = false;
+    }
+    fn enter_far(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+        if !self.far {
+            return None;
+        }
+        self.go_in(from_qpn, qpn, rkey, addr, len)
+    }
+    fn carry(&mut self, pieces: &[Piece], mut to: u64) -> bool {
+        assert!(self.inside && self.far && !pieces.is_empty() && pieces.len() <= PIECES);
+        assert!(pieces.iter().map(|p| p.len).sum::<u64>() <= 256 << 10, "so long is a peer waited for");
+        for p in pieces {
+            if host::transfer(p.addr, to, p.len as usize).is_err() {
+                return false;
+            }
+            to += p.len;
+        }
+        true
     }
 }
 
@@ -42,12 +72,21 @@ fn over_link() -> Opts {
 
 /// A pair of which `a` has mapped the memory of `b`; how often it may still be entered.
 fn pair(o: Opts) -> (Net, End, End, Rc<Cell<u32>>) {
+    pair_by(o, false)
+}
+
+/// The same, where it is lent by address.
+fn far_pair(o: Opts) -> (Net, End, End, Rc<Cell<u32>>) {
+    pair_by(o, true)
+}
+
+fn pair_by(o: Opts, far: bool) -> (Net, End, End, Rc<Cell<u32>>) {
     let (mut net, a, b) = Net::pair(o);
     let gid = net.hosts[a.host].addr.gid;
     let region = net.lock(&b).mappable(b.qpn, a.qpn, &gid, b.mr.rkey).expect("all WRITEs of a are allowed");
     assert_eq!((region.addr, region.length, region.rkey), (b.mr.addr, b.mr.length, b.mr.rkey));
     let visits = Rc::new(Cell::new(u32::MAX));
-    net.memory = Some(Box::new(Lent { own: a.qpn, qpn: b.qpn, region, inside: false, visits: visits.clone() }));
+    net.memory = Some(Box::new(Lent { own: a.qpn, qpn: b.qpn, region, inside: false, far, visits: visits.clone() }));
     for (i, e) in [&a, &b].iter().enumerate() {
         e.buf.put(0, &pattern(i as u64, e.buf.len()));
     }
@@ -148,6 +187,88 @@ fn memory_that_is_taken_back_half_way_is_written_by_packets() {
 }
 
 #[test]
+fn long_writes_are_carried_to_memory_that_is_lent_by_address() {
+    let least = CARRY_MIN as usize;
+    for len in [least, least + 1, 100_000, (256 << 10) + 3, 1 << 20] {
+        let (mut net, a, b, _) = far_pair(over_link());
+        net.post(&a, write(&a, &b, len).id(7));
+        assert!(ring(&mut net, &a), "{len}");
+        assert!(b.buf.get(128, len) == a.buf.get(64, len));
+        let (before, after) = (pattern(1, b.buf.len()), b.buf.get(0, b.buf.len()));
+        assert!(after[..128] == before[..128] && after[128 + len..] == before[128 + len..]);
+        assert_eq!(net.poll(a.host, a.scq).iter().map(|w| (w.wr_id, w.status)).collect::<Vec<_>>(), [(7, 0)]);
+        let c = net.lock(&a).qp_counters(a.qp).unwrap();
+        assert_eq!((c.carried_writes, c.mapped_writes, c.rdma_writes, c.sent_pkts), (1, 0, 1, 0));
+        assert_eq!(net.lock(&a).counters().carried_writes, 1);
+    }
+    // One byte less goes by packets, and so does what is not a plain WRITE.
+    let (mut net, a, b, _) = far_pair(over_link());
+    net.post(&a, write(&a, &b, least - 1));
+    assert!(!ring(&mut net, &a));
+    net.settle();
+    assert_eq!(net.poll(a.host, a.scq).len(), 1);
+    net.ok(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, least).remote(&b, 0));
+    assert_eq!(net.lock(&a).counters().carried_writes, 0);
+    assert!(b.buf.get(128, least - 1) == pattern(0, a.buf.len())[64..64 + least - 1]);
+}
+
+#[test]
+fn many_pieces_take_many_calls() {
+    let (mut net, a, b, visits) =
+        far_pair(Opts { sge: 20, config: Config { max_sge: 20, ..Config::default() }, ..over_link() });
+    let mut wr = Wr::new(wr_opcode::RDMA_WRITE).remote(&b, 5);
+    let mut all = Vec::new();
+    let whole = pattern(0, a.buf.len());
+    for i in 0..20 {
+        let (at, len) = (
+            i * 50_001,
+            match i {
+                3 | 10 | 17 => 0,
+                19 => 100_000,
+                _ => i * 101 + 1,
+            },
+        );
+        wr = wr.local(&a, at, len);
+        all.extend_from_slice(&whole[at..at + len]);
+    }
+    visits.set(u32::MAX);
+    net.post(&a, wr);
+    assert!(ring(&mut net, &a));
+    assert!(b.buf.get(5, all.len()) == all);
+    assert_eq!(net.lock(&a).counters().carried_writes, 1);
+    // 17 pieces that are not empty.
+    assert_eq!(u32::MAX - visits.get(), 2, "{} bytes", all.len());
+}
+
+#[test]
+fn what_is_taken_back_between_two_calls_is_written_by_packets() {
+    let (mut net, a, b, visits) = far_pair(over_link());
+    for allowed in [1, 2, 5] {
+        let len = 2 << 20;
+        a.buf.put(64, &pattern(allowed.into(), len));
+        visits.set(allowed);
+        net.post(&a, write(&a, &b, len));
+        ring(&mut net, &a);
+        net.settle();
+        let wc = net.poll(a.host, a.scq);
+        assert_eq!(wc.iter().map(|w| w.status).collect::<Vec<_>>(), [wc_status::SUCCESS]);
+        assert!(b.buf.get(128, len) == a.buf.get(64, len));
+    }
+    // A key that is refused, on either side, is the usual way's business.
+    visits.set(u32::MAX);
+    let before = b.buf.get(0, b.buf.len());
+    let mut wr = Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 70_000).local(&a, 0, 70_000).remote(&b, 128);
+    wr.sges[1].lkey ^= 0x55;
+    let entered = visits.get();
+    net.post(&a, wr);
+    assert!(!ring(&mut net, &a));
+    assert!(visits.get() == entered && b.buf.get(0, b.buf.len()) == before);
+    net.settle();
+    assert_eq!(net.poll(a.host, a.scq)[0].status, wc_status::LOC_PROT_ERR);
+    assert_eq!(net.lock(&a).qp_counters(a.qp).unwrap().carried_writes, 0);
+}
+
+#[test]
 fn what_is_refused_is_refused_by_the_usual_way() {
     let beyond = 3 << 20;
     for (what, status) in [
@@ -216,6 +337,46 @@ fn nothing_overtakes_what_was_posted_before() {
 }
 
 #[test]
+fn nothing_that_is_carried_overtakes_either() {
+    let (mut net, a, b, _) = far_pair(over_link());
+    net.recv(&b, 1, &[(0, 100)]);
+    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
+    net.post(&a, write(&a, &b, 70_000));
+    assert!(!ring(&mut net, &a));
+    net.settle();
+    assert_eq!(net.lock(&a).counters().carried_writes, 0);
+    net.poll(a.host, a.scq);
+    for i in 0..6 {
+        net.recv(&b, i, &[(0, 100)]);
+        net.post(&a, Wr::new(wr_opcode::SEND).id(i).local(&a, 0, 100));
+    }
+    net.post(&a, write(&a, &b, 70_000).id(6));
+    assert!(!ring(&mut net, &a));
+    net.settle();
+    assert_eq!(net.poll(a.host, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(net.lock(&a).counters().carried_writes, 1);
+    assert_eq!(b.buf.get(128, 70_000), a.buf.get(64, 70_000));
+}
+
+/// Where each finds another under way it would else go by packets for ever.
+#[test]
+fn a_stream_of_long_writes_leaves_the_packets() {
+    for far in [false, true] {
+        for (len, waits) in [(256 << 10, 1), ((256 << 10) - 1, 0)] {
+            let (mut net, a, b, _) = pair_by(over_link(), far);
+            net.recv(&b, 1, &[(0, 10)]);
+            net.post(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, len).remote(&b, 1 << 20));
+            net.post(&a, write(&a, &b, len));
+            net.settle();
+            assert_eq!(net.poll(a.host, a.scq).len(), 2);
+            let c = net.lock(&a).counters();
+            assert_eq!((c.mapped_writes, c.carried_writes), if far { (0, waits) } else { (waits, 0) }, "{len}");
+            assert!(b.buf.get(128, len) == a.buf.get(64, len));
+        }
+    }
+}
+
+#[test]
 fn completions_wait_for_room_and_keep_their_order() {
     let (mut net, a, b, _) = pair(Opts { cqe: 4, sq: 64, ..over_link() });
     let mut posted = 0;
@@ -272,15 +433,16 @@ fn a_region_is_lent_only_where_every_write_would_be_allowed() {
 /// Where READs put what they bring, and where they have it from.
 const READ: (usize, usize) = ((2 << 20) + 50_000, (2 << 20) + 100_000);
 
-/// Random requests in two worlds, one with mapped memory: the same bytes and the same completions in the same order.
+/// Random requests in two worlds, one with memory that is mapped, or lent by address: the same bytes and the same completions in the same order.
 #[test]
 fn both_ways_leave_the_same() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
     let mut below = |n| rng.below(n);
-    let (mut mapped, mut lone) = (0, 0);
-    for _ in 0..40 {
+    let (mut mapped, mut carried, mut lone) = (0, 0, 0);
+    for world in 0..60 {
         let o = Opts { cqe: 16, ..over_link() };
-        let (mut with, a, b, visits) = pair(o);
+        let far = world % 3 == 2;
+        let (mut with, a, b, visits) = pair_by(o, far);
         let (mut without, c, d, _) = pair(o);
         without.memory = None;
         for step in 0..60 {
@@ -291,8 +453,9 @@ fn both_ways_leave_the_same() {
             } else {
                 visits.set(u32::MAX);
             }
+            let long = if far { len * 4 } else { len };
             let wr = |x: &End, y: &End| match kind {
-                0..=5 => Wr::new(wr_opcode::RDMA_WRITE).local(x, from, len).remote(y, to).id(step).flags(flags),
+                0..=5 => Wr::new(wr_opcode::RDMA_WRITE).local(x, from, long).remote(y, to).id(step).flags(flags),
                 6 | 7 => Wr::new(wr_opcode::SEND).local(x, from, len).id(step).flags(flags),
                 // From and to where nobody writes: what else it would see is not the order's business.
                 8 => Wr::new(wr_opcode::RDMA_READ).local(x, READ.0, len).remote(y, READ.1).id(step).flags(flags),
@@ -328,8 +491,11 @@ fn both_ways_leave_the_same() {
                 assert!(a.buf.get(0, a.buf.len()) == c.buf.get(0, c.buf.len()));
             }
         }
-        mapped += with.lock(&a).counters().mapped_writes;
-        assert_eq!(without.lock(&c).counters().mapped_writes, 0);
+        let counters = with.lock(&a).counters();
+        (mapped, carried) = (mapped + counters.mapped_writes, carried + counters.carried_writes);
+        let counters = without.lock(&c).counters();
+        assert_eq!((counters.mapped_writes, counters.carried_writes), (0, 0));
     }
     assert!(mapped > 300 && lone > 100, "{mapped} of some 1400 WRITEs, {lone} alone");
+    assert!(carried > 80, "{carried} of some 400 that are long enough");
 }

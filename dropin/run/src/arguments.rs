@@ -11,7 +11,8 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
                       else the program sees a device for each address
   --device NAME       show the program only this device, such as gdrc0 (GDRC_DEVICE)
   --path udp|shm|auto how peers on this machine are reached (GDRC_PATH);
-                      auto, the default: through shared memory where they offer it
+                      auto, the default: through shared memory where they offer it;
+                      shm,cma and auto,cma: long WRITEs are copied by the kernel
   --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP)
   --stats             print the counters, under the names of Linux's rxe driver,
                       to standard error at the end and at SIGUSR2 (GDRC_STATS)
@@ -91,7 +92,9 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, String> {
 
 fn check(name: &str, value: &OsStr) -> Result<(), String> {
     match name {
-        "--path" if !["udp", "shm", "auto"].iter().any(|p| *p == value) => Err("--path is udp, shm or auto".into()),
+        "--path" if !["udp", "shm", "auto", "shm,cma", "auto,cma"].iter().any(|p| *p == value) => {
+            Err("--path is udp, shm or auto, the last two with ,cma behind or without".into())
+        }
         _ => Ok(()),
     }
 }
@@ -141,6 +144,7 @@ mod tests {
             ("", "program"),
             ("--stats", "program"),
             ("--path tcp prog", "udp, shm or auto"),
+            ("--path udp,cma prog", "udp, shm or auto"),
             ("--address", "value"),
             ("--address= prog", "value"),
             ("--stats=1 prog", "--stats=1"),

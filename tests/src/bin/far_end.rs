@@ -1,9 +1,11 @@
 //! One process with ends that serve, and stream if asked: what tests kill, stop and continue. See `gdrcore_tests::far`.
 //!
 //! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes of each receive request
-//! (0: none are posted), `path` udp or auto, `stream` write, read or send, `piece` bytes of each streamed request, `helper` 1: sleep and let the
-//! helper thread run the engine. Lines in: `peer ADDRESS` makes an end, `go` lets it stream; the end of input ends the
-//! process. Lines out: `open`, `at ADDRESS`, `moved N` for every 64 requests, `failed STATUS CAUSE RETRIES`.
+//! (0: none are posted), `path` udp, shm or auto, `stream` write, read or send, `piece` bytes of each streamed request, `helper` 1: sleep and let
+//! the helper thread run the engine, `cma` 1: lend and borrow memory by address, `user` the number of the user to become, `dumpable` 0 or 1: whether
+//! others of that user may trace it. Lines in: `peer ADDRESS` makes an end and connects it, `make` only makes it and `join ADDRESS`
+//! connects the one made last, `go` lets them stream, `tell` asks for counters; the end of input ends the process. Lines out: `open`,
+//! `at ADDRESS`, `moved N` for every 64 requests, `failed STATUS CAUSE RETRIES`, `counters RETRIES FAILURES CARRIED`.
 
 use gdrcore_core::verbs::types::{wc_opcode, wc_status};
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
@@ -46,11 +48,14 @@ fn main() {
         Some(other) => panic!("{other} is no stream"),
     };
     let helper = number("helper", 0) == 1;
+    become_user(number("user", 0) as u32, number("dumpable", 2) as i32);
     let path = match options.get("path").map(String::as_str) {
         Some("auto") => PathChoice::Auto,
+        Some("shm") => PathChoice::Shm,
         _ => PathChoice::Udp,
     };
-    let config = SoftConfig { flags: if helper { flags::HELPER } else { 0 }, path, ..SoftConfig::default() };
+    let mut config = SoftConfig { flags: if helper { flags::HELPER } else { 0 }, path, ..SoftConfig::default() };
+    config.flags |= if number("cma", 0) == 1 { flags::CMA } else { 0 };
     let soft = Soft::open(&device, &config).unwrap_or_else(|e| panic!("{device}: {e}"));
     println!("open");
     let (send, lines) = channel();
@@ -80,6 +85,19 @@ fn main() {
     assert_eq!(soft.dev().leaks().expect("leaks"), Default::default());
 }
 
+/// Whoever starts this as root may have it run as somebody who may do less.
+fn become_user(user: u32, dumpable: i32) {
+    // SAFETY: no pointers.
+    unsafe {
+        if user != 0 {
+            assert_eq!((libc::setgid(user), libc::setuid(user)), (0, 0), "not allowed to become {user}");
+        }
+        if dumpable < 2 {
+            assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, dumpable), 0);
+        }
+    }
+}
+
 fn command<'d>(line: &str, soft: &'d Soft, shape: Shape, recv: u32, ends: &mut Vec<Served<'d>>) {
     if let Some(address) = line.strip_prefix("peer ") {
         let mut end = End::new(soft.dev(), shape).expect("an end");
@@ -89,11 +107,18 @@ fn command<'d>(line: &str, soft: &'d Soft, shape: Shape, recv: u32, ends: &mut V
         }
         println!("at {}", print_address(&end.own));
         ends.push(Served { end, posted: 0, moved: 0, go: false, failed: false });
+    } else if line == "make" {
+        let end = End::new(soft.dev(), shape).expect("an end");
+        println!("at {}", print_address(&end.own));
+        ends.push(Served { end, posted: 0, moved: 0, go: false, failed: false });
+    } else if let Some(address) = line.strip_prefix("join ") {
+        let made = &mut ends.last_mut().expect("an end").end;
+        made.connect(parse_address(address).expect("an address")).expect("connect");
     } else if line == "go" {
         ends.iter_mut().for_each(|e| e.go = true);
     } else if line == "tell" {
         let c = soft.dev().counters().expect("counters");
-        println!("counters {} {}", c.retry_timeouts, c.retry_exceeded_err);
+        println!("counters {} {} {}", c.retry_timeouts, c.retry_exceeded_err, c.carried_writes);
     }
 }
 

@@ -58,10 +58,10 @@ pub(super) enum Heard {
     Quiet,
     /// It rang.
     Rung,
-    /// It asks for a loan.
-    Asked(Ask),
-    /// It lends memory, which is the descriptor's.
-    Lent(Loan, Fd),
+    /// It asks for a loan; true: one by address will do.
+    Asked(Ask, bool),
+    /// It lends memory, which is the descriptor's, or of its own.
+    Lent(Loan, Option<Fd>),
     /// It is gone, or said something that no process of ours says.
     Gone,
 }
@@ -103,8 +103,11 @@ impl Bell {
         let said = &bytes[..len.min(bytes.len())];
         match (said, fds, fd) {
             ([_], 0, None) => Heard::Rung,
-            (_, 0, None) => Ask::parse(said).map_or(Heard::Gone, Heard::Asked),
-            (_, 1, Some(fd)) => Loan::parse(said).map_or(Heard::Gone, |loan| Heard::Lent(loan, fd)),
+            (_, 0, None) if said.len() < LOAN_LEN => {
+                Ask::parse(said).map_or(Heard::Gone, |(ask, far)| Heard::Asked(ask, far))
+            }
+            (_, 0, None) => Loan::parse(said, true).map_or(Heard::Gone, |loan| Heard::Lent(loan, None)),
+            (_, 1, Some(fd)) => Loan::parse(said, false).map_or(Heard::Gone, |loan| Heard::Lent(loan, Some(fd))),
             _ => Heard::Gone,
         }
     }

@@ -14,8 +14,12 @@
 //! Messages travel on the link's socket, beside the bells. What is lent may be written by the borrower at any time, also against
 //! these rules: memory is lent only if the program shares it ([`gdrcore_core::device::Device::mr_share`]), and only to
 //! processes that the link trusts.
+//!
+//! A loan *by address* ([`super::reach`]) has no descriptor: the borrower writes the lender's memory as it lies there, by a call. All else
+//! is the same. Both ends have chosen it: the lender says so beside "lends", and only who is asked so answers so.
 
 use super::door::Bell;
+use super::reach::{Reach, Unreached};
 use super::ring::{Place, LOANS};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
@@ -23,15 +27,22 @@ use crate::map::{page_size, Map};
 use crate::sys::{sealed_len, Fd};
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::device::MrAttr;
-use gdrcore_core::roce::mapped::PeerMemory;
+use gdrcore_core::roce::mapped::{PeerMemory, Piece};
 use std::os::fd::RawFd;
 
 /// First bytes of the messages: name and version.
 const ASK: [u8; 8] = *b"gdrask\x01\0";
 const LOAN: [u8; 8] = *b"gdrlon\x01\0";
+/// Of a loan by address, if there is no other; only said to those who offer them.
+const ASK_FAR: [u8; 8] = *b"gdrakf\x01\0";
+const LOAN_FAR: [u8; 8] = *b"gdrlnf\x01\0";
 /// Bytes of the messages.
 const ASK_LEN: usize = 24;
 pub(super) const LOAN_LEN: usize = 56;
+/// In the word "lends": there is memory that the program shares.
+const SHARES: u32 = 1;
+/// In the same: any region is lent by address.
+const BY_ADDRESS: u32 = 2;
 /// What was asked for in vain is asked for again after this time: the lender may have shared it since.
 const ASK_AGAIN_NS: u64 = 50_000_000;
 /// A borrower that is inside when a loan ends is waited for this long. One that has been stopped there loses its link.
@@ -56,8 +67,10 @@ pub struct Loan {
     serial: u32,
     iova: u64,
     length: u64,
-    /// Where the region begins in what the descriptor stands for.
+    /// Where the region begins in what the descriptor stands for; or the lender's address of it.
     offset: u64,
+    /// There is no descriptor.
+    far: bool,
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -82,16 +95,18 @@ impl Ask {
         Ask { from_qpn: word(bytes, 8), qpn: word(bytes, 12), rkey: word(bytes, 16) }
     }
 
-    /// `None`: these bytes are none.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Ask> {
-        (bytes.len() == ASK_LEN && bytes[..8] == ASK).then(|| Ask::fields(bytes))
+    /// And whether a loan by address will do. `None`: these bytes are none.
+    pub(super) fn parse(bytes: &[u8]) -> Option<(Ask, bool)> {
+        let (head, _) = bytes.split_first_chunk()?;
+        let known = bytes.len() == ASK_LEN && [ASK, ASK_FAR].contains(head);
+        known.then(|| (Ask::fields(bytes), *head == ASK_FAR))
     }
 }
 
 impl Loan {
     fn emit(&self) -> [u8; LOAN_LEN] {
         let mut bytes = [0; LOAN_LEN];
-        bytes[..ASK_LEN].copy_from_slice(&self.ask.emit(LOAN));
+        bytes[..ASK_LEN].copy_from_slice(&self.ask.emit(if self.far { LOAN_FAR } else { LOAN }));
         bytes[20..24].copy_from_slice(&self.number.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.serial.to_le_bytes());
         for (at, value) in [(32, self.iova), (40, self.length), (48, self.offset)] {
@@ -100,31 +115,48 @@ impl Loan {
         bytes
     }
 
-    /// `None`: these bytes are none.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Loan> {
-        (bytes.len() == LOAN_LEN && bytes[..8] == LOAN).then(|| Loan {
+    /// `None`: these bytes are none, or the kind that comes with a descriptor (`!far`) or without.
+    pub(super) fn parse(bytes: &[u8], far: bool) -> Option<Loan> {
+        let head = if far { LOAN_FAR } else { LOAN };
+        (bytes.len() == LOAN_LEN && bytes[..8] == head).then(|| Loan {
             ask: Ask::fields(bytes),
             number: word(bytes, 20),
             serial: word(bytes, 24),
             iova: long(bytes, 32),
             length: long(bytes, 40),
             offset: long(bytes, 48),
+            far,
         })
+    }
+
+    /// Whether the numbers can be true.
+    fn is_sound(&self) -> bool {
+        self.number < LOANS as u32
+            && self.serial != 0
+            && self.length != 0
+            && self.iova.checked_add(self.length - 1).is_some()
+            && self.offset.checked_add(self.length - 1).is_some()
     }
 }
 
 /// What the other end of a link has lent to us.
 pub struct Borrowed {
     place: Place,
-    list: [Option<Entry>; LOANS],
+    list: [Option<Entry<Held>>; LOANS],
     last: usize,
+    /// By address, what is not shared.
+    far: [Option<Entry<Loan>>; LOANS],
+    /// The other end's process, if loans by address are wanted and it can be reached.
+    reach: Option<Reach>,
+    /// What of "lends" is of use to us.
+    wants: u32,
 }
 
-struct Entry {
+struct Entry<T> {
     ask: Ask,
     /// When it was asked for; 0: not yet.
     asked_ns: u64,
-    loan: Option<Held>,
+    loan: Option<T>,
 }
 
 /// A loan, mapped.
@@ -138,65 +170,123 @@ struct Held {
     _map: Map,
 }
 
+/// The entry of a key, if it has a loan; one that is unknown is noted, to be asked for.
+fn find<T>(list: &mut [Option<Entry<T>>], ask: Ask) -> Option<usize> {
+    let at = list.iter().position(|e| e.as_ref().is_some_and(|e| e.ask == ask));
+    if let Some(i) = at {
+        return Some(i).filter(|&i| list[i].as_ref().is_some_and(|e| e.loan.is_some()));
+    }
+    // A place that nothing is borrowed with, the emptiest first.
+    let free = list.iter().position(|e| e.is_none());
+    let free = free.or_else(|| list.iter().position(|e| e.as_ref().is_some_and(|e| e.loan.is_none())));
+    if let Some(i) = free {
+        list[i] = Some(Entry { ask, asked_ns: 0, loan: None });
+    }
+    None
+}
+
+/// Gives up what was taken back, and gives `ask` what is to be asked for. `name`: the number and serial of a loan.
+fn tend<T>(
+    list: &mut [Option<Entry<T>>],
+    place: &Place,
+    now: u64,
+    name: impl Fn(&T) -> (u32, u32),
+    ask: impl Fn(&Ask),
+) {
+    for e in list {
+        let Some(entry) = e else { continue };
+        match entry.loan.as_ref().map(&name) {
+            Some((number, serial)) if place.loan(number).load(Ordering::Acquire) == serial => {}
+            Some(_) => *e = None,
+            None if entry.asked_ns == 0 || now.saturating_sub(entry.asked_ns) > ASK_AGAIN_NS => {
+                entry.asked_ns = now.max(1);
+                ask(&entry.ask);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Enters a loan. False: it has been taken back.
+#[inline(always)]
+fn hold(place: &Place, number: u32, serial: u32) -> bool {
+    place.entered().store(number + 1, Ordering::Relaxed);
+    // Pairs with the lender's fence in `Loans::take_back`: it sees the word, or we see that the loan has ended.
+    fence(Ordering::SeqCst);
+    let stands = place.loan(number).load(Ordering::Acquire) == serial;
+    if !stands {
+        place.entered().store(0, Ordering::Release);
+    }
+    stands
+}
+
+/// Where in a region `len` bytes at `addr` lie.
+#[inline(always)]
+fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
+    let offset = addr.wrapping_sub(iova);
+    (offset <= length && len <= length - offset).then_some(offset)
+}
+
 impl Borrowed {
-    pub(super) fn new(place: Place) -> Borrowed {
-        Borrowed { place, list: [const { None }; LOANS], last: 0 }
+    pub(super) fn new(place: Place, reach: Option<Reach>) -> Borrowed {
+        let wants = if reach.is_some() { SHARES | BY_ADDRESS } else { SHARES };
+        Borrowed { place, list: [const { None }; LOANS], last: 0, far: [const { None }; LOANS], reach, wants }
     }
 
-    /// The entry of this key, if it has a loan; one that is unknown is noted, to be asked for.
     #[cold]
-    fn find(&mut self, ask: Ask) -> Option<usize> {
+    fn find_mapped(&mut self, ask: Ask) -> Option<usize> {
         if !self.any() {
             return None;
         }
-        let at = self.list.iter().position(|e| e.as_ref().is_some_and(|e| e.ask == ask));
-        if let Some(i) = at {
-            return Some(i).filter(|&i| self.list[i].as_ref().is_some_and(|e| e.loan.is_some()));
-        }
-        // A place that nothing is borrowed with, the emptiest first.
-        let free = self.list.iter().position(|e| e.is_none());
-        let free = free.or_else(|| self.list.iter().position(|e| e.as_ref().is_some_and(|e| e.loan.is_none())));
-        if let Some(i) = free {
-            self.list[i] = Some(Entry { ask, asked_ns: 0, loan: None });
-        }
-        None
+        find(&mut self.list, ask)
     }
 
-    /// Whether the other end has memory to lend.
+    #[inline]
+    fn lends(&self) -> u32 {
+        self.place.lends().load(Ordering::Relaxed)
+    }
+
+    /// Whether the other end has memory to lend that can be mapped.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        self.place.lends().load(Ordering::Relaxed) != 0
+        self.lends() & SHARES != 0
+    }
+
+    /// The same, or memory that we can reach by its address.
+    #[inline]
+    pub(super) fn any_far(&self) -> bool {
+        self.lends() & self.wants != 0
     }
 
     /// Asks for what is wanted and gives up what was taken back. System calls, where there is something to do.
     pub(super) fn tend(&mut self, now: u64, bell: &Bell) {
-        for e in &mut self.list {
-            let Some(entry) = e else { continue };
-            match &entry.loan {
-                Some(held) if self.place.loan(held.number).load(Ordering::Acquire) == held.serial => {}
-                Some(_) => *e = None,
-                None if entry.asked_ns == 0 || now.saturating_sub(entry.asked_ns) > ASK_AGAIN_NS => {
-                    entry.asked_ns = now.max(1);
-                    bell.say(&entry.ask.emit(ASK), None);
-                }
-                None => {}
-            }
+        let say = |head, ask: &Ask| {
+            bell.say(&ask.emit(head), None);
+        };
+        tend(&mut self.list, &self.place, now, |held| (held.number, held.serial), |ask| say(ASK, ask));
+        if self.reach.is_some() {
+            tend(&mut self.far, &self.place, now, |loan| (loan.number, loan.serial), |ask| say(ASK_FAR, ask));
         }
     }
 
-    /// A loan has come. What was not asked for, or cannot be mapped, is let go.
-    pub(super) fn take(&mut self, loan: &Loan, fd: &Fd) {
+    /// A loan has come, by address where there is no descriptor. What was not asked for, or cannot be mapped, is let go.
+    pub(super) fn take(&mut self, loan: &Loan, fd: Option<&Fd>) {
+        if !loan.is_sound() || loan.far != fd.is_none() {
+            return;
+        }
+        let Some(fd) = fd else {
+            let asked = self.far.iter_mut().flatten().find(|e| e.ask == loan.ask && e.loan.is_none());
+            if let Some(entry) = asked {
+                entry.loan = Some(*loan);
+            }
+            return;
+        };
         let Some(entry) = self.list.iter_mut().flatten().find(|e| e.ask == loan.ask && e.loan.is_none()) else {
             return;
         };
-        let end = loan.offset.checked_add(loan.length);
-        let sound = loan.number < LOANS as u32
-            && loan.serial != 0
-            && loan.length != 0
-            && loan.iova.checked_add(loan.length - 1).is_some()
-            // Memory that nobody can take away.
-            && end.is_some_and(|end| sealed_len(fd.raw(), libc::F_SEAL_SHRINK).is_some_and(|len| end <= len));
-        if !sound {
+        // Memory that nobody can take away.
+        let (end, len) = (loan.offset.checked_add(loan.length), sealed_len(fd.raw(), libc::F_SEAL_SHRINK));
+        if len.is_none() || end.is_none_or(|end| Some(end) > len) {
             return;
         }
         let into = loan.offset % page_size() as u64;
@@ -205,6 +295,10 @@ impl Borrowed {
         let base = map.as_ptr().expose_provenance() as u64 + into;
         let Loan { number, serial, iova, length, .. } = *loan;
         entry.loan = Some(Held { number, serial, iova, length, base, _map: map });
+        // A long WRITE may have come before it.
+        if let Some(far) = self.far.iter_mut().find(|e| e.as_ref().is_some_and(|e| e.ask == loan.ask)) {
+            *far = None;
+        }
     }
 }
 
@@ -213,26 +307,36 @@ impl PeerMemory for Borrowed {
     fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
         let ask = Ask { from_qpn, qpn, rkey };
         if !self.list[self.last].as_ref().is_some_and(|e| e.ask == ask && e.loan.is_some()) {
-            self.last = self.find(ask)?;
+            self.last = self.find_mapped(ask)?;
         }
         let held = self.list[self.last].as_ref()?.loan.as_ref()?;
-        let offset = addr.wrapping_sub(held.iova);
-        if offset > held.length || len > held.length - offset {
-            return None;
-        }
-        self.place.entered().store(held.number + 1, Ordering::Relaxed);
-        // Pairs with the lender's fence in `Loans::take_back`: it sees the word, or we see that the loan has ended.
-        fence(Ordering::SeqCst);
-        if self.place.loan(held.number).load(Ordering::Acquire) != held.serial {
-            self.leave();
-            return None;
-        }
-        Some(held.base + offset)
+        let offset = within(held.iova, held.length, addr, len)?;
+        hold(&self.place, held.number, held.serial).then(|| held.base + offset)
     }
 
     #[inline(always)]
     fn leave(&mut self) {
         self.place.entered().store(0, Ordering::Release);
+    }
+
+    fn enter_far(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+        if self.reach.is_none() || self.lends() & BY_ADDRESS == 0 {
+            return None;
+        }
+        let i = find(&mut self.far, Ask { from_qpn, qpn, rkey })?;
+        let loan = self.far[i].as_ref()?.loan?;
+        let offset = within(loan.iova, loan.length, addr, len)?;
+        hold(&self.place, loan.number, loan.serial).then(|| loan.offset.wrapping_add(offset))
+    }
+
+    fn carry(&mut self, pieces: &[Piece], to: u64) -> bool {
+        let Some(reach) = &self.reach else { return false };
+        let outcome = reach.write(pieces, to);
+        if outcome == Err(Unreached::Never) {
+            // From here on only what can be mapped is asked for.
+            (self.reach, self.wants) = (None, SHARES);
+        }
+        outcome.is_ok()
     }
 }
 
@@ -247,14 +351,13 @@ impl Loans {
         Loans { list: [None; LOANS], serial: 0 }
     }
 
-    /// Lends a region, `offset` bytes into what `fd` stands for. One that cannot be told of is not lent. False: the other end is stuck
-    /// inside of the loan that it asks for again; the link is to be given up.
+    /// Lends a region, `offset` bytes into what `fd` stands for, or by its address. One that cannot be told of is not lent. False: the
+    /// other end is stuck inside of the loan that it asks for again; the link is to be given up.
     pub(super) fn lend(
         &mut self,
         ask: &Ask,
         region: &MrAttr,
-        fd: RawFd,
-        offset: u64,
+        memory: Option<(RawFd, u64)>,
         place: &Place,
         bell: &Bell,
     ) -> bool {
@@ -268,9 +371,10 @@ impl Loans {
         let Some(i) = again.or_else(|| self.list.iter().position(Option::is_none)) else { return true };
         self.serial = self.serial.wrapping_add(1).max(1);
         let (number, serial, iova, length) = (i as u32, self.serial, region.iova, region.length);
-        let loan = Loan { ask: *ask, number, serial, iova, length, offset };
+        let (far, offset) = memory.map_or((true, region.addr), |(_, offset)| (false, offset));
+        let loan = Loan { ask: *ask, number, serial, iova, length, offset, far };
         place.loan(number).store(serial, Ordering::Release);
-        if bell.say(&loan.emit(), Some(fd)) {
+        if bell.say(&loan.emit(), memory.map(|(fd, _)| fd)) {
             self.list[i] = Some((loan, *region));
         } else {
             place.loan(number).store(0, Ordering::Relaxed);
@@ -278,11 +382,12 @@ impl Loans {
         true
     }
 
-    /// Takes back every loan of which `stands` says no. False: the other end is stuck inside of one; the link is to be given up.
-    pub(super) fn check(&mut self, place: &Place, mut stands: impl FnMut(&Ask, &MrAttr) -> bool) -> bool {
+    /// Takes back every loan of which `stands` says no; it is told whether the loan is by address. False: the other end is stuck inside of
+    /// one; the link is to be given up.
+    pub(super) fn check(&mut self, place: &Place, mut stands: impl FnMut(&Ask, &MrAttr, bool) -> bool) -> bool {
         for i in 0..LOANS {
             let Some((loan, region)) = &self.list[i] else { continue };
-            if !stands(&loan.ask, region) {
+            if !stands(&loan.ask, region, loan.far) {
                 let left = self.take_back(i, place);
                 self.list[i] = None;
                 if !left {
@@ -330,9 +435,10 @@ pub(super) struct Shared {
     pub(super) offset: u64,
 }
 
-/// What the word "lends" of a link is, of a device that shares these.
-pub(super) fn lends(shared: &[Option<Shared>]) -> u32 {
-    shared.iter().any(Option::is_some).into()
+/// What the word "lends" of a link is, of a device that shares these, and lends whatever it has by address.
+pub(super) fn lends(shared: &[Option<Shared>], by_address: bool) -> u32 {
+    let shares = if shared.iter().any(Option::is_some) { SHARES } else { 0 };
+    shares | if by_address { BY_ADDRESS } else { 0 }
 }
 
 /// The shared region with a key.
@@ -349,6 +455,8 @@ pub struct Asked {
     pub from: Endpoint,
     /// For what.
     pub ask: Ask,
+    /// A loan by address will do.
+    pub(super) far: bool,
 }
 
 #[cfg(test)]

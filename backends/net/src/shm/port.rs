@@ -2,10 +2,11 @@
 
 use super::door::{knock, Bell, Door, Heard};
 use super::loan::{lends, Asked, Borrowed, Loans, Shared};
+use super::reach::Reach;
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::Name;
+use crate::local::{is_own_user, peer_of, Name};
 use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
@@ -53,6 +54,8 @@ struct In {
     reader: Reader,
     /// Memory of ours that the other end writes by itself.
     loans: Loans,
+    /// It may do so by address.
+    by_address: bool,
     /// The other end is gone: what it left is read, then the link is closed.
     gone: bool,
     _segment: Segment,
@@ -95,6 +98,8 @@ pub struct ShmPort {
     shared: RawSlice<Option<Shared>>,
     /// Loans that were asked for and not yet looked at.
     asked: RawSlice<Option<Asked>>,
+    /// The program wants regions to be lent and borrowed by address.
+    by_address: bool,
     counters: ShmCounters,
 }
 
@@ -170,7 +175,7 @@ impl ShmPort {
     }
 
     /// Opens the doors of the device's blocks, `blocks` from `first` on, and that of its address, unless another device of the
-    /// address has that one.
+    /// address has that one. `by_address`: any region is lent to processes of this user that want it so, and borrowed from them.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
@@ -181,6 +186,7 @@ impl ShmPort {
         local: &Endpoint,
         first: u16,
         blocks: u16,
+        by_address: bool,
         memory: *mut u8,
         bytes: usize,
         waiter: &Waiter,
@@ -200,6 +206,7 @@ impl ShmPort {
             any_lost: false,
             shared,
             asked,
+            by_address,
             counters: ShmCounters::default(),
         };
         for (i, place) in port.doors.iter_mut().enumerate() {
@@ -250,7 +257,8 @@ impl ShmPort {
         let (bell, segment) = knock(&name, &self.local, RING)?;
         waiter.add_socket(bell.fd())?;
         let writer = Writer::new(segment.place());
-        let borrowed = Borrowed::new(segment.place());
+        let reach = if self.by_address { Reach::of(bell.fd()) } else { None };
+        let borrowed = Borrowed::new(segment.place(), reach);
         self.out[i] = Some(Out { to: *to, block, bell, writer, borrowed, gone: false, _segment: segment });
         Ok(i as u16)
     }
@@ -282,6 +290,15 @@ impl ShmPort {
                 self.counters.broken += 1;
                 None
             }
+        }
+    }
+
+    /// The other end's memory, if it has any to lend, mapped or by address.
+    #[inline]
+    pub fn borrowed_far(&mut self, link: u16) -> Option<&mut Borrowed> {
+        match self.out.get_mut(usize::from(link)) {
+            Some(Some(out)) if out.borrowed.any_far() => Some(&mut out.borrowed),
+            _ => None,
         }
     }
 
@@ -400,7 +417,7 @@ impl ShmPort {
             let borrowed = &mut out.borrowed;
             out.gone |= out.bell.listen(|said| match said {
                 Heard::Lent(loan, fd) => {
-                    borrowed.take(&loan, &fd);
+                    borrowed.take(&loan, fd.as_ref());
                     true
                 }
                 _ => false,
@@ -416,9 +433,11 @@ impl ShmPort {
                 None => match caller.bell.receive() {
                     Ok(Some((from, segment))) => {
                         let reader = Reader::new(segment.place());
-                        segment.place().lends().store(lends(&self.shared), Ordering::Relaxed);
+                        let own = || peer_of(caller.bell.fd()).is_some_and(|peer| is_own_user(peer.uid));
+                        let by_address = self.by_address && own();
+                        segment.place().lends().store(lends(&self.shared, by_address), Ordering::Relaxed);
                         let loans = Loans::new();
-                        caller.link = Some(In { from, reader, loans, gone: false, _segment: segment });
+                        caller.link = Some(In { from, reader, loans, by_address, gone: false, _segment: segment });
                         self.open[self.open_len] = i as u16;
                         self.open_len += 1;
                     }
@@ -435,9 +454,9 @@ impl ShmPort {
                     let (asked, from) = (&mut self.asked, link.from);
                     link.gone |= caller.bell.listen(|said| match said {
                         // One too many is asked for again.
-                        Heard::Asked(ask) => {
+                        Heard::Asked(ask, far) => {
                             if let Some(free) = asked.iter_mut().find(|a| a.is_none()) {
-                                *free = Some(Asked { caller: i as u16, from, ask });
+                                *free = Some(Asked { caller: i as u16, from, ask, far });
                             }
                             true
                         }

@@ -5,7 +5,7 @@
 //!                     line 1: tail      bytes consumed            (the reader's)
 //!                     line 2: asleep    the reader sleeps         (both)
 //!                     line 3: starved   the writer waits for room (both)
-//!                     line 4: lends     the reader lends memory   (the reader's; loans: see `loan`)
+//!                     line 4: lends     what the reader lends     (the reader's; loans: see `loan`)
 //!                     line 5: entered   the loan in use + 1       (the writer's)
 //!                     line 6: loans     serials of those in force (the reader's)
 //! data, twice         frames, each at a multiple of 64 bytes: length (4 bytes), zero (4), then the frame
@@ -112,7 +112,7 @@ impl Place {
         &self.control().starved.0
     }
 
-    /// The word in which the reader says that it has memory to lend.
+    /// The word in which the reader says what memory it lends.
     #[inline]
     pub fn lends(&self) -> &AtomicU32 {
         &self.control().lends.0

@@ -1,4 +1,5 @@
-//! Regions of which the program shares the memory: lent to peers of this host, and taken back.
+//! Regions that are lent to peers of this host, and taken back: those of which the program shares the memory, and where it wants that all
+//! others too, by address.
 
 use super::lock::Held;
 use super::{Port, SoftDevice};
@@ -24,10 +25,14 @@ impl SoftDevice {
             return Err(Error::Invalid);
         }
         match &mut held.port().shm {
-            Some(shm) if shm.is_shared(region.rkey) => Err(Error::Busy),
-            Some(shm) => shm.share(region.rkey, fd, offset),
-            None => Ok(()),
+            Some(shm) if shm.is_shared(region.rkey) => return Err(Error::Busy),
+            Some(shm) => shm.share(region.rkey, fd, offset)?,
+            None => return Ok(()),
         }
+        // Whoever borrows it by address maps it from now on.
+        let (g, port) = held.parts();
+        check_loans(g, port);
+        Ok(())
     }
 
     /// A region has ended, or is another: it is shared no more, and when this returns nobody writes into it.
@@ -50,7 +55,7 @@ impl SoftDevice {
     #[inline(never)]
     fn write_all_mapped(g: &mut Guard<'_>, shm: &mut ShmPort, qi: usize) -> bool {
         let Some(Path::Link(link)) = g.path_of(qi) else { return false };
-        match shm.borrowed(link) {
+        match shm.borrowed_far(link) {
             Some(memory) => g.write_mapped(qi, memory),
             None => false,
         }

@@ -91,6 +91,8 @@ pub mod soft_flags {
     pub const NO_GSO: u32 = 1;
     /// Start the helper thread at once.
     pub const HELPER: u32 = 2;
+    /// Let processes of this user that want it too write regions by their addresses, and write theirs (`process_vm_writev`).
+    pub const CMA: u32 = 4;
 }
 
 /// Bytes of the tee's write buffer.
@@ -283,7 +285,9 @@ impl SoftDevice {
             // SAFETY: the walk gave `shm..pcap` to the port alone.
             Some(unsafe {
                 let (first, count) = share.as_ref().map_or((0, 0), Member::blocks);
-                ShmPort::open(&local, first, count, memory.add(layout.shm), layout.pcap - layout.shm, &waiter)?
+                let by_address = config.flags & soft_flags::CMA != 0;
+                let bytes = layout.pcap - layout.shm;
+                ShmPort::open(&local, first, count, by_address, memory.add(layout.shm), bytes, &waiter)?
             })
         } else {
             None

@@ -15,6 +15,8 @@ struct Link {
     loans: Loans,
     place: Place,
     now: u64,
+    /// What is asked for may be lent by address.
+    far: bool,
     _segments: [Segment; 2],
 }
 
@@ -25,9 +27,9 @@ fn link(n: u8) -> Link {
     let (ours, segment) = knock(&name, &from, 8192).unwrap();
     let theirs = door.accept().unwrap();
     let (_, mapped) = theirs.receive().unwrap().unwrap();
-    let (borrowed, place) = (Borrowed::new(segment.place()), mapped.place());
-    place.lends().store(1, Ordering::Relaxed);
-    Link { ours, theirs, borrowed, loans: Loans::new(), place, now: 1, _segments: [segment, mapped] }
+    let (borrowed, place) = (Borrowed::new(segment.place(), Reach::of(ours.fd())), mapped.place());
+    place.lends().store(SHARES, Ordering::Relaxed);
+    Link { ours, theirs, borrowed, loans: Loans::new(), place, now: 1, far: false, _segments: [segment, mapped] }
 }
 
 fn memory(seals: i32) -> (Fd, Map) {
@@ -62,7 +64,10 @@ impl Link {
         let mut all = Vec::new();
         loop {
             match self.theirs.hear() {
-                Heard::Asked(ask) => all.push(ask),
+                Heard::Asked(ask, far) => {
+                    assert_eq!(far, self.far);
+                    all.push(ask);
+                }
                 Heard::Quiet => return all,
                 other => panic!("{other:?}"),
             }
@@ -72,12 +77,12 @@ impl Link {
     /// The borrower takes the loans that have come.
     fn takes(&mut self) {
         while let Heard::Lent(loan, fd) = self.ours.hear() {
-            self.borrowed.take(&loan, &fd);
+            self.borrowed.take(&loan, fd.as_ref());
         }
     }
 
     fn lend(&mut self, ask: &Ask, fd: &Fd) {
-        assert!(self.loans.lend(ask, &region(), fd.raw(), 100, &self.place, &self.theirs));
+        assert!(self.loans.lend(ask, &region(), Some((fd.raw(), 100)), &self.place, &self.theirs));
         self.takes();
     }
 
@@ -90,7 +95,7 @@ impl Link {
     }
 
     fn takes_back(&mut self) -> bool {
-        self.loans.check(&self.place, |_, _| false)
+        self.loans.check(&self.place, |_, _, _| false)
     }
 }
 
@@ -141,10 +146,10 @@ fn a_lender_is_not_believed() {
         unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) },
     )
     .unwrap();
-    let sound = Loan { ask: WANTED, number: 0, serial: 1, iova: 1 << 40, length: 5000, offset: 100 };
+    let sound = Loan { ask: WANTED, number: 0, serial: 1, iova: 1 << 40, length: 5000, offset: 100, far: false };
     l.place.loan(0).store(1, Ordering::Relaxed);
     // Not asked for.
-    l.borrowed.take(&sound, &fd);
+    l.borrowed.take(&sound, Some(&fd));
     assert!(l.enter(&WANTED, 0, 8).is_none());
     l.asks();
     for (loan, fd) in [
@@ -160,16 +165,16 @@ fn a_lender_is_not_believed() {
         (Loan { iova: u64::MAX - 10, ..sound }, &fd),
         (Loan { ask: Ask { rkey: 7, ..WANTED }, ..sound }, &fd),
     ] {
-        l.borrowed.take(&loan, fd);
+        l.borrowed.take(&loan, Some(fd));
         assert!(l.enter(&WANTED, 0, 8).is_none(), "{loan:?}");
     }
     // The serial in the page is another.
-    l.borrowed.take(&Loan { serial: 2, ..sound }, &fd);
+    l.borrowed.take(&Loan { serial: 2, ..sound }, Some(&fd));
     assert!(l.enter(&WANTED, 0, 8).is_none());
     l.asks();
     assert!(l.enter(&WANTED, 0, 8).is_none());
     l.asks();
-    l.borrowed.take(&sound, &fd);
+    l.borrowed.take(&sound, Some(&fd));
     assert!(l.enter(&WANTED, 0, 8).is_some());
 }
 
@@ -207,7 +212,7 @@ fn who_is_inside_is_waited_for_but_not_for_ever() {
             std::thread::sleep(std::time::Duration::from_millis(5));
             segment.place().entered().store(0, Ordering::Release);
         });
-        assert!(loans.check(place, |_, _| false));
+        assert!(loans.check(place, |_, _, _| false));
     });
     assert!(l.enter(&WANTED, 0, 8).is_none());
     l.borrows(&fd);
@@ -219,5 +224,125 @@ fn who_is_inside_is_waited_for_but_not_for_ever() {
     // Nor does asking again from inside hold the lender up more than once.
     l.borrows(&fd);
     assert!(l.borrowed.enter(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
-    assert!(!l.loans.lend(&WANTED, &region(), fd.raw(), 100, &l.place, &l.theirs));
+    assert!(!l.loans.lend(&WANTED, &region(), Some((fd.raw(), 100)), &l.place, &l.theirs));
+}
+
+/// A link whose lender lends what it has by address, and a region of it.
+fn by_address(n: u8) -> (Link, Map, MrAttr) {
+    let mut l = link(n);
+    l.place.lends().store(lends(&[], true), Ordering::Relaxed);
+    l.far = true;
+    let map = Map::new(BYTES as usize).unwrap();
+    let addr = map.as_ptr().expose_provenance() as u64 + 3;
+    (l, map, MrAttr { addr, ..region() })
+}
+
+impl Link {
+    fn enter_far(&mut self, at: u64, len: u64) -> Option<u64> {
+        let to = self.borrowed.enter_far(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, (1u64 << 40).wrapping_add(at), len);
+        if to.is_some() {
+            assert_eq!(self.place.entered().load(Ordering::Relaxed), 1);
+            self.borrowed.leave();
+        }
+        assert_eq!(self.place.entered().load(Ordering::Relaxed), 0);
+        to
+    }
+
+    /// It is wanted, asked for and lent by address.
+    fn borrows_far(&mut self, region: &MrAttr) {
+        assert!(self.enter_far(0, 8).is_none());
+        assert_eq!(self.asks(), [WANTED]);
+        assert!(self.loans.lend(&WANTED, region, None, &self.place, &self.theirs));
+        self.takes();
+    }
+}
+
+#[test]
+fn what_is_lent_by_address_is_carried_there_and_taken_back() {
+    let (mut l, map, region) = by_address(6);
+    // Short WRITEs do not ask for it.
+    assert!(!l.borrowed.any() && l.borrowed.any_far());
+    assert!(l.enter(&WANTED, 0, 8).is_none() && l.asks().is_empty());
+    l.borrows_far(&region);
+    assert!(l.enter(&WANTED, 0, 8).is_none(), "it is not mapped");
+    let to = l.enter_far(8, 13).unwrap();
+    assert_eq!(to, region.addr + 8);
+    let (one, two) = (*b"from one ", *b"and another");
+    let piece = |bytes: &[u8], len| Piece { addr: bytes.as_ptr().expose_provenance() as u64, len };
+    assert!(l.borrowed.carry(&[piece(&one, 9), piece(&two, 4)], to));
+    // SAFETY: inside the map.
+    let seen = unsafe { core::slice::from_raw_parts(map.as_ptr().add(8), 24) };
+    assert_eq!(seen, b"\0\0\0from one and \0\0\0\0\0\0\0\0");
+    assert!(l.enter_far(4999, 1).is_some() && l.enter_far(0, 5000).is_some());
+    assert!(l.enter_far(4999, 2).is_none() && l.enter_far(1u64.wrapping_neg(), 1).is_none());
+    assert!(l.enter_far(u64::MAX - (1 << 40), 1).is_none() && l.enter_far(0, u64::MAX).is_none());
+    // What is not there is a fault, which does not end the way.
+    assert!(!l.borrowed.carry(&[piece(&one, 9)], 8) && !l.borrowed.carry(&[Piece { addr: 8, len: 9 }], to));
+    assert!(l.enter_far(0, 8).is_some());
+    assert!(l.takes_back());
+    assert!(l.enter_far(0, 8).is_none());
+    l.asks();
+    l.borrows_far(&region);
+    assert!(l.enter_far(0, 8).is_some());
+    // Who is inside is waited for, as if it were mapped.
+    assert!(l.borrowed.enter_far(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
+    assert!(!l.takes_back());
+}
+
+#[test]
+fn a_loan_by_address_comes_only_to_who_wants_it() {
+    let (mut l, _map, region) = by_address(7);
+    let sound = Loan { ask: WANTED, number: 0, serial: 1, iova: 1 << 40, length: 5000, offset: region.addr, far: true };
+    l.place.loan(0).store(1, Ordering::Relaxed);
+    // Not asked for; asked for mapped.
+    l.borrowed.take(&sound, None);
+    assert!(l.enter_far(0, 8).is_none());
+    l.borrowed.far = [const { None }; LOANS];
+    l.place.lends().store(SHARES, Ordering::Relaxed);
+    l.enter(&WANTED, 0, 8);
+    l.borrowed.take(&sound, None);
+    l.borrowed.list = [const { None }; LOANS];
+    l.place.lends().store(lends(&[], true), Ordering::Relaxed);
+    assert!(l.enter_far(0, 8).is_none());
+    assert_eq!(l.asks(), [WANTED]);
+    for loan in [
+        Loan { number: LOANS as u32, ..sound },
+        Loan { serial: 0, ..sound },
+        Loan { length: 0, ..sound },
+        Loan { iova: u64::MAX - 10, ..sound },
+        Loan { offset: u64::MAX - 10, ..sound },
+        Loan { far: false, ..sound },
+    ] {
+        l.borrowed.take(&loan, None);
+        assert!(l.enter_far(0, 8).is_none(), "{loan:?}");
+    }
+    l.borrowed.take(&sound, None);
+    assert!(l.enter_far(0, 8).is_some());
+    // Nobody is at the other end any more: it is not tried again.
+    let Link { ours, mut borrowed, theirs, place, .. } = l;
+    drop(theirs);
+    let own = *b"12345678";
+    assert!(!borrowed.carry(&[Piece { addr: own.as_ptr().expose_provenance() as u64, len: 8 }], region.addr));
+    assert!(borrowed.reach.is_none() && !borrowed.any_far());
+    assert!(borrowed.enter_far(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
+    borrowed.tend(u64::MAX, &ours);
+    // Nor is it where the program does not want it.
+    let mut without = Borrowed::new(place, None);
+    assert!(!without.any_far());
+    assert!(without.enter_far(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
+    assert!(without.far.iter().all(Option::is_none));
+}
+
+#[test]
+fn messages_are_told_apart() {
+    for far in [false, true] {
+        let loan = Loan { ask: WANTED, number: 3, serial: 4, iova: 5, length: 6, offset: 7, far };
+        assert_eq!(Loan::parse(&loan.emit(), far), Some(loan));
+        assert_eq!(Loan::parse(&loan.emit(), !far), None);
+        assert_eq!(Loan::parse(&loan.emit()[..LOAN_LEN - 1], far), None);
+        let ask = WANTED.emit(if far { ASK_FAR } else { ASK });
+        assert_eq!(Ask::parse(&ask), Some((WANTED, far)));
+        assert_eq!(Ask::parse(&ask[..ASK_LEN - 1]), None);
+    }
+    assert_eq!(Ask::parse(&WANTED.emit(LOAN)), None);
 }

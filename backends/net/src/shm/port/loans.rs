@@ -36,10 +36,9 @@ impl ShmPort {
     }
 
     fn say_lends(&mut self) {
-        let lends = lends(&self.shared);
         for caller in self.callers.iter().flatten() {
             if let Some(link) = &caller.link {
-                link.reader.place().lends().store(lends, Ordering::Relaxed);
+                link.reader.place().lends().store(lends(&self.shared, link.by_address), Ordering::Relaxed);
             }
         }
     }
@@ -49,15 +48,18 @@ impl ShmPort {
         self.asked.iter_mut().find_map(Option::take)
     }
 
-    /// Lends a region to who asked for it, if its memory is shared and the link is still there.
+    /// Lends a region to who asked for it, if its memory is shared, or may be lent by address, and the link is still there.
     pub fn lend(&mut self, asked: &Asked, region: &MrAttr) {
-        let Some(shared) = shared_with(&self.shared, region.rkey) else { return };
+        let memory = shared_with(&self.shared, region.rkey).map(|shared| (shared.fd.raw(), shared.offset));
         let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(usize::from(asked.caller)) else {
             return;
         };
         let place = link.reader.place();
-        if link.from == asked.from && !link.loans.lend(&asked.ask, region, shared.fd.raw(), shared.offset, place, bell)
-        {
+        // What is shared is mapped, all else by address; neither is lent to who asks for the other.
+        if link.from != asked.from || asked.far != memory.is_none() || asked.far && !link.by_address {
+            return;
+        }
+        if !link.loans.lend(&asked.ask, region, memory, place, bell) {
             self.counters.broken += 1;
             self.hang_up(asked.caller.into());
         }
@@ -72,8 +74,9 @@ impl ShmPort {
             let Some(Caller { link: Some(link), .. }) = &mut self.callers[i] else { continue };
             let shared = &self.shared;
             let from = link.from;
-            let left = link.loans.check(link.reader.place(), |ask, region| {
-                shared_with(shared, region.rkey).is_some() && stands(&from, ask, region)
+            let left = link.loans.check(link.reader.place(), |ask, region, far| {
+                // One by address makes room for a better one.
+                shared_with(shared, region.rkey).is_some() != far && stands(&from, ask, region)
             });
             if !left {
                 self.counters.broken += 1;

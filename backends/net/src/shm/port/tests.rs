@@ -22,7 +22,7 @@ fn end_with(n: u8, block: u16) -> End {
     let waiter = Waiter::new().unwrap();
     waiter.attach_io(true).unwrap();
     // SAFETY: the map is ours, and is dropped after the port.
-    let port = unsafe { ShmPort::open(&at, block, 1, memory.as_ptr(), memory.len(), &waiter).unwrap() };
+    let port = unsafe { ShmPort::open(&at, block, 1, true, memory.as_ptr(), memory.len(), &waiter).unwrap() };
     End { port, waiter, at, _memory: memory }
 }
 
