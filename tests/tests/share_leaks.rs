@@ -2,7 +2,7 @@
 //! one address.
 
 use gdrcore_core::config::Config;
-use gdrcore_net::soft::{PathChoice, SoftConfig};
+use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, succeed, Op, Shape};
 use gdrcore_tests::soft::{address, Soft};
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ fn held(name: &str) -> (usize, usize, usize) {
 #[test]
 fn nothing_is_left_behind() {
     let core = Config { max_qp: 16, max_cq: 16, max_mr: 16, ring_bytes: 1 << 20, ..Config::default() };
-    let config = SoftConfig { core, path: PathChoice::Auto, ..SoftConfig::default() };
+    let config = SoftConfig { core, path: PathChoice::Auto, flags: soft_flags::CMA, ..SoftConfig::default() };
     let name = address(1);
     let open = || Soft::open(&name, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
     let stays = open();

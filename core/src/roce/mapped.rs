@@ -27,7 +27,7 @@ use crate::verbs::wqe::SendWqe;
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
 const STRETCH: u64 = 64 << 10;
 
-/// The same of one call of [`PeerMemory::carry`], which costs a microsecond beside its bytes.
+/// The same of one call of [`PeerMemory::carry`], which costs two microseconds beside its bytes.
 const CALL: u64 = 256 << 10;
 
 /// A shorter WRITE is not worth the call: through a ring it takes as long, and the other core shares the work.

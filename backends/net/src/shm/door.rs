@@ -58,9 +58,9 @@ pub(super) enum Heard {
     Quiet,
     /// It rang.
     Rung,
-    /// It asks for a loan; true: one by address will do.
+    /// It asks for a loan; true: by address.
     Asked(Ask, bool),
-    /// It lends memory, which is the descriptor's, or of its own.
+    /// It lends memory: the descriptor's, or by address.
     Lent(Loan, Option<Fd>),
     /// It is gone, or said something that no process of ours says.
     Gone,

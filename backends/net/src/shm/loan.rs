@@ -33,7 +33,7 @@ use std::os::fd::RawFd;
 /// First bytes of the messages: name and version.
 const ASK: [u8; 8] = *b"gdrask\x01\0";
 const LOAN: [u8; 8] = *b"gdrlon\x01\0";
-/// Of a loan by address, if there is no other; only said to those who offer them.
+/// Of loans by address: only said to those who offer them, and to those who ask for them.
 const ASK_FAR: [u8; 8] = *b"gdrakf\x01\0";
 const LOAN_FAR: [u8; 8] = *b"gdrlnf\x01\0";
 /// Bytes of the messages.
@@ -41,7 +41,7 @@ const ASK_LEN: usize = 24;
 pub(super) const LOAN_LEN: usize = 56;
 /// In the word "lends": there is memory that the program shares.
 const SHARES: u32 = 1;
-/// In the same: any region is lent by address.
+/// In the same: all other regions are lent by address.
 const BY_ADDRESS: u32 = 2;
 /// What was asked for in vain is asked for again after this time: the lender may have shared it since.
 const ASK_AGAIN_NS: u64 = 50_000_000;
@@ -95,7 +95,7 @@ impl Ask {
         Ask { from_qpn: word(bytes, 8), qpn: word(bytes, 12), rkey: word(bytes, 16) }
     }
 
-    /// And whether a loan by address will do. `None`: these bytes are none.
+    /// And whether a loan by address is meant. `None`: these bytes are none.
     pub(super) fn parse(bytes: &[u8]) -> Option<(Ask, bool)> {
         let (head, _) = bytes.split_first_chunk()?;
         let known = bytes.len() == ASK_LEN && [ASK, ASK_FAR].contains(head);
@@ -233,6 +233,7 @@ impl Borrowed {
         Borrowed { place, list: [const { None }; LOANS], last: 0, far: [const { None }; LOANS], reach, wants }
     }
 
+    /// [`find`] of what can be mapped.
     #[cold]
     fn find_mapped(&mut self, ask: Ask) -> Option<usize> {
         if !self.any() {
@@ -295,7 +296,7 @@ impl Borrowed {
         let base = map.as_ptr().expose_provenance() as u64 + into;
         let Loan { number, serial, iova, length, .. } = *loan;
         entry.loan = Some(Held { number, serial, iova, length, base, _map: map });
-        // A long WRITE may have come before it.
+        // A long WRITE may have come before it, and have asked for the other kind.
         if let Some(far) = self.far.iter_mut().find(|e| e.as_ref().is_some_and(|e| e.ask == loan.ask)) {
             *far = None;
         }
@@ -455,7 +456,7 @@ pub struct Asked {
     pub from: Endpoint,
     /// For what.
     pub ask: Ask,
-    /// A loan by address will do.
+    /// By address.
     pub(super) far: bool,
 }
 
