@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{Object, PollCq, PostRecv, PostSend};
 use crate::device::VerbsDevice;
-use crate::quick::Empty;
+use crate::quick::{bits_up_to, Empty};
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{send_flags, Handle, RecvWr, SendWr};
 
@@ -36,11 +36,6 @@ pub struct PinnedCq {
     pub object: Object,
 }
 
-/// Bits that no number up to `most` has.
-fn above(most: u32) -> u64 {
-    !u64::from(u32::MAX.checked_shr(most.leading_zeros()).unwrap_or(0))
-}
-
 impl VerbsDevice {
     /// What posts to a QP need that is pinned.
     ///
@@ -55,7 +50,7 @@ impl VerbsDevice {
             post_recv: self.opened.data.post_recv,
             object: slot.object(),
             unusual: more.usual.bits(),
-            recv_unusual: has_receives.then(|| above(more.recv_sge.load(Relaxed))),
+            recv_unusual: has_receives.then(|| !bits_up_to(more.recv_sge.load(Relaxed))),
             depth: more.send_depth.load(Relaxed),
         })
     }
@@ -195,7 +190,7 @@ mod tests {
     #[test]
     fn numbers_up_to_the_bound_are_usual() {
         for most in [0u32, 1, 2, 3, 4, 30, u32::MAX] {
-            let bits = above(most);
+            let bits = !bits_up_to(most);
             assert!(u64::from(most) & bits == 0 && bits >> 32 == u64::from(u32::MAX), "{most}");
             assert!(most > 1 << 31 || (2 * u64::from(most) + 2) & bits != 0, "{most}");
         }

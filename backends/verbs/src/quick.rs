@@ -35,8 +35,7 @@ impl Plain {
     pub fn prepare(&self, opcodes: u32, sge_max: u32) {
         let low = opcodes.trailing_ones().checked_ilog2();
         let usual = (1u64 << low.unwrap_or(0)) - 1;
-        let pieces = u64::from(u32::MAX.checked_shr(sge_max.leading_zeros()).unwrap_or(0));
-        self.unusual.store(!(usual << 32 | pieces), Relaxed);
+        self.unusual.store(!(usual << 32 | bits_up_to(sge_max)), Relaxed);
         self.nowhere.store(if low.is_some() { 0 } else { u64::MAX }, Relaxed);
     }
 
@@ -44,6 +43,11 @@ impl Plain {
     pub fn bits(&self) -> Option<u64> {
         (self.nowhere.load(Relaxed) == 0).then(|| self.unusual.load(Relaxed))
     }
+}
+
+/// Bits that numbers up to `most` have.
+pub(crate) fn bits_up_to(most: u32) -> u64 {
+    u64::from(u32::MAX.checked_shr(most.leading_zeros()).unwrap_or(0))
 }
 
 /// What became of a post by the short way.

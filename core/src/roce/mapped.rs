@@ -22,7 +22,7 @@ use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, qp_type, wc_status, wr_opcode};
-use crate::verbs::wqe::SendWqe;
+use crate::verbs::wqe::{from_byte, SendWqe};
 
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
 const STRETCH: u64 = 64 << 10;
@@ -347,7 +347,7 @@ fn copy(
     providers: &Providers,
     pd: u32,
     slot: &SlotRef<'_, SendWqe>,
-    mut at: u64,
+    at: u64,
     mut to: u64,
     mut len: u64,
 ) -> bool {
@@ -356,18 +356,13 @@ fn copy(
         let bytes = slot.tail().get(at as usize..).and_then(|b| b.get(..len as usize));
         return bytes.is_some_and(|b| providers.put(to, b) == Access::Ready);
     }
-    for sge in slot.sges(usize::from(wqe.num_sge)) {
-        let size = u64::from(sge.length);
-        if at >= size {
-            at -= size;
-            continue;
-        }
-        let n = (size - at).min(len);
-        let Ok(source) = regions.local(sge.lkey, pd, sge.addr.wrapping_add(at), n as u32, false) else { return false };
+    for sge in from_byte(slot.sges(usize::from(wqe.num_sge)), at) {
+        let n = u64::from(sge.length).min(len);
+        let Ok(source) = regions.local(sge.lkey, pd, sge.addr, n as u32, false) else { return false };
         if providers.transfer(&source, 0, to, n as usize) != Access::Ready {
             return false;
         }
-        (to, len, at) = (to.wrapping_add(n), len - n, 0);
+        (to, len) = (to.wrapping_add(n), len - n);
         if len == 0 {
             return true;
         }
@@ -381,26 +376,21 @@ fn gather(
     regions: &Regions,
     pd: u32,
     slot: &SlotRef<'_, SendWqe>,
-    mut at: u64,
+    at: u64,
     most: u64,
     pieces: &mut [Piece; PIECES],
 ) -> (usize, u64) {
     let (mut count, mut len) = (0, 0);
-    for sge in slot.sges(usize::from(slot.header().num_sge)) {
-        let size = u64::from(sge.length);
-        if at >= size {
-            at -= size;
-            continue;
-        }
+    for sge in from_byte(slot.sges(usize::from(slot.header().num_sge)), at) {
         if len == most || count == PIECES {
             break;
         }
-        let n = (size - at).min(most - len);
-        match regions.local(sge.lkey, pd, sge.addr.wrapping_add(at), n as u32, false) {
+        let n = u64::from(sge.length).min(most - len);
+        match regions.local(sge.lkey, pd, sge.addr, n as u32, false) {
             Ok(source) if source.provider == 0 => pieces[count] = Piece { addr: source.addr, len: n },
             _ => return (0, 0),
         }
-        (count, len, at) = (count + 1, len + n, 0);
+        (count, len) = (count + 1, len + n);
     }
     (count, len)
 }

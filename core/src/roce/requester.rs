@@ -11,7 +11,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Hold, Qp, WqeState, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_status, wr_opcode, Sge};
-use crate::verbs::wqe::SendWqe;
+use crate::verbs::wqe::{from_byte, SendWqe};
 use crate::wire::{Class, Kind, Psn};
 
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
@@ -62,7 +62,7 @@ pub(crate) fn copy_sges(
     providers: &Providers,
     pd: u32,
     sges: &[Sge],
-    mut offset: u64,
+    offset: u64,
     what: Move<'_>,
 ) -> Result<Option<(u32, crate::mem::Token)>, Stop> {
     let mut pending = None;
@@ -73,25 +73,19 @@ pub(crate) fn copy_sges(
     let is_gather = !gather.is_empty();
     let total = if is_gather { gather.len() } else { scatter.len() };
     let mut at = 0;
-    for sge in sges {
+    for sge in from_byte(sges, offset) {
         if at == total {
             break;
         }
-        let len = u64::from(sge.length);
-        if offset >= len {
-            offset -= len;
-            continue;
-        }
-        let n = (len - offset).min((total - at) as u64) as usize;
-        // An address that wraps is outside of every region; `local` says so.
-        let addr = sge.addr.wrapping_add(offset);
+        let addr = sge.addr;
+        let n = (sge.length as usize).min(total - at);
         let target = regions
             .local(sge.lkey, pd, addr, n as u32, !is_gather)
             .map_err(|e| Stop::Error(local_cause(e), sge.lkey, addr))?;
         let answer = if is_gather {
             let (head, rest) = core::mem::take(&mut gather).split_at_mut(n);
             gather = rest;
-            providers.fetch(&target, 0, head, Message { left: (len - offset) as u32, ..of })
+            providers.fetch(&target, 0, head, Message { left: sge.length, ..of })
         } else {
             providers.place(&target, 0, &scatter[at..at + n])
         };
@@ -103,7 +97,6 @@ pub(crate) fn copy_sges(
             Access::Fault => return Err(Stop::Error(CauseCode::LocalMemoryGone, sge.lkey, addr)),
         }
         at += n;
-        offset = 0;
     }
     if at == total {
         Ok(pending)

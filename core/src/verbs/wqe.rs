@@ -1,6 +1,6 @@
 //! What lies in the rings: send and receive work queue elements.
 
-use crate::verbs::types::{send_flags, wr_opcode};
+use crate::verbs::types::{send_flags, wr_opcode, Sge};
 
 /// A send request in its ring: 64 bytes, then the SGEs or the inline data.
 ///
@@ -93,4 +93,34 @@ pub const fn send_stride(max_sge: u32, max_inline: u32) -> u32 {
 /// Bytes of one slot of a receive ring.
 pub const fn recv_stride(max_sge: u32) -> u32 {
     (16 + max_sge * 16 + 31) & !31
+}
+
+/// What a scatter/gather list holds from byte `offset` on: what is left of the piece that the byte lies in, and those behind it; none is
+/// empty. An address that wraps is outside of every region, which is for whoever looks the key up.
+#[inline(always)]
+pub(crate) fn from_byte(sges: &[Sge], mut offset: u64) -> impl Iterator<Item = Sge> + '_ {
+    sges.iter().filter_map(move |sge| {
+        let skipped = offset.min(sge.length.into());
+        offset -= skipped;
+        let length = sge.length - skipped as u32;
+        (length > 0).then(|| Sge { addr: sge.addr.wrapping_add(skipped), length, lkey: sge.lkey })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_from_any_byte() {
+        let sge = |addr, length| Sge { addr, length, lkey: 7 };
+        let list = [sge(0, 0), sge(100, 3), sge(200, 0), sge(u64::MAX, 2)];
+        let from = |offset| from_byte(&list, offset).collect::<std::vec::Vec<_>>();
+        assert_eq!(from(0), [sge(100, 3), sge(u64::MAX, 2)]);
+        assert_eq!(from(1), [sge(101, 2), sge(u64::MAX, 2)]);
+        assert_eq!(from(3), [sge(u64::MAX, 2)]);
+        assert_eq!(from(4), [sge(0, 1)]);
+        assert_eq!(from(5), []);
+        assert_eq!(from(u64::MAX), []);
+    }
 }

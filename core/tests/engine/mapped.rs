@@ -314,48 +314,32 @@ fn only_writes_without_immediate_data_of_a_connected_reliable_pair() {
 
 #[test]
 fn nothing_overtakes_what_was_posted_before() {
-    let (mut net, a, b, _) = pair(over_link());
-    net.recv(&b, 1, &[(0, 100)]);
-    // The SEND is not acknowledged: a short WRITE behind it goes the same way.
-    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
-    net.post(&a, write(&a, &b, 8));
-    assert!(!ring(&mut net, &a));
-    net.settle();
-    assert_eq!(net.lock(&a).counters().mapped_writes, 0);
-    net.poll(a.host, a.scq);
-    // With many under way, a long one waits until they have been acknowledged, and then is placed.
-    for i in 0..6 {
-        net.recv(&b, i, &[(0, 100)]);
-        net.post(&a, Wr::new(wr_opcode::SEND).id(i).local(&a, 0, 100));
+    for (far, first, long) in [(false, 8, 40_000), (true, 70_000, 70_000)] {
+        let (mut net, a, b, _) = pair_by(over_link(), far);
+        let placed = |net: &mut Net| {
+            let c = net.lock(&a).counters();
+            [c.mapped_writes, c.carried_writes]
+        };
+        net.recv(&b, 1, &[(0, 100)]);
+        // The SEND is not acknowledged: a WRITE behind it alone goes the same way.
+        net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
+        net.post(&a, write(&a, &b, first));
+        assert!(!ring(&mut net, &a));
+        net.settle();
+        assert_eq!(placed(&mut net), [0, 0]);
+        net.poll(a.host, a.scq);
+        // With many under way, a long one waits until they have been acknowledged, and then is placed.
+        for i in 0..6 {
+            net.recv(&b, i, &[(0, 100)]);
+            net.post(&a, Wr::new(wr_opcode::SEND).id(i).local(&a, 0, 100));
+        }
+        net.post(&a, write(&a, &b, long).id(6));
+        assert!(!ring(&mut net, &a));
+        net.settle();
+        assert_eq!(net.poll(a.host, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(placed(&mut net), if far { [0, 1] } else { [1, 0] });
+        assert_eq!(b.buf.get(128, long), a.buf.get(64, long));
     }
-    net.post(&a, write(&a, &b, 40_000).id(6));
-    assert!(!ring(&mut net, &a));
-    net.settle();
-    assert_eq!(net.poll(a.host, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
-    assert_eq!(net.lock(&a).counters().mapped_writes, 1);
-    assert_eq!(b.buf.get(128, 40_000), a.buf.get(64, 40_000));
-}
-
-#[test]
-fn nothing_that_is_carried_overtakes_either() {
-    let (mut net, a, b, _) = far_pair(over_link());
-    net.recv(&b, 1, &[(0, 100)]);
-    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
-    net.post(&a, write(&a, &b, 70_000));
-    assert!(!ring(&mut net, &a));
-    net.settle();
-    assert_eq!(net.lock(&a).counters().carried_writes, 0);
-    net.poll(a.host, a.scq);
-    for i in 0..6 {
-        net.recv(&b, i, &[(0, 100)]);
-        net.post(&a, Wr::new(wr_opcode::SEND).id(i).local(&a, 0, 100));
-    }
-    net.post(&a, write(&a, &b, 70_000).id(6));
-    assert!(!ring(&mut net, &a));
-    net.settle();
-    assert_eq!(net.poll(a.host, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
-    assert_eq!(net.lock(&a).counters().carried_writes, 1);
-    assert_eq!(b.buf.get(128, 70_000), a.buf.get(64, 70_000));
 }
 
 /// Where each finds another under way it would else go by packets for ever.
