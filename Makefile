@@ -13,13 +13,17 @@ export CARGO_TARGET_DIR
 RELEASE  := $(CARGO_TARGET_DIR)/release
 BIN      := $(CURDIR)/build/bin
 DROPIN   := $(CURDIR)/build/dropin
+# libgdrcore.a as it is installed.
+STATIC   := $(CURDIR)/build/lib/libgdrcore.a
 VERSION  := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 SOVERSION := 0
 # What a program that links libgdrcore.a needs besides.
 LIBS_PRIVATE := -lpthread -ldl -lm
-# The header's folder as seen from the CMake package, so that an installed tree may be moved.
-INCLUDE_FROM_CMAKE = $(shell realpath -m --relative-to="$(LIBDIR)/cmake/gdrcore" "$(INCLUDEDIR)")
-FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
+# Folders as seen from the files that name them, so that an installed tree may be moved.
+SEEN_FROM = $(shell realpath -m --relative-to="$(LIBDIR)/$(1)" "$(2)")
+INCLUDE_FROM_CMAKE = $(call SEEN_FROM,cmake/gdrcore,$(INCLUDEDIR))
+FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
+	-e 's|@INCLUDE_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(INCLUDEDIR))|g' \
 	-e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' -e 's|@LIBS_PRIVATE@|$(LIBS_PRIVATE)|g' \
 	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|g' -e 's|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|g' \
 	-e 's|@INCLUDE_FROM_CMAKE@|$(INCLUDE_FROM_CMAKE)|g'
@@ -33,6 +37,7 @@ all: lib dropin examples ## Build the library, the libibverbs drop-in and the C 
 
 lib: ## Build libgdrcore.so and libgdrcore.a.
 	$(CARGO) build --release -p gdrcore
+	@scripts/static_lib.sh "$(RELEASE)" "$(STATIC)"
 
 dropin: ## Build libibverbs.so.1 and gdrcore-run, which runs programs of libibverbs and librdmacm on the soft device.
 	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-preload -p gdrcore-run
@@ -82,7 +87,7 @@ install: lib dropin ## Install library, header, gdrcore.pc and CMake package bel
 	install -D -m 755 "$(DROPIN)/libibverbs.so.1" "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so.1"
 	install -m 755 "$(DROPIN)/libgdrcore_preload.so" "$(DESTDIR)$(LIBDIR)/gdrcore/libgdrcore_preload.so"
 	install -D -m 755 "$(BIN)/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
-	install -m 644 "$(RELEASE)/libgdrcore.a" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
+	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
 	$(FILL) ffi/pkg/gdrcoreConfig.cmake.in >"$(DESTDIR)$(LIBDIR)/cmake/gdrcore/gdrcoreConfig.cmake"

@@ -6,16 +6,18 @@
 #
 #   BIN   where the programs are   (build/bin beside this folder)
 #   MB    size of the file in MiB  (1024)
+#   ROUTER_ADDRESS, PEER_ADDRESS, TCP_PORT, COPY_PORT   where they run
+#   LIMIT seconds after which a program that hangs is ended (180)
 # Files go into a new folder below TMPDIR, /tmp, /var/tmp or the build folder: the first with room for twice the file.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 BIN=${BIN:-$here/../build/bin}
 MB=${MB:-1024}
-ROUTER_ADDRESS=127.0.0.1
-PEER_ADDRESS=127.0.0.2
+ROUTER_ADDRESS=${ROUTER_ADDRESS:-127.0.0.1}
+PEER_ADDRESS=${PEER_ADDRESS:-127.0.0.2}
 TCP_PORT=${TCP_PORT:-19875}
 COPY_PORT=${COPY_PORT:-18516}
-LIMIT=180
+LIMIT=${LIMIT:-180}
 
 for program in freeflow_gdr/router freeflow_gdr/client freeflow_gdr/peer rdma_copy/rdma_copy_file; do
 	if [ ! -x "$BIN/$program" ]; then

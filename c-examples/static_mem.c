@@ -191,6 +191,15 @@ static int part(struct pair *p)
     return err ? fail("taking the pair apart", err) : 0;
 }
 
+/* Output that got lost proves nothing. */
+static bool is_written(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    fprintf(stderr, "static_mem: standard output could not be written\n");
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) {
@@ -198,7 +207,7 @@ int main(int argc, char **argv)
         fprintf(help ? stdout : stderr, "usage: static_mem\n"
                 "Runs the library in a static array and proves that nothing is allocated. Exits 0 if so.\n\n"
                 "  -h, --help   this text\n");
-        return help ? 0 : 2;
+        return help && is_written() ? 0 : help ? 1 : 2;
     }
     struct gdrc_config config;
     struct pair p;
@@ -249,5 +258,5 @@ int main(int argc, char **argv)
     printf("objects left at close: %d\n", left);
     bool proven = !err && between == 0 && pages_after == pages_before && pages_before != 0 && left == 0;
     printf("%s\n", proven ? "proven: nothing was allocated" : "NOT proven");
-    return proven ? 0 : 1;
+    return is_written() && proven ? 0 : 1;
 }

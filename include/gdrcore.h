@@ -5,6 +5,7 @@
  * Generated from ffi/src by cbindgen (`make header`): do not edit. docs/ABI.md has what all calls share:
  *
  * - Calls return 0 or a count on success, a negative errno on failure; outputs are written on success only.
+ *   gdrc_error_detail says why the last one of this thread failed, in words.
  * - Structs that begin with struct_size: set every field to 0, then struct_size to sizeof. 0 means the default.
  * - Handles are passed by value; {0} is never valid; the handle of a destroyed object is refused with -EINVAL.
  * - A context pointer may be used by any thread. One thread at a time per side of a QP, per CQ, per SRQ: others get -EBUSY.
@@ -289,13 +290,16 @@
 
 #define GDRC_MTU_4096 5
 
-// Asynchronous events (ibv_event_type).
+// Asynchronous events (ibv_event_type). An error that a completion reports has none.
 #define GDRC_EVENT_CQ_ERR 0
 
+// The queue pair has failed by itself (its memory is gone, its peer's process has ended) with nothing to complete.
 #define GDRC_EVENT_QP_FATAL 1
 
+// The queue pair has failed: its peer sent a request that is invalid, and that takes no receive.
 #define GDRC_EVENT_QP_REQ_ERR 2
 
+// The same for a request that its rights do not cover: key, range or access.
 #define GDRC_EVENT_QP_ACCESS_ERR 3
 
 #define GDRC_EVENT_COMM_EST 4
@@ -351,6 +355,10 @@
 
 // Version of the endpoint descriptor.
 #define GDRC_ENDPOINT_VERSION 1
+
+// Flag of an endpoint descriptor: the device is a soft one, whose packets leave from udp_port, or, to a peer on the same host, from a port
+// that the peer can check. The peer may refuse others. NICs send from any port.
+#define GDRC_ENDPOINT_OWN_PORT 1
 
 // Bytes of an endpoint descriptor on the wire.
 #define GDRC_ENDPOINT_WIRE_BYTES 128
@@ -416,6 +424,27 @@
 
 #define GDRC_CAUSE_PATH_LOST 26
 
+// An idle queue pair: keepalive_ms of gdrc_config.
+#define GDRC_CAUSE_KEEPALIVE 27
+
+// The kernel refused to send, with EPERM: a rule of this machine's firewall.
+#define GDRC_CAUSE_FIREWALL 28
+
+// The kernel refused to send: no route, or one that prohibits.
+#define GDRC_CAUSE_NO_ROUTE 29
+
+// The peer's process is of this machine and lives, but does not take what is sent to it.
+#define GDRC_CAUSE_NOT_POLLED 30
+
+// The peer's process is of this machine and takes what is sent to it, but this queue pair gets no answer.
+#define GDRC_CAUSE_UNANSWERED 31
+
+// A connection was asked for, and nobody answered.
+#define GDRC_CAUSE_NO_ANSWER 32
+
+// A connection was asked for, and the peer said no.
+#define GDRC_CAUSE_REJECTED 33
+
 #define GDRC_CAUSE_DEVICE_ERROR 40
 
 #define GDRC_CAUSE_DEVICE_GONE 41
@@ -442,7 +471,8 @@
 // The peer has accepted, but the QP could not be brought to RTS; the peer was told.
 #define GDRC_CM_CONNECT_ERROR 6
 
-// The peer did not answer in time.
+// The peer did not answer in time, or this machine refuses to send to it. The status says which: -ETIMEDOUT, what the network said of it
+// (-ECONNREFUSED, -EHOSTUNREACH), or why the kernel refuses (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
 #define GDRC_CM_UNREACHABLE 7
 
 // The peer does not want the connection; status says why.
@@ -466,7 +496,7 @@
 // Nobody listens at this port.
 #define GDRC_REJ_INVALID_SERVICE_ID 8
 
-// The peer still had a connection to this QPN; it is gone now: ask again.
+// The peer still has a connection to this QPN, and looks whether it stands: ask again, with another QP if it lasts.
 #define GDRC_REJ_STALE_CONNECTION 10
 
 // The path MTU is larger than the peer's link carries.
@@ -534,23 +564,34 @@ typedef struct gdrc_config {
     // First QPN of the context's range (one of a block of 16384 that nobody has at the address). A range that is given takes the
     // blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
     uint32_t qpn_base;
-    // Size of the block, a power of two and at least 4 * max_qp (chosen).
+    // Size of the block, a power of two and at least 4 * max_qp (16384, or as many as max_qp needs).
     uint32_t qpn_count;
     // Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at once; beyond, it grows by and by,
     // and goes back for good where packets are lost.
     uint32_t window_max;
     // After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
     uint32_t deadline_ms;
-    // Ids of the connection manager, listeners and connections together (64); rounded up to a multiple of 64.
+    // Ids of the connection manager, listeners and connections together (64); rounded up to a multiple of 64. Requests of peers
+    // that have not shown that they receive have places of their own.
     uint32_t max_cm_ids;
     // Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     uint64_t ring_bytes;
-    // Write every packet to this pcap file as an Ethernet frame, or NULL. Read during the call only.
+    // Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled, or NULL. Peers of this host are
+    // then reached by packets (GDRC_CONFIG_SHM says otherwise); what passes between queue pairs of the context itself is none. A
+    // file that another context or process writes, or that this process has begun, is continued, any other begun anew
+    // (-EINVAL: a file that is continued is no capture; -EBUSY: it stays locked). A full disk ends the capture, with a line on
+    // standard error and in the counter capture_lost, and not the traffic. Read during the call only.
     const char *pcap_path;
     // Seed of keys and packet numbers; 0: taken from the system's random source.
     uint64_t seed;
     // What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate begins and ends there.
     uint64_t line_rate_bps;
+    // Keepalive of RC queue pairs in milliseconds; 0, the default: none. One that has nothing under way and has heard nothing of its
+    // peer for so long asks, and asks again by its ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE,
+    // event QP_FATAL, its receives flush. The peer need not know of it, but must poll, or have a helper thread.
+    uint32_t keepalive_ms;
+    // 0.
+    uint32_t reserved;
 } gdrc_config;
 
 // What a program left behind when it closed a context.
@@ -583,7 +624,8 @@ typedef struct gdrc_device_attr {
     uint64_t max_msg_size;
     // Node GUID.
     uint64_t node_guid;
-    // Bounds, as in the configuration.
+    // Bounds of this device alone, whatever other processes have on its address: so many there can be once gdrc_arena_add has
+    // brought memory for them. At first there is room for what the configuration says.
     uint32_t max_pd;
     // Memory regions and windows.
     uint32_t max_mr;
@@ -728,6 +770,12 @@ typedef struct gdrc_cq {
     // Opaque.
     uint64_t handle;
 } gdrc_cq;
+
+// Completion channel.
+typedef struct gdrc_channel {
+    // Opaque.
+    uint64_t handle;
+} gdrc_channel;
 
 // SRQ attributes.
 typedef struct gdrc_srq_attr {
@@ -1079,8 +1127,8 @@ typedef struct gdrc_endpoint {
     uint32_t qkey;
     // READs and atomics that this side serves at once.
     uint32_t max_rd_atomic;
-    // Zero.
-    uint32_t reserved;
+    // GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another kind.
+    uint32_t flags;
 } gdrc_endpoint;
 
 // Choices of gdrc_qp_connect. 0 means the default named at each field, unless GDRC_CONNECT_EXACT is set.
@@ -1163,7 +1211,8 @@ struct gdrc_cm_event {
     uint32_t struct_size;
     // GDRC_CM_.
     uint32_t event;
-    // GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative errno, or 0.
+    // GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative errno, or 0. In words: gdrc_qp_cause,
+    // or gdrc_last_cause where the id was given no QP.
     int32_t status;
     // Bytes of private_data: what the message has room for, whatever the peer's program gave.
     uint32_t private_data_len;
@@ -1326,14 +1375,23 @@ int gdrc_arena_add(struct gdrc_context *ctx, void *memory, size_t bytes);
 // Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
 int gdrc_query_device(struct gdrc_context *ctx, struct gdrc_device_attr *attr);
 
-// Copies the reason why this thread's last gdrc_context_size, gdrc_context_init, gdrc_open, gdrc_mr_reg_memory or
-// gdrc_cuda_ call failed, and what to do about it, into `buf` like snprintf: NUL-terminated, cut at `len`. Empty after a success.
+// Copies the reason why this thread's last gdrc_ call that failed did so into `buf`, like snprintf: NUL-terminated, cut at `len`.
+// It names the argument or attribute, says what it was, and which bound, rule or state forbids it, or what is exhausted:
+// "INIT to RTR: attr_mask lacks PATH_MTU". Words are for people, and change between versions; programs look at the error number.
 //
-// Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
-// Errors: -EINVAL: buf is NULL and len is not 0.
-// Threads: any. Cost: no system call, no allocation.
-int gdrc_open_error(char *buf,
-                    size_t len);
+// A call that succeeds leaves it, as with errno. Where an error needs no further words (-EAGAIN: a full queue) it is the text of
+// its number. Empty: no call of this thread has failed yet.
+// Returns the length of the whole text without the NUL, at most 511; `buf` may be NULL when `len` is 0.
+// Errors: -EINVAL: buf is NULL and len is not 0 (the text stays that of the failure before).
+// Threads: any; each has its own. Cost: no system call, no allocation.
+int gdrc_error_detail(char *buf,
+                      size_t len);
+
+// The older name of gdrc_error_detail, from when only opens and registrations had words. A gdrc_context_size,
+// gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the text; other calls that succeed leave it.
+//
+// Returns, errors, threads and cost: as gdrc_error_detail.
+int gdrc_open_error(char *buf, size_t len);
 
 // The text of an error number, negative or positive. Static; never NULL.
 // Threads: any. Cost: none.
@@ -1455,6 +1513,16 @@ int gdrc_ah_destroy(struct gdrc_context *ctx, struct gdrc_ah ah);
 // Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is NULL.
 // Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
 int gdrc_cq_create(struct gdrc_context *ctx, uint32_t cqe, struct gdrc_cq *out);
+
+// Creates a completion queue as gdrc_cq_create does, whose events go to a completion channel: gdrc_cq_arm then makes the channel's
+// descriptor readable, not the context's, and gdrc_channel_event or gdrc_channel_wait takes the event, not gdrc_cq_event.
+//
+// Errors: as gdrc_cq_create; -EINVAL: stale channel.
+// Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
+int gdrc_cq_create_on(struct gdrc_context *ctx,
+                      uint32_t cqe,
+                      struct gdrc_channel channel,
+                      struct gdrc_cq *out);
 
 // Changes a CQ's size; completions in it stay, in order.
 //
@@ -1742,6 +1810,46 @@ int gdrc_helper_start(struct gdrc_context *ctx);
 // Errors: -EINVAL: not an open context. Threads: any. Cost: joins a thread.
 int gdrc_helper_stop(struct gdrc_context *ctx);
 
+// Creates a completion channel: a descriptor of its own for the events of the CQs that are created with it (gdrc_cq_create_on). Each thread
+// that sleeps on completions has a channel of its own; the events of CQs without one are the context's, which is enough for one thread.
+//
+// Errors: -ENOMEM: the context has 64; -EMFILE: no descriptor; -EINVAL: not an open context, out is NULL; -EOPNOTSUPP.
+// Threads: any. Cost: system calls. Source: ibv_create_comp_channel(3).
+int gdrc_channel_create(struct gdrc_context *ctx,
+                        struct gdrc_channel *out);
+
+// Destroys a completion channel, and closes its descriptor.
+//
+// Errors: -EBUSY: a CQ has it, or a thread sleeps on it; -EINVAL: stale channel.
+// Threads: any. Cost: system calls. Source: ibv_destroy_comp_channel(3).
+int gdrc_channel_destroy(struct gdrc_context *ctx, struct gdrc_channel channel);
+
+// The channel's descriptor for poll, select or epoll: readable while an event of the channel waits. On the soft device somebody must run
+// the engine meanwhile: the helper thread (gdrc_helper_start), or a thread in gdrc_channel_wait, gdrc_wait, gdrc_progress or a poll.
+// The descriptor stays the library's: do not read, write or close it.
+//
+// Returns the descriptor. Errors: -EINVAL: stale channel. Threads: any. Cost: none.
+int gdrc_channel_fd(struct gdrc_context *ctx,
+                    struct gdrc_channel channel);
+
+// Takes one armed CQ of a channel that has an event. Arm it again, and then poll it, before the next sleep.
+//
+// Returns 1 and writes `out`, or 0 when there is none.
+// Errors: -EINVAL: stale channel, out is NULL. Threads: any. Cost: a system call where it was the last event.
+// Source: ibv_get_cq_event(3), without sleep.
+int gdrc_channel_event(struct gdrc_context *ctx, struct gdrc_channel channel, struct gdrc_cq *out);
+
+// Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: looks once, negative: for ever). Any number of threads
+// may sleep, each on a channel of its own: one of them runs the engine for all, unless there is a helper thread.
+//
+// Returns 1 and writes `out`, or 0 when the time is over.
+// Errors: -EINVAL: stale channel, out is NULL; -EINTR: a signal came; -ENODEV: the NIC was removed.
+// Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no allocation. Source: ibv_get_cq_event(3).
+int gdrc_channel_wait(struct gdrc_context *ctx,
+                      struct gdrc_channel channel,
+                      int timeout_ms,
+                      struct gdrc_cq *out);
+
 // Pins a queue pair: writes to `*out` what gdrc_pinned_post_send and gdrc_pinned_post_recv take, inline functions that look
 // neither context nor handle up. While a queue pair is pinned it is not destroyed (-EBUSY). One may be pinned several times, and
 // posted to by gdrc_post_send as well. The struct is the library's own: not to be written, nor to be read but by those functions.
@@ -1829,9 +1937,20 @@ int gdrc_qp_connect(struct gdrc_context *ctx,
                     const struct gdrc_endpoint *remote,
                     const struct gdrc_connect_opts *opts);
 
+// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell: the link's, and what the routing table
+// says of the route (`ip route ... mtu`). gdrc_connect asks by itself. gdrc_endpoint_local knows no peer and says what the link carries:
+// a program that knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
+//
+// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the code.
+// Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
+int gdrc_path_mtu(struct gdrc_context *ctx,
+                  const struct gdrc_ah_attr *to);
+
 // Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests come as
-// GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a quarter of max_cm_ids). What
-// comes beyond is dropped, and its sender asks again. `context` comes back with the listener's events.
+// GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a quarter of max_cm_ids; never more than a
+// quarter of max_qp). What comes beyond is dropped, and its sender asks again. `context` comes back with the listener's events.
+// Requests and accepted connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
+// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_UNREACHABLE (docs/ARCHITECTURE.md).
 //
 // Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM: max_cm_ids are in use;
 // -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP: the device has no connection manager.

@@ -15,40 +15,58 @@ make --no-print-directory -C c-examples OUT="$out/bin" GDRCORE_LIBDIR="$target/r
     CFLAGS="-O1 -g $flags -fno-omit-frame-pointer" LDFLAGS="$flags" >"$out.log" 2>&1 ||
     { tail -n 20 "$out.log"; exit 1; }
 bin=$out/bin
-BIN=$bin MB=64 timeout 120 c-examples/demo.sh
-timeout 60 "$bin/perf/perf" -d loopback write lat -n 2000 -s 64
-timeout 60 "$bin/perf/perf" -d loopback read bw -n 200 -s 65536
-timeout 60 "$bin/perf/perf" -d loopback send bw -n 2000 -s 4096 -q 4 -b -C -l 4
-timeout 60 "$bin/perf/perf" -d loopback atomic lat -n 500 -u 10 --retry_count 2 --json >/dev/null
-# Of the two ends of a run, the server's exit status counts as well.
-pair() {
-    local server=$1 client=$2
-    timeout 60 $server &
-    local pid=$! tries=0
-    until timeout 30 $client; do
-        tries=$((tries + 1))
-        [ $tries -lt 5 ] || { kill $pid 2>/dev/null; return 1; }
-        sleep 0.5
+patience=${GDRC_TEST_PATIENCE:-1}
+# Addresses of this run, so that another one beside it is in nobody's way.
+x=127.43.$(($$ / 250 % 250)).$(($$ % 250 + 1))
+y=127.44.$(($$ / 250 % 250)).$(($$ % 250 + 1))
+# within SECONDS COMMAND...: the command, ended where it hangs.
+within() {
+    local limit=$(($1 * patience))
+    shift
+    timeout "$limit" "$@"
+}
+ROUTER_ADDRESS=$x PEER_ADDRESS=$y BIN=$bin MB=64 LIMIT=$((180 * patience)) within 300 c-examples/demo.sh
+within 60 "$bin/perf/perf" -d loopback write lat -n 2000 -s 64
+within 60 "$bin/perf/perf" -d loopback read bw -n 200 -s 65536
+within 60 "$bin/perf/perf" -d loopback send bw -n 2000 -s 4096 -q 4 -b -C -l 4
+within 60 "$bin/perf/perf" -d loopback atomic lat -n 500 -u 10 --retry_count 2 --json >/dev/null
+# listens PID: waits until a server listens at TCP port $port of $x, or has ended. Connecting would take its only accept.
+listens() {
+    local end=$((SECONDS + 60 * patience)) at
+    at=$(IFS=. && set -- $x && printf '%02X%02X%02X%02X:%04X' "$4" "$3" "$2" "$1" "$port")
+    until grep -q "^ *[0-9]*: $at 00000000:0000 0A " /proc/net/tcp; do
+        [ $SECONDS -lt $end ] && kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.05
     done
+}
+# pair SERVER CLIENT: both must succeed. They talk at TCP port $port of the server's address, each pair at its own.
+port=18700
+pair() {
+    port=$((port + 1))
+    timeout $((60 * patience)) $1 -p $port &
+    local pid=$!
+    listens $pid
+    within 60 $2 -p $port "$x" ${3:-} || { kill $pid 2>/dev/null; return 1; }
     wait $pid
 }
-pair "$bin/gpu_direct/server -a 127.0.0.1 -p 18701 -s 100000 -l 7" "$bin/gpu_direct/client -t 0 -a 127.0.0.2 -n 50 -s 100000 -p 18701 127.0.0.1"
-pair "$bin/gpu_direct/server -a 127.0.0.1 -p 18702 -s 100000" "$bin/gpu_direct/client -t 1 -a 127.0.0.2 -n 50 -s 100000 -p 18702 127.0.0.1"
+pair "$bin/gpu_direct/server -a $x -s 100000 -l 7" "$bin/gpu_direct/client -t 0 -a $y -n 50 -s 100000"
+pair "$bin/gpu_direct/server -a $x -s 100000" "$bin/gpu_direct/client -t 1 -a $y -n 50 -s 100000"
 for type in rc uc ud; do
-    pair "$bin/perf/pingpong $type -d soft:127.0.0.1 -p 18703 -n 300 -c" "$bin/perf/pingpong $type -d soft:127.0.0.2 -p 18703 -n 300 -c 127.0.0.1"
+    pair "$bin/perf/pingpong $type -d soft:$x -n 300 -c" "$bin/perf/pingpong $type -d soft:$y -n 300 -c"
 done
-pair "$bin/perf/pingpong rc -d soft:127.0.0.1 -p 18703 -n 100 -e" "$bin/perf/pingpong rc -d soft:127.0.0.2 -p 18703 -n 100 -e 127.0.0.1"
-pair "$bin/perf/perf -d soft:127.0.0.1 -p 18704" "$bin/perf/perf -d soft:127.0.0.2 -p 18704 write bw -s 100000 -n 200 -q 3 127.0.0.1"
-pair "$bin/perf/perf -d soft:127.0.0.1 -p 18704" "$bin/perf/perf -d soft:127.0.0.2 -p 18704 send lat -c UD -n 200 -H 127.0.0.1"
-pair "$bin/lab/solution -a 127.0.0.1 -p 18705 -s 30000" "$bin/lab/solution -a 127.0.0.2 -p 18705 -s 30000 -i 7 -c 127.0.0.1"
-pair "$bin/rdma_copy/rdma -d soft:127.0.0.1 -p 18706" "$bin/rdma_copy/rdma -d soft:127.0.0.2 -p 18706 127.0.0.1 hello"
+pair "$bin/perf/pingpong rc -d soft:$x -n 100 -e" "$bin/perf/pingpong rc -d soft:$y -n 100 -e"
+pair "$bin/perf/perf -d soft:$x" "$bin/perf/perf -d soft:$y write bw -s 100000 -n 200 -q 3"
+pair "$bin/perf/perf -d soft:$x" "$bin/perf/perf -d soft:$y send lat -c UD -n 200 -H"
+pair "$bin/lab/solution -a $x -s 30000" "$bin/lab/solution -a $y -s 30000 -i 7 -c"
+pair "$bin/rdma_copy/rdma -d soft:$x" "$bin/rdma_copy/rdma -d soft:$y" hello
 # Not static_mem: to prove that nothing is allocated it takes malloc's place, which is the sanitizer's.
-timeout 60 "$bin/perf/devinfo" -d soft:127.0.0.1 -v
-timeout 60 "$bin/perf/devinfo" --brief
-timeout 60 "$bin/perf/ping" -S -d soft:127.0.0.1 -p 18707 &
+within 60 "$bin/perf/devinfo" -d "soft:$x" -v
+within 60 "$bin/perf/devinfo" --brief
+port=$((port + 1))
+timeout $((60 * patience)) "$bin/perf/ping" -S -d "soft:$x" -p $port &
 answers=$!
-sleep 0.5
-timeout 60 "$bin/perf/ping" -d soft:127.0.0.2 -p 18707 -c 50 -f 127.0.0.1
+listens $answers
+within 60 "$bin/perf/ping" -d "soft:$y" -p $port -c 50 -f "$x"
 # ping -S answers until it is told to stop, and then has nothing left.
 kill -INT $(ps -o pid= --ppid $answers)
 wait $answers
@@ -56,7 +74,7 @@ wait $answers
 for wrong in "perf/perf write bw 127.0.0.1 -d soft:192.0.2.1" "perf/pingpong xx" "perf/devinfo -d nothing" "perf/ping" \
     "lab/solution -a 192.0.2.1" "lab/skeleton -a 127.0.0.1" "gpu_direct/client" "rdma_copy/rdma_copy_file -d loopback 127.0.0.1 /nonexistent"; do
     rc=0
-    timeout 60 "$bin"/$wrong >"$out.log" 2>&1 || rc=$?
+    within 60 "$bin"/$wrong >"$out.log" 2>&1 || rc=$?
     [ $rc -gt 0 ] && [ $rc -lt 100 ] && ! grep -q Sanitizer "$out.log" || { echo "$wrong: exit $rc"; tail -n 20 "$out.log"; exit 1; }
 done
 echo "sanitizers: silent"

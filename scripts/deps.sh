@@ -26,9 +26,10 @@ command -v tshark|tshark|tshark and dumpcap read and record captures
 command -v tcpdump|tcpdump|the lab's captures
 /usr/bin/python3 -c 'import scapy.contrib.roce'|python3-scapy|an independent ICRC
 command -v ip|iproute2|network namespaces with links
+command -v nft|nftables|firewalls that drop and reject
 command -v ethtool|ethtool|links without segmentation offload
 command -v unshare|util-linux|namespaces without capabilities
-command -v g++|g++|the header as C++17
+command -v g++|g++|the header as C++17, the README's program as C++20
 command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
 command -v readelf|binutils|imports and exports of the library
@@ -46,7 +47,7 @@ command -v mpirun.openmpi|openmpi-bin|Open MPI on the drop-in
 command -v mpicc.openmpi|libopenmpi-dev|Open MPI on the drop-in
 command -v busybox|busybox|TCP programs over rsockets
 command -v iperf|iperf|TCP programs over rsockets
-command -v valgrind|valgrind|instructions, where the clock says nothing
+command -v valgrind|valgrind|instructions, where the clock says nothing, and errors of memory
 EOF
 }
 

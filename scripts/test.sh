@@ -3,6 +3,7 @@
 #
 # A check that cannot run here prints a line 'skipped: REASON' and counts as skipped, not as passed.
 # Logs: $CARGO_TARGET_DIR/test-logs. TEST_ONLY="name name" runs only those stages.
+# Limits of time, of the stages and inside the tests, grow with what else runs here: scripts/patience.sh measures it once.
 set -u
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
@@ -36,9 +37,10 @@ count() {
         }' "$1"
 }
 
-# stage NAME SECONDS COMMAND...: runs a stage to its end whatever happens in it, and prints its closing line.
+# stage NAME SECONDS COMMAND...: runs a stage to its end whatever happens in it, and prints its closing line. SECONDS are those of an
+# idle machine with two CPUs.
 stage() {
-    local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS rc p f s
+    local name=$1 limit=$(($2 * GDRC_TEST_PATIENCE)) log=$logs/$1.log start=$SECONDS rc p f s
     shift 2
     if [ -n "${TEST_ONLY:-}" ] && [[ " $TEST_ONLY " != *" $name "* ]]; then return; fi
     printf '== %s: %s\n' "$name" "$*"
@@ -72,6 +74,9 @@ export CARGO
 # In a function, so that the whole of it is read before the first stage runs: a stage may take minutes, in which
 # this file may change.
 main() {
+    GDRC_TEST_PATIENCE=$(scripts/patience.sh) || exit 1
+    export GDRC_TEST_PATIENCE
+    printf 'limits of time: %s times those of an idle machine with two CPUs\n' "$GDRC_TEST_PATIENCE"
     stage fmt 60 bash -c 'with fmt $CARGO fmt --all --check'
     stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
     stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- --show-output
@@ -81,7 +86,7 @@ main() {
         # Release for its speed; the exploring, not the link, is what needs it.
         stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
             CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0 \
-            "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep -- --show-output
+            "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep --test loom_shared -- --show-output
     fi
     stage build 900 make --no-print-directory all
     stage verbs 900 scripts/verbs.sh

@@ -114,23 +114,34 @@ static int take_event(struct ping *p, struct gdrc_cm_event *e)
     return n;
 }
 
-/* Waits for an event. 0 ms: for ever. */
-static int await_event(struct ping *p, struct gdrc_cm_event *e, int timeout_ms)
+/* Says that a call failed; an interrupted wait is no failure. */
+static int failed(struct ping *p, int err, const char *what)
+{
+    if (err != -EINTR)
+        gx_explain_call(&p->dev, err, what);
+    return err;
+}
+
+/* Waits for an event; errors but -EINTR have been told. 0 ms: for ever. */
+static int await_event(struct ping *p, struct gdrc_cm_event *e, int timeout_ms, const char *what)
 {
     uint64_t end = gx_now_ns() + (uint64_t)timeout_ms * 1000000;
     for (;;) {
         int n = take_event(p, e);
         if (n)
-            return n < 0 ? n : 0;
-        if (timeout_ms && gx_now_ns() > end)
+            return n < 0 ? failed(p, n, what) : 0;
+        if (timeout_ms && gx_now_ns() > end) {
+            gx_error("The other side may be stopped, or the network in between is down.", "%s: nothing came within %d s", what, timeout_ms / 1000);
             return -ETIMEDOUT;
+        }
         if ((n = gx_sleep(p->dev.ctx, NULL, NULL, 0, 100)) < 0)
-            return n;
+            return failed(p, n, what);
     }
 }
 
 /*
- * Waits until a request of this id is done, or (WR_RECV) a message is there. -ECONNRESET: the peer has ended the connection.
+ * Waits until a request of this id is done, or (WR_RECV) a message is there. -ECONNRESET: the peer has ended the connection, which
+ * the caller judges. Other errors but -EINTR have been told.
  */
 static int await(struct ping *p, uint64_t what)
 {
@@ -142,16 +153,17 @@ static int await(struct ping *p, uint64_t what)
             return 0;
         int n = gdrc_poll_cq(p->dev.ctx, p->cq, 1, &wc);
         if (n < 0)
-            return n;
+            return failed(p, n, "polling");
         if (n == 0) {
             if (take_event(p, &e) == 1 && e.event == GDRC_CM_DISCONNECTED)
                 p->gone = true;
             if (p->gone)
                 return -ECONNRESET;
             if (gx_now_ns() > end)
-                return gx_error(NULL, "no answer within %d s", WAIT_MS / 1000), -ETIMEDOUT;
+                return gx_error("The other side may be stopped, or the network in between is down.", "no answer within %d s", WAIT_MS / 1000),
+                       -ETIMEDOUT;
             if ((n = gx_sleep(p->dev.ctx, &p->cq, NULL, 0, 100)) < 0)
-                return n;
+                return failed(p, n, "sleeping");
             continue;
         }
         if (wc.status == GDRC_WC_WR_FLUSH_ERR) {
@@ -183,7 +195,8 @@ static int next(struct ping *p, uint64_t *addr, uint32_t *rkey, uint32_t *length
     *addr = gx_get64(m);
     *rkey = gx_get32(m + 8);
     *length = gx_get32(m + 12);
-    return post_recv(p, slot);
+    err = post_recv(p, slot);
+    return err ? failed(p, err, "posting a receive") : 0;
 }
 
 /* SENDs a message: where `length` bytes at `offset` of our buffer are. */
@@ -217,7 +230,7 @@ static int rounds_of_server(struct ping *p, uint64_t *done)
         if ((err = tell(p, DATA_AT, 0)) || (err = next(p, &addr, &rkey, &length)))
             return err;
         if (length > SIZE_MAX_BYTES)
-            return -EMSGSIZE;
+            return gx_error("cm_ping takes up to 1 MiB.", "the peer wants %u bytes", length), -EMSGSIZE;
         if ((err = post(p, GDRC_WR_RDMA_WRITE, DATA_AT, length, addr, rkey)) || (err = await(p, WR_RDMA)))
             return err;
         /* The bytes have been there and back. Who hears of its last round disconnects, maybe before our SEND has its completion. */
@@ -263,9 +276,13 @@ static void part(struct ping *p)
 {
     struct gdrc_cm_event e;
     if (p->id.handle) {
+        /* A signal has been obeyed by ending the rounds; the peer is told in any case. Another signal ends this wait, too. */
+        int stopping = gx_stopping;
+        gx_stopping = 0;
         if (!p->gone && gdrc_disconnect(p->dev.ctx, p->id) == 0)
-            while (await_event(p, &e, WAIT_MS) == 0 && e.event != GDRC_CM_DISCONNECTED)
+            while (await_event(p, &e, WAIT_MS, "disconnecting") == 0 && e.event != GDRC_CM_DISCONNECTED)
                 ;
+        gx_stopping = gx_stopping ? gx_stopping : stopping;
         gdrc_cm_destroy(p->dev.ctx, p->id);
         p->id.handle = 0;
     }
@@ -275,6 +292,18 @@ static void part(struct ping *p)
     struct gdrc_wc wc;
     while (gdrc_poll_cq(p->dev.ctx, p->cq, 1, &wc) > 0)
         ;
+}
+
+/* The connection ended before its time: why, as far as this side knows. */
+static void explain_end(struct ping *p, const char *peer, uint64_t done)
+{
+    struct gdrc_cause cause;
+    char why[256] = "";
+    if (p->qp.handle && gdrc_qp_cause(p->dev.ctx, p->qp, &cause) == 0 && cause.code != GDRC_CAUSE_NONE &&
+        cause.code != GDRC_CAUSE_FLUSHED)
+        gdrc_cause_str(&cause, why, sizeof why);
+    gx_error("The other side has ended or was told to stop: its own output says why.",
+             "%s ended the connection after %" PRIu64 " rounds%s%s", peer, done, *why ? ": " : "", why);
 }
 
 static const char *text_of(const struct gdrc_cm_event *e, char out[80])
@@ -295,7 +324,7 @@ static int serve(struct ping *p, uint32_t port, bool persistent)
         return gx_explain_call(&p->dev, err, "listening"), err;
     gx_note("waiting on %s port %d", p->dev.address, err);
     do {
-        while ((err = await_event(p, &e, 0)) == 0 && e.event != GDRC_CM_CONNECT_REQUEST)
+        while ((err = await_event(p, &e, 0, "waiting for a client")) == 0 && e.event != GDRC_CM_CONNECT_REQUEST)
             ;
         if (err || (err = make_qp(p)))
             break;
@@ -306,19 +335,23 @@ static int serve(struct ping *p, uint32_t port, bool persistent)
             gx_explain_call(&p->dev, err, "accepting");
         if (!err)
             err = fill_recv(p);
-        while (!err && (err = await_event(p, &e, WAIT_MS)) == 0 && e.event != GDRC_CM_ESTABLISHED)
-            err = -ECONNRESET;
+        if (!err && (err = await_event(p, &e, WAIT_MS, "waiting for the connection")) == 0 && e.event != GDRC_CM_ESTABLISHED) {
+            gx_error("The client gave up: its own output says why.", "%s: %s, status %d", peer, gdrc_cm_event_str(e.event), e.status);
+            err = -ECONNREFUSED;
+        }
         uint64_t done = 0;
         if (!err)
             err = rounds_of_server(p, &done);
         if (err == -ECONNRESET && done > 0)
             err = 0;
+        if (err == -ECONNRESET)
+            explain_end(p, peer, done);
         printf("%s: %" PRIu64 " rounds\n", peer, done);
         fflush(stdout);
         part(p);
     } while (persistent && !gx_stopping);
     gdrc_cm_destroy(p->dev.ctx, listener);
-    return err == -EINTR ? 0 : err;
+    return err == -EINTR && persistent ? 0 : err;
 }
 
 static int ask(struct ping *p, const char *host, uint32_t port)
@@ -344,7 +377,7 @@ static int ask(struct ping *p, const char *host, uint32_t port)
     /* The queue pair is in INIT now: whatever the server sends first finds a receive. */
     if (!err)
         err = fill_recv(p);
-    if (!err && (err = await_event(p, &e, 0)) == 0 && e.event != GDRC_CM_ESTABLISHED) {
+    if (!err && (err = await_event(p, &e, 0, "waiting for the connection")) == 0 && e.event != GDRC_CM_ESTABLISHED) {
         gx_error(e.event == GDRC_CM_REJECTED && e.status == (int)GDRC_REJ_INVALID_SERVICE_ID ? "Nobody listens at that port." : NULL,
                  "%s: %s, status %d", host, gdrc_cm_event_str(e.event), e.status);
         p->gone = true;
@@ -352,11 +385,15 @@ static int ask(struct ping *p, const char *host, uint32_t port)
     }
     if (!err)
         err = rounds_of_client(p, &done);
-    if (!err)
+    if (err == -ECONNRESET)
+        explain_end(p, host, done);
+    /* Without an end of its own the job is done when it is told to stop. */
+    bool told_to_stop = (!err || err == -EINTR) && gx_stopping;
+    if (!err || told_to_stop)
         printf("%s: %" PRIu64 " rounds of %" PRIu64 " bytes, %.1f us each\n", host, done, p->size,
                done ? (double)(gx_now_ns() - start) / 1e3 / (double)done : 0.0);
     part(p);
-    return err == -EINTR ? 0 : err;
+    return !told_to_stop ? err : p->rounds ? -EINTR : 0;
 }
 
 int main(int argc, char **argv)
@@ -411,5 +448,5 @@ int main(int argc, char **argv)
         gdrc_mr_dereg(p.dev.ctx, p.mr);
     gx_mem_free(&p.mem);
     gx_dev_close(&p.dev);
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

@@ -47,10 +47,7 @@ static uint32_t with_tables(uint32_t c, const uint8_t *at, size_t length)
     return c;
 }
 
-#if defined(__x86_64__)
-static uint32_t over_long[4][256], over_short[4][256];
-static bool have_instruction;
-
+/* Products are modulo the polynomial. */
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
     uint32_t product = 0;
@@ -62,15 +59,26 @@ static uint32_t multiply(uint32_t a, uint32_t b)
     return product;
 }
 
-/* Table of "append `bytes` zero bytes" for each byte of the register. */
-static void make_shift(uint32_t table[4][256], size_t bytes)
+/* x^(8 * bytes): what a register is multiplied with when so many zero bytes follow. */
+static uint32_t power_of_zeros(uint64_t bytes)
 {
-    uint32_t power = 1u << 31, square = 1u << 30; /* 1 and x */
-    for (size_t bits = bytes * 8; bits; bits >>= 1) {
-        if (bits & 1)
+    uint32_t power = 1u << 31, square = 1u << 23; /* 1 and x^8 */
+    for (; bytes; bytes >>= 1) {
+        if (bytes & 1)
             power = multiply(power, square);
         square = multiply(square, square);
     }
+    return power;
+}
+
+#if defined(__x86_64__)
+static uint32_t over_long[4][256], over_short[4][256];
+static bool have_instruction;
+
+/* Table of "append `bytes` zero bytes" for each byte of the register. */
+static void make_shift(uint32_t table[4][256], size_t bytes)
+{
+    uint32_t power = power_of_zeros(bytes);
     for (int k = 0; k < 4; k++)
         for (uint32_t n = 0; n < 256; n++)
             table[k][n] = multiply(power, n << 8 * k);
@@ -135,3 +143,5 @@ uint32_t gx_crc32c(uint32_t crc, const void *bytes, size_t length)
 #endif
     return ~with_tables(~crc, bytes, length);
 }
+
+uint32_t gx_crc32c_zeros(uint32_t crc, uint64_t length) { return ~multiply(power_of_zeros(length), ~crc); }

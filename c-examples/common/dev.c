@@ -316,12 +316,36 @@ int gx_mem_register(struct gx_dev *dev, const struct gdrc_memory *memory, uint32
     return err;
 }
 
+void gx_endpoint_fit(struct gx_dev *dev, const struct gx_conn *conn, struct gdrc_endpoint *local)
+{
+    struct sockaddr_storage peer;
+    socklen_t length = sizeof peer;
+    struct gdrc_ah_attr to;
+    memset(&to, 0, sizeof to);
+    if (getpeername(conn->fd, (struct sockaddr *)&peer, &length) < 0)
+        return;
+    if (peer.ss_family == AF_INET) {
+        to.dgid[10] = to.dgid[11] = 0xff;
+        memcpy(to.dgid + 12, &((struct sockaddr_in *)&peer)->sin_addr, 4);
+    } else if (peer.ss_family == AF_INET6) {
+        memcpy(to.dgid, &((struct sockaddr_in6 *)&peer)->sin6_addr, 16);
+        to.scope_id = ((struct sockaddr_in6 *)&peer)->sin6_scope_id;
+    } else {
+        return;
+    }
+    int mtu = gdrc_path_mtu(dev->ctx, &to);
+    if (mtu > 0 && (uint32_t)mtu < local->mtu)
+        local->mtu = (uint32_t)mtu;
+}
+
 int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, struct gdrc_endpoint *local)
 {
     uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
     memset(local, 0, sizeof *local);
     local->struct_size = sizeof *local;
     int err = gdrc_endpoint_local(dev->ctx, qp, mr, local);
+    if (!err)
+        gx_endpoint_fit(dev, conn, local);
     if (!err)
         err = gdrc_endpoint_pack(local, wire);
     if (err) {

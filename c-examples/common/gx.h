@@ -24,8 +24,13 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-/* Exit codes of all programs. */
+/* Exit codes of all programs; 128 and a signal's number when that signal ended the program before its job was done. */
 enum { GX_EXIT_OK = 0, GX_EXIT_FAILED = 1, GX_EXIT_USAGE = 2 };
+/*
+ * The exit code that goes with a result: 0, or a negative errno that has been told. Output that could not be written (a full
+ * disk, a closed pipe) is told at exit, whatever way main() ends, and makes the exit code GX_EXIT_FAILED.
+ */
+int gx_exit_code(int err);
 
 /* ---- say.c ---------------------------------------------------------------------------------- */
 
@@ -52,7 +57,7 @@ uint64_t gx_now_ns(void);
 /* "1.23 GB/s" for bytes in ns; the buffer is the caller's. */
 const char *gx_rate(char out[32], uint64_t bytes, uint64_t ns);
 
-/* SIGINT, SIGTERM and SIGHUP set this flag (waits end early with -EINTR); SIGPIPE is ignored. */
+/* The number of the last SIGINT, SIGTERM or SIGHUP, or 0. Waits end early with -EINTR when it is set. SIGPIPE is ignored. */
 extern volatile int gx_stopping;
 void gx_catch_signals(void);
 
@@ -156,6 +161,8 @@ int gx_qp_create(struct gx_dev *dev, gdrc_cq cq, uint32_t send_wr, uint32_t recv
 int gx_mr_register(struct gx_dev *dev, void *addr, size_t length, uint32_t access, gdrc_mr *out, struct gdrc_mr_attr *attr);
 /* The same for a buffer of any kind. `attr` (may be NULL) says how the device reaches it. */
 int gx_mem_register(struct gx_dev *dev, const struct gdrc_memory *memory, uint32_t access, gdrc_mr *out, struct gdrc_mr_attr *attr);
+/* Lowers the endpoint's path MTU to what the route to the other end of a TCP connection carries. */
+void gx_endpoint_fit(struct gx_dev *dev, const struct gx_conn *conn, struct gdrc_endpoint *local);
 /* Sends our endpoint over `conn`; `local` is kept for gx_endpoint_connect. Waits for nothing. */
 int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, struct gdrc_endpoint *local);
 /* Connects to the endpoint that came in a GX_MSG_ENDPOINT of `length` bytes. `patience_s`: as in gx_qp_handshake. */
@@ -220,5 +227,7 @@ void gx_mem_describe(const struct gx_mem *mem, struct gdrc_memory *out);
 
 /* CRC-32C (Castagnoli) of more bytes: begin with crc = 0. */
 uint32_t gx_crc32c(uint32_t crc, const void *bytes, size_t length);
+/* The same for `length` bytes of 0, of which none is looked at. */
+uint32_t gx_crc32c_zeros(uint32_t crc, uint64_t length);
 
 #endif

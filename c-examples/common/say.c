@@ -124,11 +124,7 @@ const char *gx_rate(char out[32], uint64_t bytes, uint64_t ns)
     return out;
 }
 
-static void on_signal(int number)
-{
-    (void)number;
-    gx_stopping = 1;
-}
+static void on_signal(int number) { gx_stopping = number; }
 
 void gx_catch_signals(void)
 {
@@ -143,6 +139,29 @@ void gx_catch_signals(void)
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, NULL);
 }
+
+int gx_exit_code(int err)
+{
+    if (err == -EINTR && gx_stopping)
+        return 128 + gx_stopping;
+    return err < 0 ? GX_EXIT_FAILED : GX_EXIT_OK;
+}
+
+/* A program whose output got lost has not done its job. exit() would flush stdout as well, but not look at the result. */
+static void close_stdout(void)
+{
+    bool failed = ferror(stdout) != 0;
+    errno = 0;
+    if (fclose(stdout) && errno != EBADF)
+        failed = true;
+    if (failed) {
+        gx_error("Its disk may be full, or its reader gone.", "standard output could not be written%s%s", errno ? ": " : "",
+                 errno ? strerror(errno) : "");
+        _exit(GX_EXIT_FAILED);
+    }
+}
+
+__attribute__((constructor)) static void watch_stdout(void) { atexit(close_stdout); }
 
 void gx_bar_start(struct gx_bar *bar, uint64_t total, bool wanted)
 {

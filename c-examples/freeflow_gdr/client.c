@@ -114,5 +114,5 @@ int main(int argc, char **argv)
 out:
     gx_mem_free(&mem);
     gx_conn_close(&router);
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

@@ -206,5 +206,5 @@ out:
     gx_mem_free(&p.mem);
     gx_dev_close(&p.dev);
     gx_conn_close(&p.router);
-    return err < 0 ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

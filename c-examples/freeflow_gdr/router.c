@@ -316,5 +316,5 @@ int main(int argc, char **argv)
     stop(&r);
     if (!err)
         gx_step("done, %u round%s served", rounds, rounds == 1 ? "" : "s");
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

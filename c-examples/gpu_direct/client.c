@@ -213,5 +213,5 @@ int main(int argc, char **argv)
     gda_close(s.device);
     gx_mem_free(&s.mem);
     gx_conn_close(&s.conn);
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

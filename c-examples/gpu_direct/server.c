@@ -347,5 +347,5 @@ int main(int argc, char **argv)
         gd_print_counters(gda_context(s.device));
     gda_close(s.device);
     /* A persistent server ends by being told so. */
-    return err == 0 || (err == -EINTR && s.o.persistent) ? GX_EXIT_OK : GX_EXIT_FAILED;
+    return err == -EINTR && s.o.persistent ? GX_EXIT_OK : gx_exit_code(err);
 }

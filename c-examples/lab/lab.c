@@ -453,5 +453,5 @@ int main(int argc, char **argv)
         print_counters(&lab);
     }
     clean_up(&lab, &block);
-    return err < 0 ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

@@ -45,7 +45,7 @@ struct endpoint {
 } __attribute__((packed));
 _Static_assert(sizeof(struct frame) == 16 && sizeof(struct endpoint) == 128, "as on the wire");
 
-static const char *me;
+static const char *me = "solution_verbs";
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 static struct ibv_cq *send_cq, *recv_cq;
@@ -329,7 +329,7 @@ int main(int argc, char **argv)
         case 'a': ip = optarg; break;
         case 't': text = optarg; break;
         case 'i': immediate = optarg; break;
-        case 'h': return fputs(usage, stdout) < 0;
+        case 'h': return must(fputs(usage, stdout) >= 0 && fflush(stdout) == 0, "writing to standard output"), 0;
         default: good = false;
         }
     }
@@ -376,5 +376,6 @@ int main(int argc, char **argv)
     ibv_dealloc_pd(pd);
     ibv_close_device(ctx);
     close(tcp);
+    must(fflush(stdout) == 0 && !ferror(stdout), "writing to standard output");
     return 0;
 }

@@ -162,5 +162,5 @@ int main(int argc, char **argv)
     if (optind < argc)
         return gx_error("Name a device with -d.", "'%s' is no option", argv[optind]), GX_EXIT_USAGE;
     int err = device ? show(&choice, device, (unsigned)gid_index, "") : show_all(&choice);
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

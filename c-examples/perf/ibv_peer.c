@@ -66,6 +66,8 @@ int ibv_peer_hear(struct gx_conn *conn, const struct gdrc_endpoint *local, struc
     *remote = *local;
     remote->scope_id = 0;
     remote->addr = remote->length = remote->rkey = 0;
+    /* A NIC sends from any source port (GDRC_ENDPOINT_OWN_PORT is what only a device of ours says of itself). */
+    remote->flags = 0;
     /* The port of RoCEv2: the tools know no other. */
     remote->udp_port = 4791;
     if (!parse(line, remote)) {

@@ -59,7 +59,7 @@ static void usage(FILE *to)
             "  -o, --outs N             READs or atomics outstanding (what the peer serves)\n"
             "      --mem KIND           our own buffer: host (default), shared (a peer on this host writes it by\n"
             "                           itself), or cuda[:BDF]; each end chooses\n"
-            "  -m, --mtu BYTES          path MTU: 256, 512, 1024, 2048 or 4096 (what the link carries)\n"
+            "  -m, --mtu BYTES          path MTU: 256, 512, 1024, 2048 or 4096 (what the link and the route carry)\n"
             "  -u, --qp-timeout CODE    ACK timeout of 4.096 us * 2^CODE, 0: none, so that 30 s of silence end a request (14: 67 ms)\n"
             "      --retry_count N      retries after such a silence, 0 to 7 (7)\n"
             "  -A, --atomic_type TYPE   FETCH_AND_ADD (default) or CMP_AND_SWAP\n"
@@ -235,18 +235,44 @@ static int plan_unpack(struct plan *p, const uint8_t *at)
     return good ? 0 : -EPROTO;
 }
 
+#define OUTCOME_WORDS 6u
+#define OUTCOME_BYTES (8u * OUTCOME_WORDS)
+
 static void outcome_pack(const struct outcome *r, uint8_t *at)
 {
-    const uint64_t words[5] = { r->messages, r->bytes, r->ns, r->received, r->bad };
-    for (unsigned i = 0; i < 5; i++)
+    const uint64_t words[OUTCOME_WORDS] = { r->messages, r->bytes, r->ns, r->received, r->bad, r->stopped };
+    for (unsigned i = 0; i < OUTCOME_WORDS; i++)
         gx_put64(at + 8 * i, words[i]);
 }
 
 static void outcome_unpack(struct outcome *r, const uint8_t *at)
 {
-    uint64_t *const words[5] = { &r->messages, &r->bytes, &r->ns, &r->received, &r->bad };
-    for (unsigned i = 0; i < 5; i++)
+    uint64_t *const words[OUTCOME_WORDS] = { &r->messages, &r->bytes, &r->ns, &r->received, &r->bad, &r->stopped };
+    for (unsigned i = 0; i < OUTCOME_WORDS; i++)
         *words[i] = gx_get64(at + 8 * i);
+}
+
+/* Waits for a message although a signal has come: both ends stay in step. Another signal ends the wait. */
+static int recv_in_step(struct gx_conn *conn, unsigned type, void *body, size_t capacity, const char *what)
+{
+    int stopping = gx_stopping, n;
+    gx_stopping = 0;
+    n = gx_conn_recv(conn, type, body, capacity, GX_TIMEOUT_MS, what);
+    if (n == -EINTR && !stopping) {
+        stopping = gx_stopping;
+        gx_stopping = 0;
+        n = gx_conn_recv(conn, type, body, capacity, GX_TIMEOUT_MS, what);
+    }
+    gx_stopping = gx_stopping ? gx_stopping : stopping;
+    return n;
+}
+
+/* The other end's reason to give up, if it has sent one. */
+static void tell_reason(struct gx_conn *conn, const uint8_t *text, int length)
+{
+    fprintf(stderr, "%s: %s says: ", gx_program, conn->peer);
+    gx_print_bytes(stderr, text, (size_t)length, 500);
+    fputc('\n', stderr);
 }
 
 /* Looks for a message without waiting. Returns 1 and its body, 0, or a negative errno (told). */
@@ -262,21 +288,45 @@ static int look(struct gx_conn *conn, unsigned type, uint8_t *body, size_t lengt
         memcpy(body, buffer, length);
         return 1;
     }
+    if (n >= 0 && got == GX_MSG_ERROR)
+        tell_reason(conn, buffer, n);
     gx_error("Its own output says why.", "%s %s", conn->peer, n >= 0 && got == GX_MSG_ERROR ? "gave up" : n == -ECONNRESET ? "closed the connection" : "does not speak this program's protocol");
     return n < 0 ? n : got == GX_MSG_ERROR ? -EREMOTEIO : -EPROTO;
 }
 
-/* How often the connection is looked at: a system call that must not count. */
+/* How often the connection is looked at: a system call that must not count. A step of bandwidth is up to the depth of its queues. */
 #define LOOK_IDLE 512u
-#define LOOK_STEPS 65536u
+static uint64_t look_steps(const struct plan *plan) { return plan->mode == MODE_BW ? 1024u : 65536u; }
 
-/* One run as the client sees it; `conn` NULL: `other` is the second end in this process. */
+/* Whether the connection is to be looked at now. */
+static bool is_time_to_look(struct side *side, uint64_t steps, uint64_t often)
+{
+    bool readable = side->readable;
+    side->readable = false;
+    return readable || steps % often == 0 || side->idle % LOOK_IDLE == LOOK_IDLE - 1;
+}
+
+/* A run that did not end by itself: what was complete when the signal came. Of the other end nothing is known. */
+static int cut(struct side *side, uint64_t start, struct outcome *mine, struct outcome *theirs)
+{
+    uint64_t end = side->stop_ns ? side->stop_ns : gx_now_ns(), done = side->stop_done;
+    bool known = side->stop_ns != 0;
+    memset(theirs, 0, sizeof *theirs);
+    traffic_end(side, start, end, mine);
+    mine->messages = known ? done : mine->messages;
+    /* UC and UD count what the other end has seen. */
+    theirs->received = mine->messages;
+    return -EINTR;
+}
+
+/* One run as the client sees it; `conn` NULL: `other` is the second end in this process. -EINTR: a signal cut it short, but both
+ * outcomes are filled in. */
 static int run_client(struct side *side, struct side *other, struct gx_conn *conn, const struct options *o, uint64_t size, uint64_t goal,
                       struct outcome *mine, struct outcome *theirs)
 {
     const struct plan *plan = side->plan;
-    uint8_t body[40];
-    uint64_t duration = o->duration_s * 1000000000u, start, end = 0, other_end = 0;
+    uint8_t body[OUTCOME_BYTES];
+    uint64_t duration = o->duration_s * 1000000000u, start, end = 0, other_end = 0, often = look_steps(plan);
     int err = 0, got = 0;
     traffic_begin(side, size, goal, true, duration);
     if (other) {
@@ -284,29 +334,39 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
     } else {
         gx_put64(body, size), gx_put64(body + 8, goal), gx_put64(body + 16, duration);
         err = gx_conn_send(conn, MSG_RUN, body, 24, -1, "a run");
-        if (err || (err = gx_conn_recv(conn, GX_MSG_READY, NULL, 0, GX_TIMEOUT_MS, "readiness")) < 0)
+        if (err || (err = recv_in_step(conn, GX_MSG_READY, NULL, 0, "readiness")) < 0)
             return err;
     }
     start = gx_now_ns();
     for (uint64_t steps = 1; !end; steps++) {
+        if (gx_stopping) {
+            traffic_stop(side);
+            if (other)
+                traffic_stop(other);
+        }
         if ((err = traffic_step(side)) < 0)
-            return err;
+            return err == -EINTR ? cut(side, start, mine, theirs) : err;
         if (err)
             end = gx_now_ns();
         if (other && (err = other_end ? traffic_rest(other) : traffic_step(other)) < 0)
             return err;
         if (other && err && !other_end)
             other_end = gx_now_ns();
-        if (!other && (steps % LOOK_STEPS == 0 || side->idle % LOOK_IDLE == LOOK_IDLE - 1) && conn->hangup)
-            return look(conn, MSG_RESULT, body, sizeof body);
-        if (!other && steps % LOOK_STEPS == 0)
+        if (!other && is_time_to_look(side, steps, often)) {
             gx_conn_pump(conn);
+            if (conn->hangup)
+                return look(conn, MSG_RESULT, body, sizeof body);
+        }
     }
     if (other) {
         int quiet = 0;
         while (quiet < 2) {
+            if (gx_stopping) {
+                traffic_stop(side);
+                traffic_stop(other);
+            }
             if ((err = traffic_rest(side)) < 0)
-                return err;
+                return err == -EINTR ? cut(side, start, mine, theirs) : err;
             quiet = err ? quiet + 1 : 0;
             if ((err = plan->bidir && !other_end ? traffic_step(other) : traffic_rest(other)) < 0)
                 return err;
@@ -319,16 +379,21 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
         return 0;
     }
     traffic_end(side, start, end, mine);
+    mine->stopped = side->stop_ns != 0;
     outcome_pack(mine, body);
     err = gx_conn_send(conn, MSG_RESULT, body, sizeof body, -1, "a result");
     /* The server may have to go on: it needs our receives, and our memory. */
     for (bool quiet = false; !err && !(got && quiet);) {
+        if (gx_stopping)
+            traffic_stop(side);
         int n = traffic_rest(side);
         err = n < 0 ? n : 0;
         quiet = n == 1;
-        if (!got && !err && side->idle % 16 == 15 && (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
+        if (!got && !err && (side->idle % 16 == 15 || side->readable) && (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
             err = got;
     }
+    if (err == -EINTR)
+        theirs->received = mine->messages;
     if (err)
         return err;
     outcome_unpack(theirs, body);
@@ -343,21 +408,28 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
 static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, uint64_t goal, uint64_t duration)
 {
     const struct plan *plan = side->plan;
-    uint8_t body[40];
+    uint8_t body[OUTCOME_BYTES];
     struct outcome mine, theirs;
     bool active = plan->bidir, all_sent = !active;
-    uint64_t start, end = 0, quiet_since = 0, received = 0;
+    uint64_t start, end = 0, quiet_since = 0, received = 0, often = look_steps(plan);
     int got = 0, err;
     traffic_begin(side, size, goal, active, duration);
     err = gx_conn_send(conn, GX_MSG_READY, NULL, 0, -1, "readiness");
     start = gx_now_ns();
     for (uint64_t steps = 1; !err && !(got && all_sent); steps++) {
+        if (gx_stopping)
+            return -EINTR;
         err = all_sent && active ? traffic_rest(side) : traffic_step(side);
         if (err > 0 && !all_sent)
             all_sent = true, end = gx_now_ns();
         err = err < 0 ? err : 0;
-        if (!got && !err && (steps % LOOK_STEPS == 0 || side->idle % LOOK_IDLE == LOOK_IDLE - 1) && (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
+        if (!got && !err && is_time_to_look(side, steps, often) && (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
             err = got;
+        if (got > 0 && !all_sent) {
+            outcome_unpack(&theirs, body);
+            if (theirs.stopped)
+                traffic_stop(side);
+        }
     }
     if (err)
         return err;
@@ -385,12 +457,16 @@ static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, ui
 static uint64_t goal_of(const struct options *o, uint64_t size)
 {
     uint64_t n = o->iterations, cap = o->plan.mode == MODE_LAT ? 1ull << 28 : 8ull << 30;
+    uint64_t few = cap / size / o->plan.qps;
     /* The default would move 40 GiB per queue pair at 8 MiB. */
-    if (o->all && n * size * o->plan.qps > cap)
-        n = cap / size / o->plan.qps;
-    return n < 16 ? 16 : n;
+    few = few < 16 ? 16 : few;
+    return o->all && n > few ? few : n;
 }
 
+/*
+ * All runs, and their table. -EINTR: a signal came inside a run, and the other end did not join in ending it. -ECANCELED: a signal
+ * came, and both ends are between two runs.
+ */
 static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn, const struct options *o, const char *peer)
 {
     const struct plan *plan = side->plan;
@@ -410,21 +486,26 @@ static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn
     struct options warm = *o;
     warm.duration_s = 0;
     err = run_client(side, other, conn, &warm, size, plan->mode == MODE_LAT ? WARM_UP : plan->tx_depth, &mine, &theirs);
-    if (!err)
+    bool begun = !err && !gx_stopping;
+    if (begun)
         report_head(plan, o->format, side->dev->name, peer);
-    for (; !err; size *= 2) {
+    for (; !err && !gx_stopping; size *= 2) {
         err = run_client(side, other, conn, o, size, goal_of(o, size), &mine, &theirs);
         bad += mine.bad + theirs.bad;
-        if (!err && plan->mode == MODE_LAT)
+        if ((!err || err == -EINTR) && plan->mode == MODE_LAT)
             report_latency(plan, o->format, size, side->samples, side->sample_count, o->histogram);
-        else if (!err)
+        else if (!err || (err == -EINTR && mine.messages))
             report_bandwidth(plan, o->format, size, &mine, &theirs);
         if (!o->all || size * 2 > plan->max_size || size * 2 > largest)
             break;
     }
-    if (!err)
-        report_tail(o->format);
-    if (!err && bad) {
+    if (begun)
+        report_tail(o->format, gx_stopping != 0);
+    if (gx_stopping && (!err || err == -EINTR)) {
+        gx_note(begun ? "interrupted: the last line covers what was measured until then" : "interrupted before the first measurement");
+        err = err ? err : -ECANCELED;
+    }
+    if ((!err || err == -ECANCELED) && bad) {
         gx_error("This is a bug of the library, or memory or the network is broken.", "%" PRIu64 " messages had wrong data", bad);
         err = -EIO;
     }
@@ -456,11 +537,24 @@ static int client(const struct options *o)
         err = gx_ready(&conn);
     if (!err)
         err = run_sizes(&side, NULL, &conn, o, conn.peer);
-    if (err && err != -EREMOTEIO)
-        gx_conn_send_error(&conn, "the client gave up: %s", gdrc_strerror(err));
-    memset(body, 0, 24);
-    if (!err && (err = gx_conn_send(&conn, MSG_RUN, body, 24, -1, "the end")) == 0)
-        err = gx_ready(&conn);
+    if (err && err != -EREMOTEIO && err != -ECANCELED)
+        gx_conn_send_error(&conn, "the client gave up: %s", err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
+    if (!err || err == -ECANCELED) {
+        memset(body, 0, 24);
+        int left = gx_conn_send(&conn, MSG_RUN, body, 24, -1, "the end");
+        if (!left)
+            left = gx_conn_send(&conn, GX_MSG_READY, NULL, 0, -1, "readiness");
+        if (!left)
+            left = recv_in_step(&conn, GX_MSG_READY, NULL, 0, "readiness");
+        err = err ? -EINTR : left;
+    } else if (err != -EINTR && err != -EREMOTEIO && gx_conn_pump(&conn) == 0) {
+        /* A request that failed is not the reason when the other end had one to end. */
+        uint8_t text[GX_BODY_MAX];
+        unsigned type;
+        int n = gx_conn_take(&conn, &type, text, sizeof text);
+        if (n >= 0 && type == GX_MSG_ERROR)
+            tell_reason(&conn, text, n);
+    }
     side_close(&side);
     gx_conn_close(&conn);
     gx_dev_close(&dev);
@@ -483,6 +577,7 @@ static int both(const struct options *o)
         err = side_connect_pair(&a, &b);
     if (!err)
         err = run_sizes(&a, &b, NULL, o, "itself");
+    err = err == -ECANCELED ? -EINTR : err;
     side_close(&a);
     side_close(&b);
     gx_dev_close(&dev);
@@ -535,7 +630,7 @@ static int serve(const struct options *o, struct gx_conn *conn)
     if (!err)
         err = gx_ready(conn);
     else if (err != -EREMOTEIO && err != -ECONNRESET)
-        gx_conn_send_error(conn, "the server gave up: %s", gdrc_strerror(err));
+        gx_conn_send_error(conn, "the server gave up: %s", err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
     side_close(&side);
     conn->ctx = NULL;
     gx_dev_close(&dev);
@@ -550,17 +645,20 @@ static int server(const struct options *o)
     if (listener < 0)
         return listener;
     gx_note("waiting on %s port %u", address, (unsigned)o->port);
+    bool waited;
     do {
         struct gx_conn conn = { .fd = -1, .passed_fd = -1 };
         struct pollfd p = { .fd = listener, .events = POLLIN };
         while ((err = gx_accept(listener, &conn, NULL)) == -EAGAIN && (err = gx_sleep(NULL, NULL, &p, 1, -1)) >= 0)
             ;
+        waited = err == -EINTR;
         if (!err)
             err = serve(o, &conn);
         gx_conn_close(&conn);
     } while (o->keep && !gx_stopping);
     close(listener);
-    return o->keep && gx_stopping ? 0 : err;
+    /* Being told to stop between two clients is how a server ends that was to serve for ever. */
+    return o->keep && waited ? 0 : err;
 }
 
 int main(int argc, char **argv)
@@ -599,5 +697,5 @@ int main(int argc, char **argv)
     }
     gx_catch_signals();
     int err = loopback ? both(&o) : o.host ? client(&o) : server(&o);
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

@@ -72,10 +72,14 @@ struct side {
     uint64_t size, goal;  /* bytes; messages per lane, raised as long as a timed run lasts */
     bool active;          /* sends (bandwidth), or begins (latency) */
     uint64_t end_ns;      /* a timed run posts until then, 0: until the goal */
+    uint64_t stop_ns;     /* when a signal asked for the end of the run, 0: not yet */
+    uint64_t stop_done;   /* messages of all lanes that were complete then */
     uint64_t finished;    /* lanes whose goal is reached */
     uint64_t bad;         /* messages whose data were wrong */
     uint64_t moved_ns;    /* when something last happened */
     uint64_t idle;        /* empty polls since */
+    int conn_fd;          /* the connection to the other end, which ends a sleep as well; -1: none */
+    bool readable;        /* it did: there is something to read */
     uint64_t *samples, sample_count, sample_max, last_ticks; /* in ticks of the processor until the run ends, then ns */
     uint64_t begin_ns, begin_ticks;
     bool same;            /* latency: every request is this one, but for its number */
@@ -88,6 +92,7 @@ struct side {
 /* What one end measured. */
 struct outcome {
     uint64_t messages, bytes, ns, received, bad;
+    uint64_t stopped;     /* not 0: a signal ended the run, so the other end is not to go on to its goal either */
 };
 
 /* side.c */
@@ -106,6 +111,8 @@ uint64_t side_largest(const struct side *side);
 
 /* traffic.c */
 void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active, uint64_t duration_ns);
+/* Lowers the goal to what has been posted: the run ends as soon as that is complete, or with -EINTR when nothing moves. */
+void traffic_stop(struct side *side);
 /* A bounded piece of work. Returns 1 when this end has reached its goal, 0 if not yet, or a negative errno (told). */
 int traffic_step(struct side *side);
 /* After the goal: lets the peer finish. Returns 1 when nothing came and nothing of ours is under way, 0, or a negative errno. */
@@ -117,7 +124,8 @@ enum format { FORMAT_TABLE, FORMAT_JSON };
 void report_head(const struct plan *plan, enum format format, const char *device, const char *peer);
 void report_latency(const struct plan *plan, enum format format, uint64_t size, uint64_t *samples, uint64_t count, bool histogram);
 void report_bandwidth(const struct plan *plan, enum format format, uint64_t size, const struct outcome *mine, const struct outcome *theirs);
-void report_tail(enum format format);
+/* `interrupted`: the last row covers only what was measured until a signal came. */
+void report_tail(enum format format, bool interrupted);
 const char *verb_name(uint32_t verb);
 const char *type_name(uint32_t qp_type);
 

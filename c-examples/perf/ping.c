@@ -402,5 +402,5 @@ int main(int argc, char **argv)
     if (!err)
         err = server ? serve(&p, (uint16_t)port) : ask(&p, argv[optind], (uint16_t)port, pings, interval, flood, size);
     close_ping(&p);
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

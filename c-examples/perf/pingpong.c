@@ -52,7 +52,7 @@ static void usage(FILE *to)
             "  -g, --gid-idx N                which of the interface's addresses\n"
             "  -p, --port PORT                TCP port for the introduction (default %d)\n"
             "  -s, --size BYTES               message size (4096; ud 1024); both sides alike\n"
-            "  -m, --mtu BYTES                path MTU (what the link carries)\n"
+            "  -m, --mtu BYTES                path MTU (what the link and the route carry)\n"
             "  -r, --rx-depth N               receives posted (500)\n"
             "  -n, --iters N                  exchanges (1000); both sides alike\n"
             "  -e, --events                   sleep until a completion comes instead of polling\n"
@@ -148,6 +148,8 @@ static int connect_qp(struct pingpong *pp)
 static int connect_peer(struct pingpong *pp)
 {
     uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
+    if (!pp->mtu)
+        gx_endpoint_fit(&pp->dev, &pp->conn, &pp->local);
     int err = gdrc_endpoint_pack(&pp->local, wire);
     if (!err)
         err = gx_conn_send(&pp->conn, GX_MSG_ENDPOINT, wire, sizeof wire, -1, "the endpoint");
@@ -389,5 +391,5 @@ int main(int argc, char **argv)
     gx_mem_free(&pp.mem);
     gx_conn_close(&pp.conn);
     gx_dev_close(&pp.dev);
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

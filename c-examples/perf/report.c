@@ -36,6 +36,7 @@ void report_head(const struct plan *plan, enum format format, const char *device
                gdrc_version(), verb_name(plan->verb), mode, type_name(plan->qp_type), device, peer, plan->qps, plan->tx_depth,
                plan->rx_depth, plan->cq_mod, plan->inline_max, plan->list, plan->bidir ? "true" : "false", plan->check ? "true" : "false",
                plan->events ? "true" : "false", plan->no_progress ? "true" : "false");
+        fflush(stdout);
         return;
     }
     printf("%s %s over %s, %s to %s: %" PRIu32 " QP%s, depth %" PRIu32 ", a completion per %" PRIu32 ", inline up to %" PRIu32 " bytes%s%s%s%s\n",
@@ -141,9 +142,9 @@ void report_bandwidth(const struct plan *plan, enum format format, uint64_t size
     fflush(stdout);
 }
 
-void report_tail(enum format format)
+void report_tail(enum format format, bool interrupted)
 {
     if (format == FORMAT_JSON)
-        printf("]}\n");
+        printf("]%s}\n", interrupted ? ",\"interrupted\":true" : "");
     fflush(stdout);
 }

@@ -67,7 +67,7 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, co
     memset(side, 0, sizeof *side);
     side->dev = dev;
     side->plan = plan;
-    side->mem.fd = -1;
+    side->mem.fd = side->conn_fd = -1;
     side->tx_slots = plan->check ? plan->tx_depth : 1;
     side->rx_slots = plan->check ? (plan->tx_depth > plan->rx_depth ? plan->tx_depth : plan->rx_depth) : 1;
     uint64_t stride = (plan->max_size + UD_GRH + 63) & ~63ull, slots = (uint64_t)side->tx_slots + side->rx_slots;
@@ -165,8 +165,11 @@ int side_connect(struct side *side, struct gx_conn *conn)
 {
     uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
     int err = 0;
+    side->conn_fd = conn->fd;
     for (uint32_t i = 0; i < side->plan->qps && !err; i++) {
         struct lane *lane = &side->lanes[i];
+        if (!side->plan->mtu)
+            gx_endpoint_fit(side->dev, conn, &lane->local);
         err = gdrc_endpoint_pack(&lane->local, wire);
         if (!err)
             err = gx_conn_send(conn, GX_MSG_ENDPOINT, wire, sizeof wire, -1, "an endpoint");

@@ -9,6 +9,9 @@
 #define POLL 16
 #define LIST_MAX 64u
 #define SILENCE_NS 10000000000u
+/* After a signal: so long without anything that completes, or this long in all, and the run is cut short. */
+#define STOP_SILENCE_NS 1000000000u
+#define STOP_NS 10000000000u
 /* Empty polls between two looks at the clock. */
 #define IDLE_LOOK 4096u
 /* With fewer free cores than ends, the peer may be waiting for ours. */
@@ -258,7 +261,8 @@ static int look_at_clock(struct side *side, bool moved)
                  "nothing came for %d s", (int)(SILENCE_NS / 1000000000u));
         return -ETIMEDOUT;
     }
-    return gx_stopping ? -EINTR : 0;
+    uint64_t since = side->moved_ns > side->stop_ns ? side->moved_ns : side->stop_ns;
+    return side->stop_ns && (now - since > STOP_SILENCE_NS || now - side->stop_ns > STOP_NS) ? -EINTR : 0;
 }
 
 /* Takes what has completed. Returns how many, running the engine where there was none. */
@@ -279,9 +283,13 @@ static int poll_some(struct side *side)
     } else {
         if (++side->idle % IDLE_LOOK == 0)
             err = look_at_clock(side, side->idle == IDLE_LOOK);
-        if (!err && side->plan->events && side->idle > 64)
-            err = gx_sleep(side->dev->ctx, &side->cq, NULL, 0, 10);
-        else if (side->idle % YIELD_IDLE == 0)
+        if (!err && side->plan->events && side->idle > 64 && !gx_stopping) {
+            struct pollfd p = { .fd = side->conn_fd, .events = POLLIN };
+            err = gx_sleep(side->dev->ctx, &side->cq, &p, side->conn_fd >= 0, 10);
+            side->readable |= err > 0;
+            /* The caller sees the signal by itself. */
+            err = err == -EINTR ? 0 : err;
+        } else if (side->idle % YIELD_IDLE == 0)
             sched_yield();
     }
     return err < 0 ? err : n;
@@ -378,16 +386,32 @@ static int step_latency(struct side *side)
     return begin_round(side);
 }
 
-static void end_of_time(struct side *side)
+/* The nearest goal that every queue pair can still end at. */
+static void lower_goal(struct side *side)
 {
-    if (!side->end_ns || gx_now_ns() < side->end_ns)
-        return;
     /* Whole groups, so that the last request of each queue pair is a signalled one. */
-    uint64_t most = 0;
+    uint64_t most = 0, goal;
     for (uint32_t i = 0; i < side->plan->qps; i++)
         most = side->lanes[i].posted > most ? side->lanes[i].posted : most;
-    side->goal = (most / side->plan->cq_mod + 1) * side->plan->cq_mod;
+    goal = side->plan->mode == MODE_LAT ? most : (most / side->plan->cq_mod + 1) * side->plan->cq_mod;
+    side->goal = goal < side->goal ? goal : side->goal;
     side->end_ns = 0;
+}
+
+static void end_of_time(struct side *side)
+{
+    if (side->end_ns && gx_now_ns() >= side->end_ns)
+        lower_goal(side);
+}
+
+void traffic_stop(struct side *side)
+{
+    if (side->stop_ns)
+        return;
+    side->stop_ns = gx_now_ns();
+    for (uint32_t i = 0; i < side->plan->qps; i++)
+        side->stop_done += side->lanes[i].done;
+    lower_goal(side);
 }
 
 static int step_bandwidth(struct side *side)
@@ -421,6 +445,8 @@ void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active,
     side->goal = duration_ns ? UINT64_MAX / 2 : goal;
     side->active = active;
     side->finished = side->bad = side->idle = side->moved_ns = side->last_ticks = side->sample_count = 0;
+    side->stop_ns = side->stop_done = 0;
+    side->readable = false;
     side->same = plan->mode == MODE_LAT && plan->verb != VERB_ATOMIC && !checks(side);
     if (side->same)
         build(side, 0, 0, &side->wr, &side->sge);

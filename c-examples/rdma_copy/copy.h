@@ -19,9 +19,19 @@
  *   DIR      a folder                        bytes: path
  *   DIR_END  its mode and mtime              b: mtime in ns      bytes: path
  *   FILE     a file begins                   a: size, b: mtime   bytes: path
+ *   RESUME   behind FILE: part may be there  a: bytes, b: their CRC-32C
  *   DATA     the next bytes of it            bytes: data
- *   END      it is whole                     a: CRC-32C
- *   DONE     nothing more comes              a: files, b: bytes
+ *   HOLE     the next bytes of it are 0      a: how many
+ *   END      it is whole                     a: CRC-32C, b: size
+ *   DROP     it cannot be read to its end
+ *   KEEP     a file that is there already    a: size, b: mtime   bytes: path
+ *   OFFER    is this file there already?     a: size, b: mtime   bytes: CRC-32C 4, path
+ *   OFFERED  no more of these
+ *   DONE     nothing more comes              a: files, b: bytes  bytes: files kept 8
+ *
+ * With --update, --checksum or --resume the client walks its files twice: first it offers them all, and the server
+ * answers on the side channel which of them it has, whole or in part; then it sends what is missing. A part counts only
+ * when its checksum is that of the same bytes of the client's file (RESUME), which the server answers as well.
  */
 #ifndef COPY_H
 #define COPY_H
@@ -30,6 +40,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 #define COPY_PORT 18516
 #define COPY_SIZE_MIN 4096u
@@ -43,7 +54,11 @@
 #define COPY_PIECE 131072u
 
 #define RECORD_BYTES 24u
-enum record_type { REC_DIR = 1, REC_DIR_END, REC_FILE, REC_DATA, REC_END, REC_DONE };
+enum record_type {
+    REC_DIR = 1, REC_DIR_END, REC_FILE, REC_RESUME, REC_DATA, REC_HOLE, REC_END, REC_DROP, REC_KEEP, REC_OFFER, REC_OFFERED, REC_DONE
+};
+/* Size of a file that tells it only by being read, as those of /proc do. */
+#define COPY_SIZE_UNKNOWN UINT64_MAX
 struct record {
     uint16_t type, mode;
     uint32_t length;
@@ -54,9 +69,46 @@ void record_get(const uint8_t at[RECORD_BYTES], struct record *r);
 
 /* Messages of the side channel. */
 enum {
-    COPY_MSG_HELLO = GX_MSG_PROGRAM, /* client: slot size 4, slots 4, bytes to come 8 */
-    COPY_MSG_RESULT,                 /* server: everything is in place: files 8, bytes 8 */
+    COPY_MSG_HELLO = GX_MSG_PROGRAM, /* client: slot size 4, slots 4, bytes to come 8, flags 4 */
+    COPY_MSG_TARGET,                 /* server: where files land: host 16, device 8, inode 8 */
+    COPY_MSG_ANSWERS,                /* server: answers of ANSWER_BYTES each, below */
+    COPY_MSG_ALIVE,                  /* both: still comparing */
+    COPY_MSG_STOP,                   /* client: it was told to stop */
+    COPY_MSG_STOPPED,                /* server, to that: struct copy_end, and of the file at work: bytes kept 8, path */
+    COPY_MSG_RESULT,                 /* server: everything is in place: struct copy_end */
 };
+enum { COPY_UPDATE = 1, COPY_CHECKSUM = 2, COPY_RESUME = 4 }; /* flags of HELLO */
+
+/* What came to its place. On the wire: three numbers of 8 bytes. */
+struct copy_end { uint64_t files, bytes, kept; };
+#define END_BYTES 24u
+void end_put(uint8_t at[END_BYTES], const struct copy_end *e);
+void end_get(const uint8_t at[END_BYTES], struct copy_end *e);
+
+/* Which folder of which running system: equal on both sides only for the same folder. */
+#define TARGET_BYTES 32u
+/* Of a folder's status. False where the system cannot be told from others. */
+bool target_put(uint8_t at[TARGET_BYTES], uint64_t device, uint64_t inode);
+
+/*
+ * An answer of the server. Answers name an offer by a hash of its path, its size and its time. On the wire: type 8, then the
+ * rest, 8 bytes each.
+ */
+enum answer_type {
+    ANSWER_KEEP = 1, /* it has that file */
+    ANSWER_PART,     /* it has `offset` bytes that may be the first of it */
+    ANSWER_ALL,      /* all offers are answered */
+    ANSWER_RESUMED,  /* to RESUME: `offset` bytes of it are right, or 0 */
+};
+struct answer { uint64_t type, hash, size, mtime, offset; };
+#define ANSWER_BYTES 40u
+#define ANSWERS_MAX 100u /* of one message */
+void answer_put(uint8_t at[ANSWER_BYTES], const struct answer *a);
+void answer_get(const uint8_t at[ANSWER_BYTES], struct answer *a);
+uint64_t path_hash(const char *path);
+
+/* While one side only reads its disk, it tells the other so often that it is alive. */
+#define COPY_ALIVE_NS 250000000u
 
 /*
  * A ring of slots between two threads of one process, of which one is the engine's. Counters run
@@ -84,6 +136,10 @@ static inline uint8_t *ring_slot(const struct ring *r, uint32_t n) { return r->b
 void ring_set_produced(struct ring *r, uint32_t value);
 void ring_set_consumed(struct ring *r, uint32_t value);
 void ring_stop(struct ring *r);
+/* Engine's side: something has changed that the worker may wait for in ring_wait(). */
+void ring_wake_worker(struct ring *r);
+/* Worker's side: waits until `ready` says so; false when it has to stop. */
+bool ring_wait(struct ring *r, bool (*ready)(const void *of), const void *of);
 /* Worker's side: wait for a free or a filled slot; false when it has to stop. */
 bool ring_wait_free(struct ring *r);
 bool ring_wait_filled(struct ring *r);
@@ -92,36 +148,97 @@ void ring_wake_engine(struct ring *r);
 /* Worker's side: the last word. `fmt` may be NULL. */
 void ring_finish(struct ring *r, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* ---- extent.c: files as a series of data and holes ---- */
+/*
+ * Where the data at or behind `at` begins, and the hole behind it, neither beyond `end`. A file system that knows no holes has
+ * data only. Returns 0 or a negative errno; -EIO: the file has become shorter than `end`.
+ */
+int extent_next(int fd, uint64_t at, uint64_t end, uint64_t *data, uint64_t *hole);
+/*
+ * CRC-32C of the first `length` bytes. `progress` grows by what was read; `stop` ends it with -ECANCELED.
+ * -EIO: the file is shorter. Both may be NULL.
+ */
+int extent_crc(int fd, uint64_t length, uint32_t *crc, _Atomic uint64_t *progress, const atomic_bool *stop);
+
+/* ---- known.c: the client's table of answers ---- */
+struct known { struct answer *table; size_t capacity, count; };
+int known_add(struct known *k, const struct answer *a);
+/* The answer to this offer, or NULL. */
+const struct answer *known_find(const struct known *k, uint64_t hash, uint64_t size, uint64_t mtime);
+void known_free(struct known *k);
+
 /* ---- walk.c: the client's reader thread ---- */
 struct walk {
     struct ring *ring;
-    char **paths;
+    char **paths;                      /* arguments; NULL: it was refused before anything was sent */
     int count;
-    _Atomic(const char *) argument; /* of those, the one that is at work; for the progress bar */
-    _Atomic uint64_t files, bytes, skipped;
-    char name[COPY_PATH_MAX + 1]; /* path at work, for messages of the reader thread */
+    unsigned flags;                    /* of HELLO */
+    bool has_target;
+    uint8_t target[TARGET_BYTES];      /* the server's folder, which is not to be copied into itself */
+    _Atomic(const char *) argument;    /* of `paths`, the one that is at work; for the progress bar */
+    /* Of the walk that is under way; final once the ring is finished. */
+    _Atomic uint64_t files, bytes, kept, skipped;
+    _Atomic uint64_t resumed_bytes;    /* of `bytes`, those that the server had */
+    _Atomic uint64_t stored;           /* bytes on this disk, less than `bytes` where there are holes */
+    _Atomic uint64_t failed;           /* entries that could not be read or are refused, of all walks; each was named */
+    _Atomic uint64_t compared;         /* bytes read for a checksum: a sign of life */
+    char name[COPY_PATH_MAX + 1];      /* path at work, for messages of the reader thread */
+    /* What the engine's thread tells the reader, by ring_wake_worker(). */
+    struct known known;                /* complete once `answered` */
+    atomic_bool answered;
+    atomic_bool resumed;
+    uint64_t resumed_at;               /* valid once `resumed` */
 };
-/* Counts files and bytes without reading any. Complains. */
+/* Counts files and bytes without reading any. Complains of arguments that cannot be copied. -ENOENT: none can. */
 int walk_count(struct walk *w);
 void *walk_main(void *walk);
 
+/* ---- partial.c: files that are not whole yet ---- */
+struct partial {
+    int fd;                      /* -1: none */
+    int parent_fd;               /* folder, not owned */
+    bool resumable;              /* it is kept when the rest does not come */
+    bool old;                    /* it may hold bytes of an earlier copy, which were not judged yet */
+    char temporary[256], name[256];
+};
+/* Opens a file that will be `name` in the folder. */
+int partial_open(struct partial *p, int parent_fd, const char *name, bool resumable);
+/* Bytes of `name` that an earlier copy has left; 0: none. */
+uint64_t partial_left(int parent_fd, const char *name);
+/* Keeps the first `bytes` of what an earlier copy left, once they are judged. */
+int partial_accept(struct partial *p, uint64_t bytes);
+/* Gives it its name. */
+int partial_finish(struct partial *p);
+/* Lets go of it. Returns whether its `bytes` are kept for another try. */
+bool partial_drop(struct partial *p, bool keep, uint64_t bytes);
+/* Removes temporary files that a killed server left in the folder, but those that are to be resumed. */
+void partial_sweep(int root_fd);
+
 /* ---- place.c: the server's writer thread ---- */
+#define PLACE_ANSWERS 256u
 struct place {
     struct ring *ring;
-    int root_fd;                  /* files land below */
+    int root_fd;                       /* files land below */
     bool sync;
-    uint64_t files, bytes;        /* in place; valid once the ring is finished without error */
+    unsigned flags;                    /* of HELLO */
+    struct copy_end end;               /* in place; valid once the ring is finished */
+    /* The file at work when it had to stop, if bytes of it are kept, or were begun. */
+    uint64_t part;
+    char part_path[COPY_PATH_MAX + 1];
+    _Atomic uint64_t compared;         /* bytes read for a checksum: a sign of life */
+    /* Answers on their way to the engine's thread. Counters run freely. */
+    struct answer answers[PLACE_ANSWERS];
+    _Atomic uint32_t answers_made, answers_taken;
 };
 void *place_main(void *place);
 /* True if a path may be used: relative, no empty component, no "." or "..". */
 bool place_path_ok(const char *path, size_t length);
-/* Removes temporary files that a killed server left in the folder. */
-void place_sweep(int root_fd);
 
 /* ---- the two sides ---- */
 struct copy_options {
     const char *device, *host, *dir;
     uint64_t size, depth, port, timeout_s;
+    unsigned flags; /* of HELLO */
     bool once, sync, quiet;
 };
 int copy_send(const struct copy_options *o, char **paths, int count);

@@ -1,31 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The server's writer thread: takes records out of slots and puts files in place. What the client
+ * The server's writer thread: takes records out of slots, puts files in place, and says which it has. What the client
  * sends is not trusted: a header is copied before it is checked, for the client may still write the
  * slot; paths are walked one component at a time without following links.
  */
 #include "copy.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-#define PARTIAL ".partial-"
-#define RANDOM_CHARS 6
 
 struct writer {
     struct place *place;
     char path[COPY_PATH_MAX + 1];    /* of the open file or the folder at work */
     char parent[COPY_PATH_MAX + 1];  /* whose descriptor is parent_fd */
     int parent_fd;                   /* -1: none */
-    int fd;                          /* the open file, or -1 */
-    char temporary[256], name[256];
+    char name[256];                  /* last component of `path` */
+    struct partial file;             /* the open file */
     uint64_t size, written, mtime_ns;
     uint32_t crc;
     uint16_t mode;
@@ -88,7 +81,8 @@ static int open_parent(struct writer *w)
     return 0;
 }
 
-static int set_path(struct writer *w, const uint8_t *bytes, uint32_t length)
+/* Takes the path of a record and opens its folder. -EPERM, -EPROTO (told): it is none. Else what open_parent() says. */
+static int take_path(struct writer *w, const uint8_t *bytes, uint32_t length)
 {
     char copy[COPY_PATH_MAX + 1];
     if (length > COPY_PATH_MAX)
@@ -100,42 +94,78 @@ static int set_path(struct writer *w, const uint8_t *bytes, uint32_t length)
         return -EPERM;
     }
     memcpy(w->path, copy, length + 1);
-    int err = open_parent(w);
-    return err ? fail(w, err, "opening the folder of") : 0;
+    return open_parent(w);
 }
 
-static int open_temporary(struct writer *w)
+static int set_path(struct writer *w, const uint8_t *bytes, uint32_t length)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
-    for (int tries = 0; tries < 16; tries++) {
-        uint8_t random[RANDOM_CHARS];
-        char suffix[RANDOM_CHARS + 1];
-        if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-            return -EIO;
-        for (int i = 0; i < RANDOM_CHARS; i++)
-            suffix[i] = letters[random[i] & 31];
-        suffix[RANDOM_CHARS] = 0;
-        /* A long name is cut, so that the temporary one is no longer than a name may be. */
-        snprintf(w->temporary, sizeof w->temporary, ".%.200s" PARTIAL "%s", w->name, suffix);
-        w->fd = openat(w->parent_fd, w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (w->fd >= 0) {
-            /* Held for as long as we live: it tells place_sweep() that somebody still writes. */
-            flock(w->fd, LOCK_EX | LOCK_NB);
-            return 0;
-        }
-        if (errno != EEXIST)
-            return -errno;
+    int err = take_path(w, bytes, length);
+    return err && !atomic_load(&w->place->ring->finished) ? fail(w, err, "opening the folder of") : err;
+}
+
+static uint64_t mtime_of(const struct stat *st) { return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec; }
+
+/* Opens what stands at the place of w->path, if that is a file of this size. Returns the descriptor or -1. */
+static int open_existing(struct writer *w, uint64_t size, struct stat *st)
+{
+    int fd = openat(w->parent_fd, w->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, st) == 0 && S_ISREG(st->st_mode) && (uint64_t)st->st_size == size)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static bool has_room_for_an_answer(const void *place)
+{
+    const struct place *p = place;
+    return atomic_load_explicit(&p->answers_made, memory_order_relaxed) - atomic_load_explicit(&p->answers_taken, memory_order_acquire) < PLACE_ANSWERS;
+}
+
+/* Gives the engine's thread an answer to send. */
+static int answer(struct writer *w, struct answer a)
+{
+    struct place *p = w->place;
+    if (!ring_wait(p->ring, has_room_for_an_answer, p))
+        return -ECANCELED;
+    uint32_t n = atomic_load_explicit(&p->answers_made, memory_order_relaxed);
+    p->answers[n % PLACE_ANSWERS] = a;
+    atomic_store_explicit(&p->answers_made, n + 1, memory_order_release);
+    ring_wake_engine(p->ring);
+    return 0;
+}
+
+/* Whether the file is what the client has: the same bytes, or the same size and time. */
+static bool is_same(struct writer *w, int fd, const struct stat *st, uint64_t mtime_ns, uint32_t crc)
+{
+    uint32_t found;
+    if (!(w->place->flags & COPY_CHECKSUM))
+        return mtime_of(st) == mtime_ns;
+    return extent_crc(fd, (uint64_t)st->st_size, &found, &w->place->compared, &w->place->ring->stop) == 0 && found == crc;
+}
+
+static int on_offer(struct writer *w, const struct record *r, const uint8_t *bytes)
+{
+    struct answer a = { .size = r->a, .mtime = r->b };
+    struct stat st;
+    if (!w->place->flags || r->length < 4)
+        return fail(w, -EPROTO, "after");
+    uint32_t crc = gx_get32(bytes);
+    int err = take_path(w, bytes + 4, r->length - 4);
+    if (err) /* a folder that is not there yet has no files */
+        return atomic_load(&w->place->ring->finished) ? err : 0;
+    int fd = open_existing(w, r->a, &st);
+    if (fd >= 0) {
+        if (is_same(w, fd, &st, r->b, crc))
+            a.type = ANSWER_KEEP;
+        close(fd);
     }
-    return -EEXIST;
-}
-
-static void drop_file(struct writer *w)
-{
-    if (w->fd < 0)
-        return;
-    close(w->fd);
-    unlinkat(w->parent_fd, w->temporary, 0);
-    w->fd = -1;
+    if (!a.type && w->place->flags & COPY_RESUME && (a.offset = partial_left(w->parent_fd, w->name)) > 0 && a.offset <= r->a)
+        a.type = ANSWER_PART;
+    if (!a.type)
+        return 0;
+    a.hash = path_hash(w->path);
+    return answer(w, a);
 }
 
 static int begin_file(struct writer *w, const struct record *r, const uint8_t *bytes)
@@ -147,7 +177,7 @@ static int begin_file(struct writer *w, const struct record *r, const uint8_t *b
     /* rename() would say so only after all bytes have come. */
     if (fstatat(w->parent_fd, w->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
         return fail(w, -EISDIR, "writing");
-    err = open_temporary(w);
+    err = partial_open(&w->file, w->parent_fd, w->name, w->place->flags & COPY_RESUME);
     if (err)
         return fail(w, err, "creating a temporary file for");
     w->size = r->a;
@@ -158,13 +188,51 @@ static int begin_file(struct writer *w, const struct record *r, const uint8_t *b
     return 0;
 }
 
-static int append(struct writer *w, const uint8_t *bytes, uint32_t length)
+/* What an earlier copy has left counts only if it is the same as the client's bytes. */
+static int resume(struct writer *w, const struct record *r)
+{
+    struct stat st;
+    uint32_t crc;
+    bool good = w->file.old && r->a > 0 && fstat(w->file.fd, &st) == 0 && (uint64_t)st.st_size >= r->a;
+    if (!(w->place->flags & COPY_RESUME) || w->written || r->a > w->size || r->b > UINT32_MAX)
+        return fail(w, -EPROTO, "after");
+    if (good)
+        good = extent_crc(w->file.fd, r->a, &crc, &w->place->compared, &w->place->ring->stop) == 0 && crc == r->b;
+    if (atomic_load(&w->place->ring->stop))
+        return -ECANCELED;
+    w->written = good ? r->a : 0;
+    w->crc = good ? crc : 0;
+    int err = partial_accept(&w->file, w->written);
+    return err ? fail(w, err, "writing") : answer(w, (struct answer){ .type = ANSWER_RESUMED, .offset = w->written });
+}
+
+/* Whether so many bytes may follow; what an earlier copy has left, and the client did not ask for, goes. */
+static int expect(struct writer *w, uint64_t length)
 {
     if (length > w->size - w->written)
         return fail(w, -EPROTO, "writing");
+    int err = w->file.old ? partial_accept(&w->file, 0) : 0;
+    return err ? fail(w, err, "writing") : 0;
+}
+
+static int skip_hole(struct writer *w, uint64_t length)
+{
+    int err = w->size == COPY_SIZE_UNKNOWN ? fail(w, -EPROTO, "writing") : expect(w, length);
+    if (err)
+        return err;
+    w->written += length;
+    w->crc = gx_crc32c_zeros(w->crc, length);
+    return 0;
+}
+
+static int append(struct writer *w, const uint8_t *bytes, uint32_t length)
+{
+    int err = expect(w, length);
+    if (err)
+        return err;
     while (length) {
         size_t piece = length < COPY_PIECE ? length : COPY_PIECE;
-        ssize_t n = pwrite(w->fd, bytes, piece, (off_t)w->written);
+        ssize_t n = pwrite(w->file.fd, bytes, piece, (off_t)w->written);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -186,27 +254,45 @@ static int end_file(struct writer *w, const struct record *r)
 {
     struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, to_timespec(w->mtime_ns) };
     struct stat st;
-    if (w->written != w->size || fstat(w->fd, &st) < 0 || (uint64_t)st.st_size != w->size)
+    int fd = w->file.fd, err = expect(w, 0);
+    if (err)
+        return err;
+    if (w->written != r->b || (w->size != COPY_SIZE_UNKNOWN && w->written != w->size))
         return fail(w, -EPROTO, "the size is wrong:");
+    /* A hole at the end is there only by the size. */
+    if (fstat(fd, &st) < 0 || ((uint64_t)st.st_size < w->written && ftruncate(fd, (off_t)w->written) < 0))
+        return fail(w, -errno, "finishing");
     if (w->crc != r->a) {
         ring_finish(w->place->ring, -EBADMSG, "%s was damaged on the way: CRC-32C %08x, the client says %08" PRIx64, w->path, w->crc, r->a);
+        partial_drop(&w->file, false, 0);
         return -EBADMSG;
     }
-    if (fchmod(w->fd, w->mode) < 0 || futimens(w->fd, times) < 0 || (w->place->sync && fsync(w->fd) < 0))
+    if (fchmod(fd, w->mode) < 0 || futimens(fd, times) < 0 || (w->place->sync && fsync(fd) < 0))
         return fail(w, -errno, "finishing");
-    if (renameat(w->parent_fd, w->temporary, w->parent_fd, w->name) < 0)
-        return fail(w, -errno, "renaming to");
-    int fd = w->fd;
-    w->fd = -1;
-    /* Some file systems tell of a full disk only now. The name is taken back then. */
-    if (close(fd) < 0) {
-        int err = -errno;
-        unlinkat(w->parent_fd, w->name, 0);
-        return fail(w, err, "closing");
-    }
-    w->place->files++;
-    w->place->bytes += w->size;
+    err = partial_finish(&w->file);
+    if (err)
+        return fail(w, err, "giving its name to");
+    w->place->end.files++;
+    w->place->end.bytes += w->written;
     return 0;
+}
+
+/* The client has found the file here unchanged. Its mode and time may still differ. */
+static int keep_file(struct writer *w, const struct record *r, const uint8_t *bytes)
+{
+    struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, to_timespec(r->b) };
+    struct stat st;
+    int err = w->place->flags ? set_path(w, bytes, r->length) : fail(w, -EPROTO, "after");
+    if (err)
+        return err;
+    int fd = open_existing(w, r->a, &st);
+    if (fd < 0)
+        return fail(w, -ESTALE, "somebody changed it meanwhile:");
+    if (((st.st_mode & 0777) != (r->mode & 0777) && fchmod(fd, r->mode & 0777) < 0) || (mtime_of(&st) != r->b && futimens(fd, times) < 0))
+        err = fail(w, -errno, "finishing");
+    close(fd);
+    w->place->end.kept += !err;
+    return err;
 }
 
 static int make_dir(struct writer *w, const struct record *r, const uint8_t *bytes)
@@ -241,20 +327,33 @@ static int end_dir(struct writer *w, const struct record *r, const uint8_t *byte
     return err;
 }
 
+static int end_all(struct writer *w, const struct record *r, const uint8_t *bytes)
+{
+    const struct copy_end *e = &w->place->end;
+    w->done = true;
+    if (r->length != 8 || r->a != e->files || r->b != e->bytes || gx_get64(bytes) != e->kept)
+        return fail(w, -EPROTO, "the counts are wrong after");
+    return 0;
+}
+
 static int handle_record(struct writer *w, const struct record *r, const uint8_t *bytes)
 {
-    bool in_file = w->fd >= 0, wants_file = r->type == REC_DATA || r->type == REC_END;
-    if (w->done || in_file != wants_file)
+    bool in_file = w->file.fd >= 0;
+    if (w->done || in_file != (r->type == REC_RESUME || r->type == REC_DATA || r->type == REC_HOLE || r->type == REC_END || r->type == REC_DROP))
         return fail(w, -EPROTO, "after");
     switch (r->type) {
     case REC_DIR: return make_dir(w, r, bytes);
     case REC_DIR_END: return end_dir(w, r, bytes);
     case REC_FILE: return begin_file(w, r, bytes);
+    case REC_RESUME: return resume(w, r);
     case REC_DATA: return append(w, bytes, r->length);
+    case REC_HOLE: return skip_hole(w, r->a);
     case REC_END: return end_file(w, r);
-    case REC_DONE:
-        w->done = true;
-        return r->a == w->place->files && r->b == w->place->bytes ? 0 : fail(w, -EPROTO, "the counts are wrong after");
+    case REC_DROP: return partial_drop(&w->file, false, 0), 0;
+    case REC_KEEP: return keep_file(w, r, bytes);
+    case REC_OFFER: return on_offer(w, r, bytes);
+    case REC_OFFERED: return answer(w, (struct answer){ .type = ANSWER_ALL });
+    case REC_DONE: return end_all(w, r, bytes);
     default: return fail(w, -EPROTO, "after");
     }
 }
@@ -281,8 +380,9 @@ static int handle_slot(struct writer *w, const uint8_t *slot, uint32_t used)
 
 void *place_main(void *arg)
 {
-    struct writer w = { .place = arg, .parent_fd = -1, .fd = -1, .path = "(start)" };
-    struct ring *ring = w.place->ring;
+    struct writer w = { .place = arg, .parent_fd = -1, .file = { .fd = -1 }, .path = "(start)" };
+    struct place *p = w.place;
+    struct ring *ring = p->ring;
     int err = 0;
     while (!err && !w.done && ring_wait_filled(ring)) {
         uint32_t n = atomic_load_explicit(&ring->consumed, memory_order_relaxed);
@@ -292,35 +392,13 @@ void *place_main(void *arg)
             ring_wake_engine(ring);
         }
     }
-    drop_file(&w);
+    if (w.file.fd >= 0) {
+        memcpy(p->part_path, w.path, sizeof p->part_path);
+        p->part = partial_drop(&w.file, true, w.written) ? w.written : 0;
+    }
     if (w.parent_fd >= 0)
         close(w.parent_fd);
-    if (!err)
-        ring_finish(ring, w.done ? 0 : -ECANCELED, NULL);
+    if (!atomic_load(&ring->finished))
+        ring_finish(ring, w.done && !err ? 0 : -ECANCELED, NULL);
     return NULL;
-}
-
-void place_sweep(int root_fd)
-{
-    int fd = openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-        const char *mark = strstr(entry->d_name, PARTIAL);
-        struct stat st;
-        if (entry->d_name[0] != '.' || !mark || strlen(mark) != strlen(PARTIAL) + RANDOM_CHARS)
-            continue;
-        int old = openat(fd, entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        if (old < 0)
-            continue;
-        if (fstat(old, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && flock(old, LOCK_EX | LOCK_NB) == 0 &&
-            unlinkat(fd, entry->d_name, 0) == 0)
-            gx_note("removed %s, which a killed server left behind", entry->d_name);
-        close(old);
-    }
-    closedir(dir);
 }

@@ -136,5 +136,5 @@ int main(int argc, char **argv)
         gdrc_mr_dereg(dev.ctx, mr);
     gx_conn_close(&conn);
     gx_dev_close(&dev);
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

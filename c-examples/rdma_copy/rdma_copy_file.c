@@ -24,9 +24,14 @@ static void usage(FILE *to)
             "      --sync              have the disk confirm each file before it gets its name\n"
             "client:\n"
             "  -s, --size BYTES        size of a message, 4k to 64M (default 1M)\n"
-            "  -n, --depth N           messages under way, 1 to %u (default 8)\n\n"
-            "Symbolic links are neither followed nor copied. A file arrives under a temporary name and gets its\n"
-            "own when it is whole: whatever fails leaves no half file under that name.\n",
+            "  -n, --depth N           messages under way, 1 to %u (default 8)\n"
+            "  -u, --update            leave out files that are there with the same size and time\n"
+            "  -c, --checksum          leave out files that are there with the same bytes, whatever their time\n"
+            "  -r, --resume            --update, and go on inside a file whose copy was interrupted; what is there of it\n"
+            "                          counts only if its checksum is right. Interrupted, it keeps what has come.\n\n"
+            "Symbolic links, devices, pipes and sockets are neither followed nor copied. Holes stay holes. What cannot\n"
+            "be read is named, the rest is copied, and the exit code is 1. A file arrives under a temporary name and\n"
+            "gets its own when it is whole: whatever fails leaves no half file under that name.\n",
             COPY_PORT, COPY_DEPTH_MAX);
 }
 
@@ -38,13 +43,15 @@ int main(int argc, char **argv)
         { "timeout", required_argument, NULL, 't' }, { "quiet", no_argument, NULL, 'q' },
         { "dir", required_argument, NULL, 'o' },     { "once", no_argument, NULL, '1' },
         { "sync", no_argument, NULL, SYNC },         { "size", required_argument, NULL, 's' },
-        { "depth", required_argument, NULL, 'n' },   { "help", no_argument, NULL, 'h' },
+        { "depth", required_argument, NULL, 'n' },   { "update", no_argument, NULL, 'u' },
+        { "checksum", no_argument, NULL, 'c' },      { "resume", no_argument, NULL, 'r' },
+        { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
     struct copy_options o = { .dir = ".", .size = 1 << 20, .depth = 8, .port = COPY_PORT, .timeout_s = 60 };
     int bad = 0;
     gx_program = "rdma_copy_file";
-    for (int c; (c = getopt_long(argc, argv, "d:p:t:qo:1s:n:h", longs, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "d:p:t:qo:1s:n:ucrh", longs, NULL)) != -1;) {
         switch (c) {
         case 'd': o.device = optarg; break;
         case 'p': bad |= gx_parse_number(optarg, "--port", 1, 65535, &o.port); break;
@@ -55,6 +62,9 @@ int main(int argc, char **argv)
         case SYNC: o.sync = true; break;
         case 's': bad |= gx_parse_size(optarg, "--size", COPY_SIZE_MIN, COPY_SIZE_MAX, &o.size); break;
         case 'n': bad |= gx_parse_number(optarg, "--depth", 1, COPY_DEPTH_MAX, &o.depth); break;
+        case 'u': o.flags |= COPY_UPDATE; break;
+        case 'c': o.flags |= COPY_CHECKSUM; break;
+        case 'r': o.flags |= COPY_UPDATE | COPY_RESUME; break;
         case 'h': usage(stdout); return GX_EXIT_OK;
         default: gx_note("try 'rdma_copy_file --help'"); return GX_EXIT_USAGE;
         }
@@ -67,6 +77,10 @@ int main(int argc, char **argv)
         gx_error("usage: rdma_copy_file HOST FILE...; without arguments it is the server.", "what shall be copied to %s?", argv[optind]);
         bad = 1;
     }
+    if (!bad && optind == argc && o.flags) {
+        gx_error("They are the client's, who says what is to be copied.", "--update, --checksum and --resume are not for a server");
+        bad = 1;
+    }
     if (bad)
         return GX_EXIT_USAGE;
     gx_catch_signals();
@@ -77,5 +91,5 @@ int main(int argc, char **argv)
         o.host = argv[optind];
         err = copy_send(&o, argv + optind + 1, argc - optind - 1);
     }
-    return err ? GX_EXIT_FAILED : GX_EXIT_OK;
+    return gx_exit_code(err);
 }

@@ -39,8 +39,11 @@ struct session {
     struct place place;
     pthread_t writer;
     bool ring_made, writing;
+    bool stopping;            /* the client was told to stop, and wants to know where */
     uint32_t received, credited;
+    uint64_t moved;           /* bytes that came in slots */
     uint64_t start_ns, alive_ns;
+    uint64_t compared, told_ns; /* by the writer, when the client was last told that it is alive */
 };
 
 struct receiver {
@@ -50,6 +53,7 @@ struct receiver {
     int listener, wake_fd, root_fd;
     unsigned finished;        /* sessions that came to a result or failed after the greeting */
     bool failed;
+    uint8_t target[TARGET_BYTES];
     struct session sessions[SESSIONS_MAX];
 };
 
@@ -60,7 +64,7 @@ static void close_session(struct receiver *r, struct session *s, const char *why
         return;
     bool good = s->told;
     if (!good && why) {
-        gx_error(s->state == RUNNING ? "Nothing of the file at work is left behind." : NULL, "client %s: %s", s->conn.peer, why);
+        gx_error(s->state == RUNNING ? "No half file is left behind under its name." : NULL, "client %s: %s", s->conn.peer, why);
         gx_conn_send_error(&s->conn, "%s", why);
     }
     if (s->greeted) {
@@ -113,13 +117,15 @@ static void welcome(struct receiver *r)
 /* Makes what a client needs and offers it. Returns NULL, or what is wrong. */
 static const char *on_hello(struct receiver *r, struct session *s, const uint8_t *body)
 {
-    uint32_t size = gx_get32(body), depth = gx_get32(body + 4);
+    uint32_t size = gx_get32(body), depth = gx_get32(body + 4), flags = gx_get32(body + 16);
     struct statvfs disk;
     s->greeted = true;
     if (size < COPY_SIZE_MIN || size > COPY_SIZE_MAX || depth < 1 || depth > COPY_DEPTH_MAX || (uint64_t)size * depth > COPY_RING_MAX)
         return "message size or depth out of range";
-    /* Better now than after an hour. It may still run full: then the writer says so. */
-    if (fstatvfs(r->root_fd, &disk) == 0 && gx_get64(body + 8) / disk.f_frsize > disk.f_bavail)
+    if (flags & ~(uint32_t)(COPY_UPDATE | COPY_CHECKSUM | COPY_RESUME))
+        return "options that this server does not know";
+    /* Better now than after an hour. It may still run full: then the writer says so. What is there already needs no room. */
+    if (!flags && fstatvfs(r->root_fd, &disk) == 0 && gx_get64(body + 8) / disk.f_frsize > disk.f_bavail)
         return "not enough room on the server's disk (No space left on device)";
     if (gx_mem_alloc(&s->mem, "shared", (size_t)size * depth, false))
         return "the server has no memory for another client";
@@ -131,8 +137,12 @@ static const char *on_hello(struct receiver *r, struct session *s, const uint8_t
     if (ring_init(&s->ring, s->mem.addr, size, depth, r->wake_fd))
         return "the server has no memory for another client";
     s->ring_made = true;
-    s->place = (struct place){ .ring = &s->ring, .root_fd = r->root_fd, .sync = r->o->sync };
-    if (gx_endpoint_send(&r->dev, s->qp, &s->mr, &s->conn, &s->local))
+    memset(&s->place, 0, sizeof s->place);
+    s->place.ring = &s->ring;
+    s->place.root_fd = r->root_fd;
+    s->place.sync = r->o->sync;
+    s->place.flags = flags;
+    if (gx_conn_send(&s->conn, COPY_MSG_TARGET, r->target, sizeof r->target, -1, NULL) || gx_endpoint_send(&r->dev, s->qp, &s->mr, &s->conn, &s->local))
         return "the endpoint could not be sent";
     s->state = CONNECTING;
     return NULL;
@@ -171,7 +181,7 @@ static void on_readable(struct receiver *r, struct session *s)
     gx_conn_pump(&s->conn);
     while (!wrong && (n = gx_conn_take(&s->conn, &type, body, sizeof body)) >= 0) {
         s->alive_ns = gx_now_ns();
-        if (s->state == GREETING && type == COPY_MSG_HELLO && n == 16) {
+        if (s->state == GREETING && type == COPY_MSG_HELLO && n == 20) {
             s->state = CONNECTING; /* a client of ours from here on: to refuse it is a result, too */
             wrong = on_hello(r, s, body);
         }
@@ -179,6 +189,12 @@ static void on_readable(struct receiver *r, struct session *s)
             wrong = on_endpoint(r, s, body, (size_t)n);
         else if (s->state == RUNNING && type == GX_MSG_READY && !s->ready)
             s->ready = true;
+        else if (s->state == RUNNING && type == COPY_MSG_ALIVE)
+            ;
+        else if (s->state == RUNNING && type == COPY_MSG_STOP && !s->stopping) {
+            s->stopping = true;
+            ring_stop(&s->ring);
+        }
         else if (type == GX_MSG_ERROR)
             wrong = "the client gave up";
         else
@@ -211,6 +227,7 @@ static void on_slot(struct receiver *r, struct session *s, const gdrc_wc *wc)
     }
     s->ring.used[s->received % s->ring.depth] = used;
     s->received++;
+    s->moved += used;
     s->alive_ns = gx_now_ns();
     if (post_receive(r, s))
         close_session(r, s, "receives could not be posted");
@@ -261,23 +278,80 @@ static void send_credit(struct receiver *r, struct session *s)
     s->alive_ns = gx_now_ns();
 }
 
+/* Sends the client what the writer has to say about its offers. */
+static void send_answers(struct receiver *r, struct session *s)
+{
+    struct place *p = &s->place;
+    uint8_t body[ANSWERS_MAX * ANSWER_BYTES];
+    uint32_t made = atomic_load_explicit(&p->answers_made, memory_order_acquire);
+    uint32_t taken = atomic_load_explicit(&p->answers_taken, memory_order_relaxed);
+    while (taken != made) {
+        uint32_t n = 0;
+        for (; n < ANSWERS_MAX && taken != made; n++, taken++)
+            answer_put(body + n * ANSWER_BYTES, &p->answers[taken % PLACE_ANSWERS]);
+        if (gx_conn_send(&s->conn, COPY_MSG_ANSWERS, body, n * ANSWER_BYTES, -1, NULL)) {
+            close_session(r, s, "the client has gone");
+            return;
+        }
+        atomic_store_explicit(&p->answers_taken, taken, memory_order_release);
+        ring_wake_worker(&s->ring);
+    }
+}
+
+/* A writer that only compares gives no credits: the client hears in another way that it is at work. */
+static void send_sign_of_life(struct receiver *r, struct session *s, uint64_t now)
+{
+    uint64_t compared = atomic_load_explicit(&s->place.compared, memory_order_relaxed);
+    if (compared == s->compared || now - s->told_ns < COPY_ALIVE_NS)
+        return;
+    s->compared = compared;
+    s->told_ns = now;
+    if (gx_conn_send(&s->conn, COPY_MSG_ALIVE, NULL, 0, -1, NULL))
+        close_session(r, s, "the client has gone");
+}
+
+/* The writer has stopped, because the client was told to: how far it came. */
+static void send_stopped(struct receiver *r, struct session *s)
+{
+    uint8_t body[END_BYTES + 8 + COPY_PATH_MAX];
+    size_t length = strlen(s->place.part_path);
+    end_put(body, &s->place.end);
+    gx_put64(body + END_BYTES, s->place.part);
+    memcpy(body + END_BYTES + 8, s->place.part_path, length);
+    gx_conn_send(&s->conn, COPY_MSG_STOPPED, body, END_BYTES + 8 + length, -1, NULL);
+    if (s->greeted) {
+        r->finished++;
+        r->failed = true;
+    }
+    s->greeted = false;
+    gx_note("client %s was told to stop: %" PRIu64 " files are in place", s->conn.peer, s->place.end.files);
+    close_session(r, s, NULL);
+}
+
 static void on_writer_finished(struct receiver *r, struct session *s)
 {
-    uint8_t result[16];
+    const struct copy_end *e = &s->place.end;
+    uint8_t result[END_BYTES];
     char rate[32];
+    if (s->ring.error == -ECANCELED && s->stopping) {
+        send_stopped(r, s);
+        return;
+    }
     if (s->ring.error) {
         char why[sizeof s->ring.why + 32];
         snprintf(why, sizeof why, "%s", s->ring.why);
         close_session(r, s, why);
         return;
     }
-    gx_put64(result, s->place.files);
-    gx_put64(result + 8, s->place.bytes);
+    end_put(result, e);
     s->told = gx_conn_send(&s->conn, COPY_MSG_RESULT, result, sizeof result, -1, NULL) == 0;
     if (s->told && !r->o->quiet) {
         uint64_t ns = gx_now_ns() - s->start_ns;
-        printf("received %" PRIu64 " file%s, %" PRIu64 " bytes from %s in %.3f s, %s\n", s->place.files, s->place.files == 1 ? "" : "s",
-               s->place.bytes, s->conn.peer, (double)ns / 1e9, gx_rate(rate, s->place.bytes, ns));
+        printf("received %" PRIu64 " file%s, %" PRIu64 " bytes from %s in %.3f s, %s", e->files, e->files == 1 ? "" : "s", e->bytes, s->conn.peer,
+               (double)ns / 1e9, gx_rate(rate, s->moved, ns));
+        if (e->kept)
+            printf("; %" PRIu64 " unchanged", e->kept);
+        printf("\n");
         fflush(stdout);
     }
     close_session(r, s, "the client left before it was told the result");
@@ -285,6 +359,10 @@ static void on_writer_finished(struct receiver *r, struct session *s)
 
 static void look_after(struct receiver *r, struct session *s, uint64_t now)
 {
+    if (s->state == RUNNING)
+        send_answers(r, s);
+    if (s->state == RUNNING)
+        send_sign_of_life(r, s, now);
     if (s->state == RUNNING && atomic_load(&s->ring.finished))
         on_writer_finished(r, s);
     if (s->state == RUNNING)
@@ -368,7 +446,11 @@ static int start(struct receiver *r)
     r->listener = gx_tcp_listen(r->dev.address, (uint16_t)r->o->port);
     if (r->listener < 0)
         return r->listener;
-    place_sweep(r->root_fd);
+    partial_sweep(r->root_fd);
+    struct stat st;
+    if (fstat(r->root_fd, &st) < 0)
+        return -errno;
+    target_put(r->target, st.st_dev, st.st_ino);
     if (!r->o->quiet) {
         printf("receiving into %s on %s port %" PRIu64 " (device %s)\n", r->o->dir, r->dev.address, r->o->port, r->dev.name);
         fflush(stdout);

@@ -15,6 +15,8 @@
 #define LOOK_NS 10000000u
 /* Slots after which it is clear whether the server's memory is mapped here. */
 #define TRIALS 64u
+/* An interrupted client waits so long for the server's last word. */
+#define STOP_NS 3000000000u
 
 struct sender {
     const struct copy_options *o;
@@ -39,6 +41,9 @@ struct sender {
      */
     bool one_by_one;
     uint64_t sent_bytes;
+    uint64_t answers;                     /* of the server, so far */
+    uint64_t compared, told_ns;           /* by the reader, when the server was last told that we are alive */
+    uint64_t alive_ns;                    /* when the server last showed that it is */
 };
 
 static int post_credit_receives(struct sender *s, uint32_t count)
@@ -58,7 +63,7 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
 {
     const struct copy_options *o = s->o;
     uint32_t depth = (uint32_t)o->depth, size = (uint32_t)o->size;
-    uint8_t hello[16];
+    uint8_t hello[20];
     char own[80];
     int err = o->device ? gx_dev_address(o->device, 0, own, sizeof own) : 0;
     if (!err)
@@ -87,7 +92,13 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
     gx_put32(hello, size);
     gx_put32(hello + 4, depth);
     gx_put64(hello + 8, bytes);
+    gx_put32(hello + 16, o->flags);
     err = gx_conn_send(&s->conn, COPY_MSG_HELLO, hello, sizeof hello, -1, "the greeting");
+    if (!err) {
+        int n = gx_conn_recv(&s->conn, COPY_MSG_TARGET, s->walk.target, TARGET_BYTES, GX_TIMEOUT_MS, "the server's folder");
+        err = n < 0 ? n : 0;
+        s->walk.has_target = n == (int)TARGET_BYTES && gx_get64(s->walk.target) != 0;
+    }
     if (!err)
         err = gx_qp_handshake(&s->dev, s->qp, NULL, &s->conn, o->timeout_s, &s->remote);
     if (!err)
@@ -196,31 +207,123 @@ static int reap(struct sender *s)
     return n;
 }
 
-/* The server speaks on the side channel only to give up, or to say that it is done. */
-static int look_at_server(struct sender *s, uint8_t result[16])
+/* Takes the server's answers to our offers, and hands them to the reader when they are complete. */
+static int take_answers(struct sender *s, const uint8_t *body, size_t length)
+{
+    struct walk *w = &s->walk;
+    struct answer a;
+    for (size_t at = 0; at + ANSWER_BYTES <= length; at += ANSWER_BYTES) {
+        answer_get(body + at, &a);
+        bool answered = atomic_load(&w->answered);
+        /* Once the reader has the table it is the reader's; and no server has more answers than there were offers. */
+        if (a.type == ANSWER_RESUMED && answered) {
+            w->resumed_at = a.offset;
+            atomic_store(&w->resumed, true);
+        } else if (a.type == ANSWER_ALL && !answered) {
+            atomic_store(&w->answered, true);
+        } else if ((a.type == ANSWER_KEEP || a.type == ANSWER_PART) && !answered && s->answers++ < atomic_load(&w->files)) {
+            if (known_add(&w->known, &a))
+                return gx_error("Copy fewer files at once.", "out of memory"), -ENOMEM;
+        } else {
+            return -EPROTO;
+        }
+        ring_wake_worker(&s->ring);
+    }
+    return length % ANSWER_BYTES ? -EPROTO : 0;
+}
+
+static const char *and_kept(const struct copy_end *e, char out[48])
+{
+    out[0] = 0;
+    if (e->kept)
+        snprintf(out, 48, ", %" PRIu64 " unchanged", e->kept);
+    return out;
+}
+
+/* We were told to stop, and the server says how far it came. */
+static void tell_where(struct sender *s, const uint8_t *body, size_t length)
+{
+    struct copy_end e;
+    char kept[48];
+    uint64_t part = gx_get64(body + END_BYTES);
+    end_get(body, &e);
+    fprintf(stderr, "%s: interrupted: %" PRIu64 " file%s, %" PRIu64 " bytes in place%s", gx_program, e.files, e.files == 1 ? "" : "s", e.bytes,
+            and_kept(&e, kept));
+    if (length > END_BYTES + 8) {
+        fputs("; stopped inside ", stderr);
+        gx_print_bytes(stderr, body + END_BYTES + 8, length - END_BYTES - 8, 500);
+        fprintf(stderr, " at %" PRIu64 " bytes%s", part, part ? "" : ", of which nothing is left there");
+    }
+    fprintf(stderr, "\n    %s\n", s->o->flags & COPY_RESUME ? "The same command goes on from here." : "With --resume a copy that was interrupted can go on.");
+}
+
+/* Takes what the server has said on the side channel. Returns 1 and the result when all is in place, 0, or a negative errno (told). */
+static int look_at_server(struct sender *s, struct copy_end *result)
 {
     uint8_t body[GX_BODY_MAX];
-    unsigned type;
+    unsigned type = 0;
+    int n;
     gx_conn_pump(&s->conn);
-    int n = gx_conn_take(&s->conn, &type, body, sizeof body);
+    while ((n = gx_conn_take(&s->conn, &type, body, sizeof body)) >= 0) {
+        s->alive_ns = gx_now_ns();
+        if (type == GX_MSG_ERROR) {
+            fprintf(stderr, "%s: the server says: ", gx_program);
+            gx_print_bytes(stderr, body, (size_t)n, 500);
+            fputs("\n    No half file was left there under its name; files named before it are complete.\n", stderr);
+            return -EREMOTEIO;
+        }
+        if (n == (int)END_BYTES && type == COPY_MSG_RESULT) {
+            end_get(body, result);
+            return 1;
+        }
+        if (n >= (int)END_BYTES + 8 && type == COPY_MSG_STOPPED && gx_stopping) {
+            tell_where(s, body, (size_t)n);
+            return -EINTR;
+        }
+        if (type == COPY_MSG_ANSWERS)
+            n = take_answers(s, body, (size_t)n);
+        else if (type != COPY_MSG_ALIVE)
+            n = -EPROTO;
+        if (n == -ENOMEM)
+            return n;
+        if (n < 0)
+            break;
+    }
     if (n == -EAGAIN)
         return 0;
-    if (n >= 0 && type == GX_MSG_ERROR) {
-        fprintf(stderr, "%s: the server says: ", gx_program);
-        gx_print_bytes(stderr, body, (size_t)n, 500);
-        fputs("\n    Nothing of the file at work was left behind there; files named before it are complete.\n", stderr);
-        return -EREMOTEIO;
-    }
-    if (n == 16 && type == COPY_MSG_RESULT) {
-        memcpy(result, body, 16);
-        return 1;
-    }
     if (n == -ECONNRESET)
         gx_error("It was killed or the network in between is gone; start it and copy again: no half file is left under its name.",
                  "the server closed the connection");
     else
         gx_error("Build both sides from one source.", "the server broke the protocol");
     return n == -ECONNRESET ? n : -EPROTO;
+}
+
+/* We were told to stop: has the server stop, and say where. */
+static int stop_here(struct sender *s, struct copy_end *result)
+{
+    uint64_t end = gx_now_ns() + STOP_NS;
+    int n = gx_conn_send(&s->conn, COPY_MSG_STOP, NULL, 0, -1, NULL);
+    while (!n && gx_now_ns() < end) {
+        struct pollfd p = { .fd = s->conn.fd, .events = POLLIN };
+        gdrc_progress(s->dev.ctx);
+        poll(&p, 1, 10);
+        n = look_at_server(s, result);
+    }
+    if (!n)
+        gx_error("It may be stopped.", "interrupted; the server does not say how far it came");
+    return n == 1 ? 0 : -EINTR;
+}
+
+/* A reader that only compares sends nothing: the server hears in another way that we are alive. */
+static int send_sign_of_life(struct sender *s, uint64_t now)
+{
+    uint64_t compared = atomic_load_explicit(&s->walk.compared, memory_order_relaxed);
+    if (compared == s->compared || now - s->told_ns < COPY_ALIVE_NS)
+        return 0;
+    s->compared = compared;
+    s->told_ns = s->alive_ns = now; /* and it is not the server that lets us wait */
+    return gx_conn_send(&s->conn, COPY_MSG_ALIVE, NULL, 0, -1, "a sign of life");
 }
 
 static int reader_failed(struct sender *s)
@@ -233,9 +336,10 @@ static int reader_failed(struct sender *s)
 }
 
 /* Sends slots as the reader fills them, until the server says that all is in place. */
-static int run(struct sender *s, struct gx_bar *bar, uint8_t result[16])
+static int run(struct sender *s, struct gx_bar *bar, struct copy_end *result)
 {
-    uint64_t last_ns = gx_now_ns(), look_ns = last_ns, alive_ns = last_ns;
+    uint64_t last_ns = gx_now_ns(), look_ns = last_ns;
+    s->alive_ns = last_ns;
     for (;;) {
         int n = reap(s), err = 0;
         while (n >= 0 && may_post(s)) {
@@ -248,7 +352,7 @@ static int run(struct sender *s, struct gx_bar *bar, uint8_t result[16])
             err = reader_failed(s);
         uint64_t now = gx_now_ns();
         if (n > 0)
-            last_ns = alive_ns = now;
+            last_ns = s->alive_ns = now;
         if (n < 0 || err) {
             /* The server's own words, if it had any, say more than "retry exceeded". */
             look_at_server(s, result);
@@ -262,17 +366,17 @@ static int run(struct sender *s, struct gx_bar *bar, uint8_t result[16])
                 return n < 0 ? n : 0;
             const char *at_work = atomic_load(&s->walk.argument);
             gx_bar_update(bar, s->sent_bytes, at_work ? at_work : "");
-            if (gx_stopping) {
-                gx_conn_send_error(&s->conn, "the client was interrupted");
-                return -EINTR;
-            }
+            if (gx_stopping)
+                return stop_here(s, result);
+            if ((err = send_sign_of_life(s, now)))
+                return err;
         }
         if (!idle)
             continue;
         /* Waiting for our own disk is no silence of the server's. */
         if (s->posted == s->credited && !atomic_load(&s->ring.finished))
-            alive_ns = now;
-        if (now - alive_ns > s->o->timeout_s * 1000000000u) {
+            s->alive_ns = now;
+        if (now > s->alive_ns && now - s->alive_ns > s->o->timeout_s * 1000000000u) {
             gx_error("Its disk may hang, or it may be stopped; --timeout sets how long to wait.", "the server has not moved for %" PRIu64 " s",
                      s->o->timeout_s);
             return -ETIMEDOUT;
@@ -303,6 +407,7 @@ static void clean_up(struct sender *s)
         ring_destroy(&s->ring);
     if (s->wake_fd >= 0)
         close(s->wake_fd);
+    known_free(&s->walk.known);
     gx_mem_free(&s->mem);
     gx_dev_close(&s->dev);
     gx_conn_close(&s->conn);
@@ -310,20 +415,21 @@ static void clean_up(struct sender *s)
 
 int copy_send(const struct copy_options *o, char **paths, int count)
 {
-    struct sender s;
+    static struct sender s;
     struct gx_bar bar;
-    uint8_t result[16];
-    char rate[32];
+    struct copy_end result;
+    char rate[32], kept[48];
     memset(&s, 0, sizeof s);
     s.o = o;
     s.conn.fd = s.conn.passed_fd = s.mem.fd = s.wake_fd = -1;
     s.walk.paths = paths;
     s.walk.count = count;
+    s.walk.flags = o->flags;
     int err = walk_count(&s.walk);
     if (err)
         return err;
-    uint64_t files = s.walk.files, bytes = s.walk.bytes, skipped = s.walk.skipped, start = gx_now_ns();
-    err = connect_to_server(&s, bytes);
+    uint64_t files = s.walk.files, stored = s.walk.stored, start = gx_now_ns();
+    err = connect_to_server(&s, stored);
     if (!err && (s.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
         err = -errno;
     if (!err) {
@@ -336,8 +442,8 @@ int copy_send(const struct copy_options *o, char **paths, int count)
         s.reading = !err;
     }
     if (!err) {
-        gx_bar_start(&bar, bytes, !o->quiet);
-        err = run(&s, &bar, result);
+        gx_bar_start(&bar, stored, !o->quiet);
+        err = run(&s, &bar, &result);
         gx_bar_end(&bar);
     }
     uint64_t ns = gx_now_ns() - start;
@@ -345,15 +451,22 @@ int copy_send(const struct copy_options *o, char **paths, int count)
     clean_up(&s);
     if (err)
         return err;
-    if (gx_get64(result) != s.walk.files || gx_get64(result + 8) != s.walk.bytes) {
+    if (result.files != s.walk.files || result.bytes != s.walk.bytes || result.kept != s.walk.kept) {
         gx_error("Build both sides from one source.", "the server has another count of files or bytes than we sent");
         return -EPROTO;
     }
-    if (s.walk.files != files || s.walk.bytes != bytes)
+    if (s.walk.files + s.walk.kept + s.walk.failed != files && !s.walk.failed)
         gx_note("something changed while it was copied: %" PRIu64 " files were counted before", files);
-    if (!o->quiet)
-        printf("copied %" PRIu64 " file%s, %" PRIu64 " bytes in %.3f s, %s; size and CRC-32C checked%s\n", gx_get64(result),
-               gx_get64(result) == 1 ? "" : "s", gx_get64(result + 8), (double)ns / 1e9, gx_rate(rate, bytes, ns),
-               skipped ? "; some entries were not copied" : "");
+    if (!o->quiet) {
+        printf("copied %" PRIu64 " file%s, %" PRIu64 " bytes in %.3f s, %s; size and CRC-32C checked%s", result.files, result.files == 1 ? "" : "s",
+               result.bytes, (double)ns / 1e9, gx_rate(rate, s.sent_bytes, ns), and_kept(&result, kept));
+        if (s.walk.resumed_bytes)
+            printf("; %" PRIu64 " bytes were there", (uint64_t)s.walk.resumed_bytes);
+        puts(s.walk.skipped ? "; some entries were not copied" : "");
+    }
+    if (s.walk.failed) {
+        gx_error("Everything else is in place.", "%" PRIu64 " %s not copied", (uint64_t)s.walk.failed, s.walk.failed == 1 ? "entry was" : "entries were");
+        return -EIO;
+    }
     return 0;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * The client's reader thread: walks files and folders and turns them into records in slots. Symbolic
- * links, devices, sockets and pipes are not copied; each is named once.
+ * links, devices, sockets and pipes are not copied; each is named once. What cannot be read is named, counted, and does not
+ * keep the rest from being copied.
  */
 #include "copy.h"
 
@@ -9,27 +10,50 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
-/* What the walker writes into: NULL ring means counting only. */
+/* What a walk is for. */
+enum purpose { COUNT, OFFER, SEND };
+
+/* What the walker writes into. */
 struct out {
     struct walk *walk;
     struct ring *ring;
+    enum purpose purpose;
     uint32_t at;       /* bytes in the open slot; 0: no slot is open */
     uint8_t *slot;
 };
 
-/* Error texts are for the user as they are; -ECANCELED means that the engine told us to stop. */
-static int fail(struct out *o, int err, const char *doing)
+/* Functions here return 0 also where an entry could not be copied: that was told and counted. What they return else ends the walk. */
+
+/* Says that an entry is not copied; `err` may be 0. Arguments are told of before anything is sent, what lies below them when it would be sent. */
+static int refuse(struct out *o, int err, const char *doing, const char *hint)
 {
-    if (o->ring)
-        ring_finish(o->ring, err, "%s %s: %s", doing, o->walk->name, strerror(-err));
-    else
-        gx_error("Only what this user may read can be copied.", "%s %s: %s", doing, o->walk->name, strerror(-err));
-    return err;
+    if (err == -ECANCELED || err == -EINTR)
+        return err;
+    if (o->purpose == SEND) {
+        gx_error(hint, "%s %s%s%s", doing, o->walk->name, err ? ": " : "", err ? strerror(-err) : "");
+        o->walk->failed++;
+    }
+    return 0;
+}
+
+static int unreadable(struct out *o, int err, const char *doing) { return refuse(o, err, doing, "It is not copied; only what this user may read can be."); }
+
+static const char *kind_of(mode_t mode)
+{
+    switch (mode & S_IFMT) {
+    case S_IFLNK: return "a symbolic link";
+    case S_IFBLK: return "a block device";
+    case S_IFCHR: return "a character device";
+    case S_IFIFO: return "a pipe";
+    case S_IFSOCK: return "a socket";
+    default: return "no file and no folder";
+    }
 }
 
 static void close_slot(struct out *o)
@@ -58,8 +82,6 @@ static int need(struct out *o, uint32_t bytes)
 
 static int put(struct out *o, const struct record *r, const void *bytes)
 {
-    if (!o->ring)
-        return 0;
     int err = need(o, RECORD_BYTES + r->length);
     if (err)
         return err;
@@ -75,58 +97,192 @@ static uint64_t mtime_ns(const struct stat *st)
     return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
 }
 
-/* Reads the file straight into slots, piece by piece. */
-static int send_bytes(struct out *o, int fd, uint64_t size, uint32_t *crc)
+/* A file whose size is not what it holds: the kernel makes its bytes when it is read. */
+static bool is_made_up(int fd, const struct stat *st)
 {
-    for (uint64_t offset = 0; offset < size;) {
+    static const unsigned long kinds[] = { PROC_SUPER_MAGIC, SYSFS_MAGIC,   DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC,
+                                           CGROUP2_SUPER_MAGIC, SELINUX_MAGIC, SMACK_MAGIC, EFIVARFS_MAGIC, PSTOREFS_MAGIC, BPF_FS_MAGIC };
+    struct statfs fs;
+    char byte;
+    if (st->st_blocks || fstatfs(fd, &fs) < 0)
+        return false;
+    for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if ((unsigned long)fs.f_type == kinds[i])
+            return true;
+    /* File systems in user space have such files, too. */
+    return st->st_size == 0 && pread(fd, &byte, 1, 0) > 0;
+}
+
+/* A file on its way. */
+struct reading {
+    int fd;
+    bool made_up;      /* read to its end, whatever its size says */
+    bool sparse;       /* it may have holes */
+    uint64_t size, at; /* bytes in all, and behind us */
+    uint32_t crc;
+};
+
+/* Reads up to the next hole, or the end, straight into slots, piece by piece. -EIO: the file became shorter. */
+static int send_data(struct out *o, struct reading *f, uint64_t end)
+{
+    while (f->at < end) {
         /* A header for a handful of bytes is not worth it: begin the next slot instead. */
-        int err = need(o, RECORD_BYTES + (size - offset < 4096 ? (uint32_t)(size - offset) : 2048));
+        int err = need(o, RECORD_BYTES + (end - f->at < 4096 ? (uint32_t)(end - f->at) : 2048));
         if (err)
             return err;
         uint32_t header = o->at, room = o->ring->size - o->at - RECORD_BYTES;
-        uint32_t want = size - offset < room ? (uint32_t)(size - offset) : room, have = 0;
+        uint32_t want = end - f->at < room ? (uint32_t)(end - f->at) : room, have = 0;
         uint8_t *data = o->slot + header + RECORD_BYTES;
-        while (have < want) {
+        bool ended = false;
+        while (have < want && !ended) {
             size_t piece = want - have < COPY_PIECE ? want - have : COPY_PIECE;
-            ssize_t n = pread(fd, data + have, piece, (off_t)(offset + have));
+            ssize_t n = f->made_up ? read(f->fd, data + have, piece) : pread(f->fd, data + have, piece, (off_t)(f->at + have));
             if (n < 0 && errno == EINTR)
                 continue;
             if (n < 0)
-                return fail(o, -errno, "reading");
-            if (n == 0)
-                return fail(o, -EIO, "it became shorter while it was copied:");
-            *crc = gx_crc32c(*crc, data + have, (size_t)n);
+                return -errno;
+            if (n == 0 && !f->made_up)
+                return -EIO;
+            ended = n == 0;
+            f->crc = gx_crc32c(f->crc, data + have, (size_t)n);
             have += (uint32_t)n;
             if (atomic_load_explicit(&o->ring->stop, memory_order_relaxed))
                 return -ECANCELED;
         }
-        struct record r = { .type = REC_DATA, .length = have };
-        record_put(o->slot + header, &r);
-        o->at += RECORD_BYTES + have;
-        offset += have;
+        if (have) {
+            struct record r = { .type = REC_DATA, .length = have };
+            record_put(o->slot + header, &r);
+            o->at += RECORD_BYTES + have;
+            f->at += have;
+        }
+        if (ended)
+            return 0;
     }
     return 0;
 }
 
-static int walk_file(struct out *o, int fd, const struct stat *st, const char *path)
+static int send_bytes(struct out *o, struct reading *f)
 {
-    uint32_t crc = 0;
-    uint64_t size = (uint64_t)st->st_size;
-    if (o->ring) {
-        struct record r = { .type = REC_FILE, .mode = (uint16_t)(st->st_mode & 0777), .length = (uint32_t)strlen(path), .a = size, .b = mtime_ns(st) };
-        posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-        int err = put(o, &r, path);
-        if (!err)
-            err = send_bytes(o, fd, size, &crc);
-        r = (struct record){ .type = REC_END, .a = crc };
-        if (!err)
-            err = put(o, &r, NULL);
-        if (err)
+    if (!f->sparse)
+        return send_data(o, f, f->made_up ? UINT64_MAX : f->size);
+    for (int err; f->at < f->size;) {
+        uint64_t data, hole;
+        if ((err = extent_next(f->fd, f->at, f->size, &data, &hole)))
+            return err;
+        struct record r = { .type = REC_HOLE, .a = data - f->at };
+        if (r.a) {
+            if ((err = put(o, &r, NULL)))
+                return err;
+            f->crc = gx_crc32c_zeros(f->crc, r.a);
+            f->at = data;
+        }
+        if ((err = send_data(o, f, hole)))
             return err;
     }
+    return 0;
+}
+
+static bool is_set(const void *flag) { return atomic_load((const atomic_bool *)flag); }
+
+/* The server has `bytes` that may be the first of this file: goes on behind them if their checksum is right. */
+static int resume(struct out *o, struct reading *f, uint64_t bytes)
+{
+    struct record r = { .type = REC_RESUME, .a = bytes };
+    uint32_t crc;
+    int err = extent_crc(f->fd, bytes, &crc, &o->walk->compared, &o->ring->stop);
+    if (err)
+        return err;
+    r.b = crc;
+    atomic_store(&o->walk->resumed, false);
+    if ((err = put(o, &r, NULL)))
+        return err;
+    /* The server looks now, not when the slot is full. */
+    close_slot(o);
+    if (!ring_wait(o->ring, is_set, &o->walk->resumed))
+        return -ECANCELED;
+    if (o->walk->resumed_at == bytes) {
+        f->at = bytes;
+        f->crc = crc;
+        o->walk->resumed_bytes += bytes;
+    }
+    return 0;
+}
+
+static int send_file(struct out *o, int fd, const struct stat *st, const char *path)
+{
+    struct walk *w = o->walk;
+    struct reading f = { .fd = fd, .made_up = is_made_up(fd, st), .size = (uint64_t)st->st_size };
+    struct record r = { .type = REC_FILE, .mode = (uint16_t)(st->st_mode & 0777), .length = (uint32_t)strlen(path), .a = f.size, .b = mtime_ns(st) };
+    const struct answer *known = known_find(&w->known, path_hash(path), f.size, r.b);
+    f.sparse = !f.made_up && (uint64_t)st->st_blocks * 512 < f.size;
+    if (known && known->type == ANSWER_KEEP) {
+        r.type = REC_KEEP;
+        w->kept++;
+        return put(o, &r, path);
+    }
+    if (f.made_up)
+        r.a = COPY_SIZE_UNKNOWN;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    int err = put(o, &r, path);
+    if (err)
+        return err;
+    if (known && known->type == ANSWER_PART && !f.made_up && known->offset <= f.size)
+        err = resume(o, &f, known->offset);
+    if (!err)
+        err = send_bytes(o, &f);
+    if (err == -ECANCELED)
+        return err;
+    if (err) {
+        unreadable(o, err, err == -EIO && !f.made_up ? "it became shorter, or its disk fails:" : "reading");
+        r = (struct record){ .type = REC_DROP };
+        return put(o, &r, NULL);
+    }
+    r = (struct record){ .type = REC_END, .a = f.crc, .b = f.at };
+    err = put(o, &r, NULL);
+    w->files++;
+    w->bytes += f.at;
+    return err;
+}
+
+/* Asks the server whether it has the file. */
+static int offer_file(struct out *o, int fd, const struct stat *st, const char *path)
+{
+    struct walk *w = o->walk;
+    uint8_t body[4 + COPY_PATH_MAX];
+    uint32_t crc = 0;
+    size_t length = strlen(path);
+    if (is_made_up(fd, st))
+        return 0;
+    if (w->flags & COPY_CHECKSUM) {
+        int err = extent_crc(fd, (uint64_t)st->st_size, &crc, &w->compared, &o->ring->stop);
+        if (err) /* the walk that sends names it */
+            return err == -ECANCELED ? err : 0;
+    }
+    gx_put32(body, crc);
+    memcpy(body + 4, path, length);
+    struct record r = { .type = REC_OFFER, .length = (uint32_t)(4 + length), .a = (uint64_t)st->st_size, .b = mtime_ns(st) };
+    w->files++;
+    return put(o, &r, body);
+}
+
+static int walk_file(struct out *o, int fd, const struct stat *st, const char *path)
+{
+    uint64_t size = (uint64_t)st->st_size, stored = (uint64_t)st->st_blocks * 512;
+    if (o->purpose == SEND)
+        return send_file(o, fd, st, path);
+    if (o->purpose == OFFER)
+        return offer_file(o, fd, st, path);
     o->walk->files++;
     o->walk->bytes += size;
-    return 0;
+    o->walk->stored += size < stored ? size : stored;
+    return gx_stopping ? -EINTR : 0;
+}
+
+/* The folder where the server puts files, or one that would end up in itself. */
+static bool is_target(const struct walk *w, const struct stat *st)
+{
+    uint8_t own[TARGET_BYTES];
+    return w->has_target && target_put(own, st->st_dev, st->st_ino) && !memcmp(own, w->target, sizeof own);
 }
 
 static int walk_entry(struct out *o, int parent, const char *name, const char *path, unsigned level);
@@ -134,46 +290,57 @@ static int walk_entry(struct out *o, int parent, const char *name, const char *p
 static int walk_dir(struct out *o, int fd, const struct stat *st, const char *path, unsigned level)
 {
     struct record r = { .type = REC_DIR, .mode = (uint16_t)(st->st_mode & 0777), .length = (uint32_t)strlen(path) };
-    DIR *dir = level < COPY_LEVELS_MAX ? fdopendir(fd) : NULL;
+    bool refused = is_target(o->walk, st);
+    DIR *dir = !refused && level < COPY_LEVELS_MAX ? fdopendir(fd) : NULL;
     if (!dir) {
-        int err = level < COPY_LEVELS_MAX ? -errno : -ELOOP;
+        int err = refused || level >= COPY_LEVELS_MAX ? -ELOOP : -errno;
         close(fd);
-        return fail(o, err, "opening folder");
+        return refused ? refuse(o, 0, "not copied: the server puts files into", "A folder is not copied into itself.")
+                       : unreadable(o, err, "opening folder");
     }
-    int err = put(o, &r, path);
+    int err = o->purpose == SEND ? put(o, &r, path) : 0;
     while (!err) {
         char below[COPY_PATH_MAX + 1];
         errno = 0;
         struct dirent *entry = readdir(dir);
         if (!entry) {
-            err = errno ? fail(o, -errno, "reading folder") : 0;
+            snprintf(o->walk->name, sizeof o->walk->name, "%s", path);
+            err = errno ? unreadable(o, -errno, "reading folder") : 0;
             break;
         }
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
             continue;
-        if (snprintf(below, sizeof below, "%s/%s", path, entry->d_name) >= (int)sizeof below)
-            err = fail(o, -ENAMETOOLONG, "a path below");
-        else
+        if (snprintf(below, sizeof below, "%s/%s", path, entry->d_name) >= (int)sizeof below) {
+            snprintf(o->walk->name, sizeof o->walk->name, "%s", path);
+            err = unreadable(o, -ENAMETOOLONG, "a path below");
+        } else {
             err = walk_entry(o, dirfd(dir), entry->d_name, below, level + 1);
+        }
     }
     closedir(dir);
     r.type = REC_DIR_END;
     r.b = mtime_ns(st);
-    return err ? err : put(o, &r, path);
+    return err || o->purpose != SEND ? err : put(o, &r, path);
 }
 
 static int walk_entry(struct out *o, int parent, const char *name, const char *path, unsigned level)
 {
     struct stat st;
     snprintf(o->walk->name, sizeof o->walk->name, "%s", path);
-    /* NOFOLLOW: a link is not its target. NONBLOCK: a pipe must not hold us. */
-    int fd = openat(parent, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0 && errno != ELOOP && errno != ENXIO)
-        return fail(o, -errno, "opening");
-    if (fd >= 0 && fstat(fd, &st) < 0) {
-        int err = fail(o, -errno, "looking at");
-        close(fd);
-        return err;
+    /* To open a device may already do something to it. */
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return unreadable(o, -errno, "looking at");
+    int fd = -1;
+    if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) {
+        /* It may have become something else: NOFOLLOW: a link is not its target. NONBLOCK: a pipe must not hold us. */
+        fd = openat(parent, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0)
+            return unreadable(o, -errno, S_ISDIR(st.st_mode) ? "opening folder" : "opening");
+        if (fstat(fd, &st) < 0) {
+            int err = unreadable(o, -errno, "looking at");
+            close(fd);
+            return err;
+        }
     }
     if (fd >= 0 && S_ISDIR(st.st_mode))
         return walk_dir(o, fd, &st, path, level);
@@ -182,8 +349,8 @@ static int walk_entry(struct out *o, int parent, const char *name, const char *p
         err = walk_file(o, fd, &st, path);
     } else {
         o->walk->skipped++;
-        if (!o->ring)
-            gx_note("not copied: %s is no file and no folder (a symbolic link, a device, a socket or a pipe)", path);
+        if (o->purpose == SEND)
+            gx_note("not copied: %s is %s", path, kind_of(st.st_mode));
     }
     if (fd >= 0)
         close(fd);
@@ -196,45 +363,97 @@ static int walk_argument(struct out *o, const char *argument)
     struct stat st;
     atomic_store(&o->walk->argument, argument);
     snprintf(o->walk->name, sizeof o->walk->name, "%s", argument);
-    if (lstat(argument, &st) < 0)
-        return fail(o, -errno, "opening");
-    if (S_ISLNK(st.st_mode))
-        return fail(o, -ELOOP, "symbolic links are not followed:");
     char *whole = realpath(argument, NULL);
     if (!whole)
-        return fail(o, -errno, "opening");
-    const char *name = strrchr(whole, '/') + 1;
-    int err = *name && strlen(name) <= 255 ? walk_entry(o, AT_FDCWD, argument, name, 0) : fail(o, -EINVAL, "it has no name of its own:");
+        return unreadable(o, -errno, "opening");
+    char *slash = strrchr(whole, '/');
+    const char *name = slash + 1;
+    int err = 0;
+    /* What lies in the server's folder already would replace itself while it is read. */
+    char first = *name;
+    *slash = 0;
+    bool refused = first && stat(slash == whole ? "/" : whole, &st) == 0 && is_target(o->walk, &st);
+    *slash = '/';
+    if (refused)
+        err = refuse(o, 0, "not copied: the server puts files beside", "It would be copied onto itself.");
+    else
+        err = walk_entry(o, AT_FDCWD, argument, name, 0);
     free(whole);
     return err;
 }
 
 static int walk_all(struct out *o)
 {
+    struct walk *w = o->walk;
     int err = 0;
-    o->walk->files = o->walk->bytes = o->walk->skipped = 0;
-    for (int i = 0; i < o->walk->count && !err; i++)
-        err = walk_argument(o, o->walk->paths[i]);
+    w->files = w->bytes = w->skipped = w->stored = w->kept = 0;
+    for (int i = 0; i < w->count && !err; i++)
+        if (w->paths[i])
+            err = walk_argument(o, w->paths[i]);
     return err;
+}
+
+/* Whether an argument can be copied at all; if not, it is told and left out. */
+static bool check_argument(struct walk *w, int i)
+{
+    const char *argument = w->paths[i], *wrong = NULL;
+    struct stat st;
+    char *whole = NULL;
+    if (lstat(argument, &st) < 0 || (!S_ISLNK(st.st_mode) && !(whole = realpath(argument, NULL))))
+        wrong = strerror(errno);
+    else if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        wrong = kind_of(st.st_mode);
+    else if (!strcmp(whole, "/"))
+        wrong = "it has no name of its own";
+    else if (access(argument, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK) < 0)
+        wrong = strerror(errno);
+    free(whole);
+    if (wrong) {
+        gx_error(w->count > 1 ? "It is left out." : "Files and folders are copied, and only what this user may read.", "cannot copy %s: %s", argument,
+                 wrong);
+        w->paths[i] = NULL;
+        w->failed++;
+    }
+    return !wrong;
 }
 
 int walk_count(struct walk *w)
 {
     struct out o = { .walk = w };
-    return walk_all(&o);
+    int good = 0;
+    for (int i = 0; i < w->count; i++)
+        good += check_argument(w, i);
+    return good ? walk_all(&o) : -ENOENT;
+}
+
+/* Offers all files and waits for what the server says. */
+static int offer_all(struct out *o)
+{
+    struct record r = { .type = REC_OFFERED };
+    o->purpose = OFFER;
+    int err = walk_all(o);
+    if (!err)
+        err = put(o, &r, NULL);
+    if (!err)
+        close_slot(o);
+    return err ? err : ring_wait(o->ring, is_set, &o->walk->answered) ? 0 : -ECANCELED;
 }
 
 void *walk_main(void *arg)
 {
     struct walk *w = arg;
     struct out o = { .walk = w, .ring = w->ring };
-    int err = walk_all(&o);
-    struct record r = { .type = REC_DONE, .a = w->files, .b = w->bytes };
+    uint8_t kept[8];
+    int err = w->flags ? offer_all(&o) : 0;
+    o.purpose = SEND;
     if (!err)
-        err = put(&o, &r, NULL);
+        err = walk_all(&o);
+    struct record r = { .type = REC_DONE, .length = sizeof kept, .a = w->files, .b = w->bytes };
+    gx_put64(kept, w->kept);
+    if (!err)
+        err = put(&o, &r, kept);
     if (!err)
         close_slot(&o);
-    if (!atomic_load(&w->ring->finished))
-        ring_finish(w->ring, err, NULL);
+    ring_finish(w->ring, err, NULL);
     return NULL;
 }

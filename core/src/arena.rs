@@ -16,6 +16,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 use crate::error::{Error, Result};
+use crate::reason::refuse;
 
 mod heap;
 mod table;
@@ -58,7 +59,7 @@ impl Walk {
     /// `base..base + len` is memory exclusively ours, and it lives as long as everything carved from it.
     pub unsafe fn carve(base: *mut u8, len: usize) -> Result<Self> {
         if base.is_null() {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "memory: NULL"));
         }
         let pad = base.align_offset(ARENA_ALIGN);
         let limit = len.checked_sub(pad).ok_or(Error::NoMemory)?;
@@ -118,7 +119,7 @@ impl Walk {
     /// [`Error::Invalid`] for another alignment, else as [`Walk::slice`].
     pub fn bytes(&mut self, n: usize, align: usize) -> Result<Region> {
         if !align.is_power_of_two() || align > 4096 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "alignment {align}: a power of two up to 4096"));
         }
         Ok(self.take(n, align)?.map_or(Region::EMPTY, |p| Region { ptr: p.as_ptr(), len: n }))
     }

@@ -153,7 +153,7 @@ impl Bitmap {
     /// [`crate::Error::NoMemory`] where it does not fit, [`crate::Error::Invalid`] for more than 2^18 bits.
     pub fn carve(walk: &mut Walk, bits: usize) -> Result<Self> {
         if bits > BITS_MAX {
-            return Err(crate::error::Error::Invalid);
+            return Err(crate::reason::refuse!(Invalid, "{bits} bits: at most {BITS_MAX}"));
         }
         let leaves = bits.div_ceil(WORD);
         Ok(Bitmap { leaves: walk.slice(leaves, 0)?, summary: walk.slice(leaves.div_ceil(WORD), 0)?, top: 0 })
@@ -191,6 +191,16 @@ impl Bitmap {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.top == 0
+    }
+
+    /// The bits that are set, lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            let i = self.next_from(at).filter(|&i| i >= at)?;
+            at = i + 1;
+            Some(i)
+        })
     }
 
     /// The first set bit at or after `start`, else the first of all; `None` only where no bit is set.

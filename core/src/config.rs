@@ -1,6 +1,7 @@
 //! Every bound of an engine, in one struct.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::reason::refuse;
 
 /// QPNs are shared out among the processes of one address in blocks of this many: 1024 of them make the 24 bits.
 pub const QPN_UNIT: u32 = 1 << 14;
@@ -34,7 +35,7 @@ pub struct Config {
     pub max_rd_atomic: u32,
     /// First QPN of this engine's block. 0: chosen at random by the caller of init.
     pub qpn_base: u32,
-    /// Size of the block, a power of two and at least `4 * max_qp`; 0: chosen.
+    /// Size of the block, a power of two and at least `4 * max_qp`; 0: [`QPN_UNIT`], or more where `max_qp` asks for it.
     pub qpn_count: u32,
     /// Largest path MTU in bytes that the port carries: 256 to 4096.
     pub max_mtu: u32,
@@ -43,12 +44,15 @@ pub struct Config {
     /// Largest window of unacknowledged bytes to one peer address. 192 KiB are used at once; beyond, it grows by and by, and
     /// goes back for good where packets are lost.
     pub window_max: u32,
-    /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple of 64.
+    /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple of 64. Requests of peers that
+    /// have not shown that they receive have places of their own (`cm::admit`).
     pub max_cm_ids: u32,
     /// Seed of keys and start PSNs. The caller takes it from the system's random source.
     pub seed: u64,
     /// What the link carries, in bytes per second: where a rate under congestion control begins and ends.
     pub line_rate_bps: u64,
+    /// After so long without a packet of the peer an RC QP with nothing under way asks whether it is there, in nanoseconds; 0: never.
+    pub keepalive_ns: u64,
     /// Behaviour switches: [`config_flags`].
     pub flags: u32,
 }
@@ -68,7 +72,7 @@ impl Config {
     /// The configuration with every zero replaced by its default and every bound checked.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: a bound beyond what the engine can hold, or a QPN block that is not a power of two
+    /// [`crate::Error::Invalid`]: a bound beyond what the engine can hold, or a QPN block that is not a power of two
     /// or leaves the 24 bits.
     pub fn resolve(mut self) -> Result<Self> {
         let d = Config::DEFAULT;
@@ -77,10 +81,9 @@ impl Config {
         }
         default!(max_pd, max_mr, max_cq, max_qp, max_srq, max_ah, max_peer, ring_bytes, max_sge, max_inline);
         default!(max_rd_atomic, max_mtu, deadline_ns, window_max, max_cm_ids, line_rate_bps);
-        let small = [self.max_pd, self.max_cq, self.max_qp, self.max_srq, self.max_ah, self.max_peer, self.max_cm_ids];
         let least = self.max_qp.saturating_mul(4).checked_next_power_of_two().unwrap_or(u32::MAX);
         if self.qpn_count == 0 {
-            self.qpn_count = least.max(4096);
+            self.qpn_count = least.max(QPN_UNIT);
         }
         if self.qpn_base == 0 {
             // Some block above the reserved numbers; which one is the seed's choice.
@@ -90,22 +93,35 @@ impl Config {
             }
         }
         let end = u64::from(self.qpn_base) + u64::from(self.qpn_count);
-        let fits = small.iter().all(|&n| n <= 1 << 16)
-            && self.max_mr <= 1 << 16
-            && self.max_sge <= 32
-            && self.max_inline <= 4096
-            && self.max_rd_atomic <= 128
-            && matches!(self.max_mtu, 256 | 512 | 1024 | 2048 | 4096)
-            && self.qpn_count.is_power_of_two()
-            && self.qpn_count >= least
-            && self.qpn_base >= 16
-            && end < (1 << 24)
-            && self.ring_bytes <= 1 << 40;
-        if fits {
-            Ok(self)
-        } else {
-            Err(Error::Invalid)
+        macro_rules! at_most {
+            ($($f:ident: $most:expr),* $(,)?) => {
+                $(if u64::from(self.$f) > $most {
+                    return Err(refuse!(Invalid, concat!(stringify!($f), " {}: at most {}"), self.$f, $most));
+                })*
+            };
         }
+        at_most! {
+            max_pd: 1 << 16, max_cq: 1 << 16, max_qp: 1 << 16, max_srq: 1 << 16, max_ah: 1 << 16, max_peer: 1 << 16,
+            max_cm_ids: 1 << 16, max_mr: 1 << 16, max_sge: 32, max_inline: 4096, max_rd_atomic: 128,
+        }
+        if self.ring_bytes > 1 << 40 {
+            return Err(refuse!(Invalid, "ring_bytes {}: at most {}", self.ring_bytes, 1u64 << 40));
+        }
+        if !matches!(self.max_mtu, 256 | 512 | 1024 | 2048 | 4096) {
+            return Err(refuse!(Invalid, "max_mtu {}: 256, 512, 1024, 2048 or 4096", self.max_mtu));
+        }
+        if !self.qpn_count.is_power_of_two() || self.qpn_count < least {
+            let n = self.qpn_count;
+            return Err(refuse!(Invalid, "qpn_count {n}: a power of two, for this max_qp at least {least}"));
+        }
+        if self.qpn_base < 16 || end >= 1 << 24 {
+            let (base, n) = (self.qpn_base, self.qpn_count);
+            return Err(refuse!(
+                Invalid,
+                "qpn_base {base:#x}: at least 0x10, and with qpn_count {n:#x} below 0x1000000"
+            ));
+        }
+        Ok(self)
     }
 
     /// What a zero field means.
@@ -129,6 +145,7 @@ impl Config {
         max_cm_ids: 64,
         seed: 0,
         line_rate_bps: 12_500_000_000,
+        keepalive_ns: 0,
         flags: 0,
     };
 }

@@ -9,6 +9,8 @@ macro_rules! counters {
         impl Counters {
             /// The names, in the order of the fields.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+            /// Nothing counted.
+            pub const ZERO: Counters = Counters { $($name: 0),* };
             /// The values, in the order of [`Counters::NAMES`].
             pub fn values(&self) -> [u64; Self::NAMES.len()] { [$(self.$name),*] }
             /// Adds the counts of `other`.
@@ -116,4 +118,21 @@ counters! {
     mapped_writes,
     /// WRITE messages that the kernel copied into memory of the peer by its address, without a packet.
     carried_writes,
+    /// Packets in the capture file.
+    capture_frames,
+    /// Packets that are not in it: its disk was full or failed, which ends a capture.
+    capture_lost,
+    /// Keepalive questions sent.
+    keepalives,
+    /// QP numbers that were used again before their rest was over, since no other was left.
+    qpn_reused_early,
+    /// Connection manager: requests, and accepted connections that their peers had not confirmed, that were given up so that others
+    /// found room.
+    cm_evicted,
+    /// Answers to nothing that is outstanding.
+    rcvd_stray,
+    /// Packets for a queue pair that much is forged for, dropped before anything but their headers was looked at.
+    rcvd_throttled,
+    /// Connection manager: refusals received.
+    cm_rejects_rcvd,
 }

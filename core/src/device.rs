@@ -14,7 +14,8 @@ pub struct DeviceAttr {
     pub max_msg_size: u64,
     /// Node GUID in host order.
     pub node_guid: u64,
-    /// Bounds, as in the configuration.
+    /// Bounds of this device alone, whatever other processes have on its address: so many there can be once [`Device::arena_add`] has
+    /// brought memory for them. At first there is room for what the configuration says.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,
@@ -46,8 +47,8 @@ pub struct DeviceAttr {
     pub gid: [u8; 16],
     /// IPv6 zone of the GID, else 0.
     pub scope_id: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: a soft device, all of whose packets leave from `udp_port`, or from a port that a peer on the same host can check. 0: from any.
+    pub own_port: u32,
 }
 
 /// What an MR is.
@@ -153,6 +154,11 @@ pub struct MrReg {
 #[allow(missing_docs)]
 pub trait Device: Sync {
     fn query(&self) -> Result<DeviceAttr>;
+    /// Path MTU code that the way to a peer carries, as far as this side can tell.
+    fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
+        let _ = to;
+        Ok(self.query()?.active_mtu)
+    }
     fn counters(&self) -> Result<Counters>;
     fn qp_counters(&self, qp: Handle) -> Result<Counters>;
     fn last_cause(&self) -> Result<Cause>;
@@ -163,7 +169,7 @@ pub trait Device: Sync {
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)>;
     /// Registers a region anew, under the same handle and keys.
     fn mr_rereg(&self, _mr: Handle, _reg: &MrReg) -> Result<MrAttr> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("registering a region anew"))
     }
     /// Lets peers of this host write the region's memory by themselves where its keys let them: it begins `offset` bytes into what `fd`,
     /// which stays the caller's, stands for. Ends with the region. [`crate::Error::Invalid`]: it is not that memory. A device that
@@ -181,18 +187,18 @@ pub trait Device: Sync {
 
     /// Makes a UD QP a member of a multicast group, which is a GID. Twice is no error.
     fn mcast_attach(&self, _qp: Handle, _gid: &[u8; 16]) -> Result<()> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("multicast"))
     }
     /// Ends a membership; those of a QP end with it.
     fn mcast_detach(&self, _qp: Handle, _gid: &[u8; 16]) -> Result<()> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("multicast"))
     }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)>;
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32>;
     /// Takes the completions of a QP, by its number, out of a CQ: what drivers do when a QP is reset or destroyed.
     fn cq_purge(&self, _cq: Handle, _qpn: u32) -> Result<()> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("taking completions out of a CQ"))
     }
     fn cq_destroy(&self, cq: Handle) -> Result<()>;
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)>;
@@ -210,19 +216,19 @@ pub trait Device: Sync {
     fn qp_destroy(&self, qp: Handle) -> Result<()>;
     /// Keeps a QP from being destroyed ([`crate::Error::Busy`]) until [`Device::qp_unpin`] was called as often.
     fn qp_pin(&self, _qp: Handle) -> Result<()> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("pins"))
     }
     /// Undoes one [`Device::qp_pin`].
     fn qp_unpin(&self, _qp: Handle) -> Result<()> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("pins"))
     }
     /// As [`Device::qp_pin`], for a CQ.
     fn cq_pin(&self, _cq: Handle) -> Result<()> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("pins"))
     }
     /// Undoes one [`Device::cq_pin`].
     fn cq_unpin(&self, _cq: Handle) -> Result<()> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("pins"))
     }
     /// The QP's number on the wire.
     fn qp_num(&self, qp: Handle) -> Result<u32>;
@@ -244,7 +250,31 @@ pub trait Device: Sync {
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize>;
     /// The next completion (or the next solicited one) makes the descriptor readable. Arming twice is harmless.
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()>;
-    /// Takes one armed CQ that has an event, if any.
+    /// A completion channel: a descriptor of its own for the events of the CQs that are created with it.
+    fn channel_create(&self) -> Result<Handle> {
+        Err(lacks("completion channels"))
+    }
+    /// [`crate::Error::Busy`]: a CQ has it, or a thread sleeps on it.
+    fn channel_destroy(&self, _channel: Handle) -> Result<()> {
+        Err(lacks("completion channels"))
+    }
+    /// A descriptor that is readable while an event of the channel waits.
+    fn channel_fd(&self, _channel: Handle) -> Result<i32> {
+        Err(lacks("completion channels"))
+    }
+    /// Takes an armed CQ of a channel that has an event, if any.
+    fn channel_event(&self, _channel: Handle) -> Result<Option<Handle>> {
+        Err(lacks("completion channels"))
+    }
+    /// Sleeps until a channel has an event, and takes it; runs the engine meanwhile. `None`: timed out (−1: never).
+    fn channel_wait(&self, _channel: Handle, _timeout_ms: i32) -> Result<Option<Handle>> {
+        Err(lacks("completion channels"))
+    }
+    /// As [`Device::cq_create`], for a CQ whose events go to a channel.
+    fn cq_create_on(&self, _cqe: u32, _channel: Handle) -> Result<(Handle, u32)> {
+        Err(lacks("completion channels"))
+    }
+    /// Takes one armed CQ without a channel that has an event, if any.
     fn cq_event(&self) -> Result<Option<Handle>>;
     /// Takes one asynchronous event, if any.
     fn async_event(&self) -> Result<Option<AsyncEvent>>;
@@ -268,7 +298,7 @@ pub trait Device: Sync {
 
     /// The device's connection manager.
     fn cm(&self) -> Result<&dyn CmDevice> {
-        Err(crate::Error::Unsupported)
+        Err(lacks("a connection manager"))
     }
 }
 
@@ -284,6 +314,10 @@ pub trait CmDevice {
     fn set_context(&self, id: Handle, context: u64) -> Result<()>;
     /// Gives an id a port (0: some free one); returns it.
     fn bind(&self, id: Handle, port: u16) -> Result<u16>;
+    /// The program will listen at the id's port soon, or will not after all: requests for the port wait for it meanwhile.
+    fn announce(&self, _id: Handle, _soon: bool) -> Result<()> {
+        Ok(())
+    }
     /// Listens at the id's port.
     fn listen(&self, id: Handle, backlog: u32) -> Result<()>;
     /// Asks `to` for a connection of `qp` to what listens at `port` there; `qp` 0: the program moves its QP by itself.
@@ -302,4 +336,10 @@ pub trait CmDevice {
     fn qp_attr(&self, id: Handle, state: u32) -> Result<(QpAttr, u32)>;
     /// Takes an event, if any, and does to the id's QP what it calls for.
     fn event(&self) -> Result<Option<CmEvent>>;
+}
+
+/// What a device answers to a call that it does not have.
+#[cold]
+fn lacks(what: &str) -> crate::Error {
+    crate::reason::refuse!(Unsupported, "this device has not got {what}")
 }

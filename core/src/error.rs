@@ -96,7 +96,7 @@ impl fmt::Display for Error {
             Error::StaleHandle => "stale or foreign handle",
             Error::NoMemory => "pool or arena exhausted",
             Error::Again => "ring full, poll first",
-            Error::Busy => "object in use",
+            Error::Busy => "object in use, by another thread or by objects that depend on it",
             Error::Access => "access not allowed",
             Error::Fault => "bad memory address",
             Error::Unsupported => "not supported by this device",

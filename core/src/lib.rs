@@ -2,8 +2,8 @@
 //!
 //! Layer by layer, low to high; each imports only those above it in this list:
 //!
-//! 1. [`error`], [`config`], [`counters`]: plain data.
-//! 2. `arena`, `pool`, `ring`, `sleep`, `bitmap`, `wheel`, `bucket`, `dcqcn`: memory, threads and time, fixed at init.
+//! 1. [`error`], [`reason`], [`config`], [`counters`]: plain data, and why a call was refused.
+//! 2. `arena`, `random`, `pool`, `ring`, `sleep`, `lease`, `frame`, `bitmap`, `wheel`, `bucket`, `dcqcn`: memory, threads and time, fixed at init.
 //! 3. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
 //! 4. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
 //! 5. [`verbs`]: the objects of the API.
@@ -31,9 +31,13 @@ pub mod device;
 #[allow(unsafe_code)] // the lock
 pub mod engine;
 pub mod error;
+pub mod frame;
+pub mod lease;
 #[allow(unsafe_code)] // copies between packets and the program's memory (mem/host)
 pub mod mem;
 pub mod pool;
+pub mod random;
+pub mod reason;
 #[allow(unsafe_code)] // slots in raw memory, shared by two threads
 pub mod ring;
 pub mod roce;

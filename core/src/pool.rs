@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arena::{Heap, Table, Walk};
 use crate::error::{Error, Result};
+use crate::reason::refuse;
 use crate::verbs::types::Handle;
 
 /// Bits of a handle that hold the index.
@@ -44,7 +45,7 @@ impl Pool {
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for more than 2^24 indexes.
     pub fn carve(walk: &mut Walk, tag: u8, initial: usize, limit: usize) -> Result<Self> {
         if limit > INDEX_MAX {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "{} {limit}: at most {INDEX_MAX}", bound_of(tag)));
         }
         let generations = Table::carve(walk, initial, limit, |_| AtomicU32::new(0))?;
         let next = Table::carve(walk, initial, limit, |_| AtomicU32::new(NIL))?;
@@ -67,11 +68,20 @@ impl Pool {
     /// # Errors
     /// [`Error::NoMemory`] at the limit or where the heap has no room; the pool is then as before.
     pub fn grow(&self, heap: &mut Heap) -> Result<()> {
+        self.add_chunk(heap).inspect_err(|e| {
+            if *e == Error::NoMemory {
+                let (n, bound) = (self.live(), bound_of(self.tag));
+                refuse!(
+                    NoMemory,
+                    "{bound}: {n} are in use, and there is no room for more; raise it, or give more memory"
+                );
+            }
+        })
+    }
+
+    fn add_chunk(&self, heap: &mut Heap) -> Result<()> {
         let first = self.capacity();
-        // `next` may be a chunk ahead, where an earlier call found room for it but not for the generations.
-        if self.next.len() == self.generations.len() {
-            self.next.grow(heap, |_| AtomicU32::new(NIL))?;
-        }
+        self.next.grow_past(first, heap, |_| AtomicU32::new(NIL))?;
         self.generations.grow(heap, |_| AtomicU32::new(0))?;
         for i in first..self.capacity() {
             self.append(i as u32);
@@ -96,6 +106,7 @@ impl Pool {
     pub fn alloc(&self) -> Result<(Handle, usize)> {
         let head = self.head.load(Ordering::Relaxed);
         if head == NIL {
+            // No words: whoever allocates grows the pool next, and that has them if it fails.
             return Err(Error::NoMemory);
         }
         let index = head as usize;
@@ -137,7 +148,7 @@ impl Pool {
         let tag = (h >> INDEX_BITS) as u8;
         match self.generations.get(index) {
             Some(g) if tag == self.tag && generation & 1 == 1 && g.load(Ordering::Acquire) == generation => Ok(index),
-            _ => Err(Error::StaleHandle),
+            _ => Err(stale(self.tag, h)),
         }
     }
 
@@ -165,6 +176,41 @@ impl Pool {
     /// Indexes that are live, in order.
     pub fn iter_live(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.capacity()).filter(|&i| self.is_live(i))
+    }
+}
+
+/// The argument that has a handle of this type, and the bound of the configuration for such objects. The numbers are
+/// those of `verbs::shared::tag`; a test compares both.
+pub(crate) const fn names_of(tag: u8) -> (&'static str, &'static str) {
+    match tag {
+        1 => ("pd", "max_pd"),
+        2 => ("mr", "max_mr"),
+        3 => ("mw", "max_mr"),
+        4 => ("cq", "max_cq"),
+        5 => ("qp", "max_qp"),
+        6 => ("srq", "max_srq"),
+        7 => ("ah", "max_ah"),
+        8 => ("id", "max_cm_ids"),
+        _ => ("handle", "the bound"),
+    }
+}
+
+fn bound_of(tag: u8) -> &'static str {
+    names_of(tag).1
+}
+
+/// Why a handle is refused where one of type `tag` is wanted.
+#[cold]
+#[inline(never)]
+pub(crate) fn stale(tag: u8, h: Handle) -> Error {
+    let wanted = names_of(tag).0;
+    let given = names_of((h >> INDEX_BITS) as u8).0;
+    match h {
+        0 => refuse!(StaleHandle, "{wanted} {{0}}: no handle"),
+        _ if given != wanted && given != "handle" => {
+            refuse!(StaleHandle, "{wanted} {h:#x}: the handle is of another type ({given})")
+        }
+        _ => refuse!(StaleHandle, "{wanted} {h:#x}: stale, it was destroyed; or another context's"),
     }
 }
 

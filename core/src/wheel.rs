@@ -59,15 +59,15 @@ impl Wheel {
         Ok(Wheel { nodes, heads: [NIL; (LEVELS as usize) << SLOT_SHIFT], occupied: [0; LEVELS as usize], tick: 0 })
     }
 
-    /// Adds 64 timers.
+    /// Adds 64 timers unless there are more than `have`.
     ///
     /// # Errors
     /// [`Error::NoMemory`] at the limit or where the heap has no room.
-    pub fn grow(&mut self, heap: &mut Heap) -> Result<()> {
-        if self.nodes.len() >= NIL as usize {
+    pub fn grow_past(&mut self, have: usize, heap: &mut Heap) -> Result<()> {
+        if have >= NIL as usize {
             return Err(Error::NoMemory);
         }
-        self.nodes.grow(heap, |_| Node::IDLE)
+        self.nodes.grow_past(have, heap, |_| Node::IDLE)
     }
 
     /// Timers that exist now.

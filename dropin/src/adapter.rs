@@ -10,6 +10,8 @@ use crate::fork;
 use crate::hca::Hca;
 use crate::lock::ForkLock;
 use crate::result::{object, set_errno};
+use crate::stats::Closed;
+use crate::sysfs;
 use core::ffi::{c_char, c_int};
 use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
@@ -31,12 +33,16 @@ pub struct Adapter {
     pub index: u32,
     /// Index of the network interface that has the address.
     pub ifindex: u32,
+    /// The port's LID: the low 16 bits of the address, where the environment asks for LIDs; else 0.
+    pub lid: u16,
 }
 
 /// All devices that were ever seen, and those that are open.
 pub struct State {
     pub adapters: Vec<&'static Adapter>,
     pub open: Vec<OpenHca>,
+    /// What those that are not open any more have counted.
+    pub closed: Closed,
 }
 
 /// An open device and how many contexts it has.
@@ -50,7 +56,8 @@ pub struct OpenHca {
 unsafe impl Sync for Adapter {}
 
 /// The process's devices.
-pub static STATE: ForkLock<State> = ForkLock::new(State { adapters: Vec::new(), open: Vec::new() });
+pub static STATE: ForkLock<State> =
+    ForkLock::new(State { adapters: Vec::new(), open: Vec::new(), closed: Closed::new() });
 
 impl Adapter {
     /// A device that nobody has seen yet.
@@ -66,10 +73,12 @@ impl Adapter {
             ibdev_path: zero,
         };
         put(&mut ibv.name, &format!("gdrc{index}"));
-        put(&mut ibv.dev_name, &node(index));
-        put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/{}", node(index)));
+        let node = format!("uverbs{}", uverbs(index));
+        put(&mut ibv.dev_name, &node);
+        put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/{node}"));
         put(&mut ibv.ibdev_path, &format!("/sys/class/infiniband/gdrc{index}"));
-        Adapter { ibv, endpoint, index, ifindex }
+        let lid = if env::lid() { low_bits(&endpoint.ip) } else { 0 };
+        Adapter { ibv, endpoint, index, ifindex, lid }
     }
 
     /// Its name.
@@ -77,9 +86,9 @@ impl Adapter {
         format!("gdrc{}", self.index)
     }
 
-    /// The name of its file below `/dev/infiniband`, had it one.
-    pub fn node(&self) -> String {
-        node(self.index)
+    /// The number of its file `/dev/infiniband/uverbs<n>`.
+    pub fn uverbs(&self) -> u32 {
+        uverbs(self.index)
     }
 
     /// The name of its network interface, where it has one.
@@ -95,6 +104,13 @@ impl Adapter {
     /// What the soft device is opened with.
     pub fn device_name(&self) -> String {
         format!("soft:{}", self.endpoint)
+    }
+
+    /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`: here are no LIDs.
+    pub fn gid_of_lid(&self, lid: u16) -> Option<[u8; 16]> {
+        let mut gid = self.endpoint.ip;
+        gid[14..].copy_from_slice(&lid.to_be_bytes());
+        (self.lid != 0 && lid != 0).then_some(gid)
     }
 
     /// The node GUID in host order; it follows from the address.
@@ -114,8 +130,12 @@ impl Adapter {
     }
 }
 
-fn node(index: u32) -> String {
-    format!("uverbs{index}")
+fn low_bits(gid: &[u8; 16]) -> u16 {
+    u16::from_be_bytes([gid[14], gid[15]])
+}
+
+fn uverbs(index: u32) -> u32 {
+    sysfs::first_uverbs().saturating_add(index)
 }
 
 fn put(field: &mut [c_char], text: &str) {
@@ -133,7 +153,11 @@ fn addresses() -> Vec<(Endpoint, u32)> {
     all.sort_by_key(|(e, _)| rank(e));
     match wanted {
         // An address that no interface has by name may still be local (all of 127.0.0.0/8 is): the open will tell.
-        Some(w) => vec![(w, all.iter().find(|(e, _)| e.ip == w.ip).map_or(0, |(_, i)| *i))],
+        Some(w) => {
+            let named = all.iter().find(|(e, _)| e.ip == w.ip);
+            let near = named.or_else(|| all.iter().find(|(e, _)| is_loopback(e) && is_loopback(&w)));
+            vec![(w, near.map_or(0, |(_, i)| *i))]
+        }
         None => all,
     }
 }

@@ -1,16 +1,18 @@
 //! Address handles and address vectors.
 
 use crate::abi::*;
+use crate::adapter::Adapter;
 use crate::context::Context;
+use crate::gids;
 use crate::hca::Hca;
 use crate::pd::{small, Pd};
 use crate::qp::Qp;
-use crate::result::{code, number, object, out, pointer};
+use crate::result::{object, out, Verb};
 use core::ffi::{c_int, c_void};
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_flags, AhAttr, Handle};
 use gdrcore_core::wire::grh;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Result};
 
 /// An address handle.
 #[repr(C)]
@@ -21,14 +23,25 @@ pub struct Ah {
     domain: &'static Pd,
 }
 
-/// The device's form of an address vector.
+/// The device's form of an address vector. Without a GRH the LID names the peer, where devices have LIDs.
 ///
 /// # Errors
-/// [`Error::Invalid`]: no GRH (RoCE has no other addresses), another port or source GID than the only one.
-pub fn vector(a: &ibv_ah_attr) -> Result<AhAttr> {
-    if a.is_global == 0 || a.port_num > 1 || a.grh.sgid_index != 0 {
-        return Err(Error::Invalid);
+/// [`Error::Invalid`]: no GRH (RoCE has no other addresses), another port than the only one, no such source GID.
+pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
+    if a.port_num > 1 {
+        return Err(refuse!(Invalid, "port_num {}: the device has one port, 1", a.port_num));
     }
+    if a.is_global == 0 {
+        let dgid = own.gid_of_lid(a.dlid).ok_or_else(|| match own.lid {
+            0 => refuse!(
+                Invalid,
+                "is_global 0: RoCE needs a GRH, so set is_global to 1, grh.dgid and grh.sgid_index (LIDs: GDRC_LID=1)"
+            ),
+            _ => refuse!(Invalid, "is_global 0, dlid {}: no GRH, and no LID of a peer either", a.dlid),
+        })?;
+        return Ok(AhAttr { dgid, ..AhAttr::default() });
+    }
+    gids::kind(a.grh.sgid_index.into())?;
     Ok(AhAttr {
         dgid: a.grh.dgid.raw,
         scope_id: 0,
@@ -38,12 +51,41 @@ pub fn vector(a: &ibv_ah_attr) -> Result<AhAttr> {
     })
 }
 
+/// What a program has said in an address vector and the device does not keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    pub sgid_index: u8,
+    /// Of a vector without a GRH.
+    pub dlid: Option<u16>,
+}
+
+impl Said {
+    /// What is said in a vector that [`vector`] has taken.
+    pub fn of(a: &ibv_ah_attr) -> Said {
+        Said { sgid_index: a.grh.sgid_index, dlid: (a.is_global == 0).then_some(a.dlid) }
+    }
+
+    /// As one number, which can be stored at once. A LID is not 0.
+    pub fn pack(self) -> u32 {
+        u32::from(self.sgid_index) << 16 | u32::from(self.dlid.unwrap_or(0))
+    }
+
+    /// Back from [`Said::pack`].
+    pub fn unpack(n: u32) -> Said {
+        Said { sgid_index: (n >> 16) as u8, dlid: Some(n as u16).filter(|lid| *lid != 0) }
+    }
+}
+
 /// The program's form of an address vector.
-pub fn attr(v: &AhAttr) -> ibv_ah_attr {
+pub fn attr(v: &AhAttr, said: Said) -> ibv_ah_attr {
     let set = v.dgid != [0; 16];
+    if let Some(dlid) = said.dlid.filter(|_| set) {
+        return ibv_ah_attr { dlid, port_num: 1, ..ibv_ah_attr::default() };
+    }
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: v.dgid },
+            sgid_index: said.sgid_index,
             hop_limit: v.hop_limit,
             traffic_class: v.traffic_class,
             ..ibv_global_route::default()
@@ -56,10 +98,11 @@ pub fn attr(v: &AhAttr) -> ibv_ah_attr {
 
 /// `ibv_create_ah`.
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    pointer((|| {
+    Verb("ibv_create_ah").pointer((|| {
         // SAFETY: the program's pointers.
         let (p, attr) = unsafe { (Pd::of(pd)?, object(attr)?) };
-        let to = vector(attr)?;
+        // SAFETY: a context outlives its domains.
+        let to = vector(attr, unsafe { Context::of((*pd).context)? }.adapter)?;
         let handle = p.hca.make(0, |d| d.ah_create(p.handle, &to))?;
         let domain = p.hold();
         // SAFETY: checked above.
@@ -71,7 +114,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 
 /// `ibv_destroy_ah`.
 pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    code((|| {
+    Verb("ibv_destroy_ah").code((|| {
         // SAFETY: the program's pointer, one of ours.
         let a = unsafe { object(ah.cast::<Ah>())? };
         a.hca.device.ah_destroy(a.handle)?;
@@ -89,15 +132,22 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 unsafe fn answer(port: u8, wc: *const ibv_wc, header: *const ibv_grh) -> Result<ibv_ah_attr> {
     // SAFETY: the caller's promise.
     let wc = unsafe { object(wc)? };
-    if port != 1 || wc.wc_flags & wc_flags::GRH == 0 || header.is_null() {
-        return Err(Error::Invalid);
+    if port != 1 {
+        return Err(refuse!(Invalid, "port_num {port}: the device has one port, 1"));
+    }
+    if wc.wc_flags & wc_flags::GRH == 0 || header.is_null() {
+        return Err(refuse!(
+            Invalid,
+            "wc, grh: a completion with IBV_WC_GRH, and the 40 bytes before its message, name the sender"
+        ));
     }
     // SAFETY: as above; 40 bytes of any alignment.
     let bytes = unsafe { header.cast::<[u8; grh::BYTES]>().read_unaligned() };
-    let from = grh::parse(&bytes).ok_or(Error::Invalid)?;
+    let from = grh::parse(&bytes).ok_or_else(|| refuse!(Invalid, "grh: these 40 bytes are no IP header"))?;
     Ok(ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: from.source },
+            sgid_index: gids::PREFERRED,
             hop_limit: 0xff,
             traffic_class: from.traffic_class,
             ..ibv_global_route::default()
@@ -117,7 +167,7 @@ pub unsafe extern "C" fn init_ah_from_wc(
     header: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    number((|| {
+    Verb("ibv_init_ah_from_wc").number((|| {
         // SAFETY: the program's pointers.
         unsafe {
             Context::of(context)?;
@@ -138,7 +188,7 @@ pub unsafe extern "C" fn create_ah_from_wc(
     match unsafe { answer(port, wc, header) } {
         // SAFETY: as above.
         Ok(mut attr) => unsafe { create_ah(pd, &mut attr) },
-        Err(e) => pointer(Err(e)),
+        Err(e) => Verb("ibv_create_ah_from_wc").pointer(Err(e)),
     }
 }
 
@@ -149,10 +199,10 @@ pub unsafe extern "C" fn resolve_eth_l2(
     mac: *mut [u8; 6],
     vlan: *mut u16,
 ) -> c_int {
-    number((|| {
+    Verb("ibv_resolve_eth_l2").number((|| {
         // SAFETY: the program's pointers.
-        let (_, attr) = unsafe { (Context::of(context)?, object(attr)?) };
-        vector(attr)?;
+        let (c, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        vector(attr, c.adapter)?;
         // SAFETY: as above.
         unsafe {
             *out(mac)? = [0; 6];
@@ -169,7 +219,7 @@ pub unsafe extern "C" fn resolve_eth_l2(
 /// The program's pointers; the GID may be less aligned than ours.
 unsafe fn member<'a>(qp: *mut ibv_qp, gid: *const c_void) -> Result<(&'a Qp, [u8; 16])> {
     if gid.is_null() {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "gid: NULL"));
     }
     // SAFETY: the caller's promise.
     unsafe { Ok((Qp::of(qp)?, gid.cast::<[u8; 16]>().read_unaligned())) }
@@ -178,11 +228,50 @@ unsafe fn member<'a>(qp: *mut ibv_qp, gid: *const c_void) -> Result<(&'a Qp, [u8
 /// `ibv_attach_mcast`. The LID says nothing on Ethernet.
 pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| qp.device.mcast_attach(qp.handle, &gid)))
+    Verb("ibv_attach_mcast")
+        .code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| qp.device.mcast_attach(qp.handle, &gid)))
 }
 
 /// `ibv_detach_mcast`.
 pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| qp.device.mcast_detach(qp.handle, &gid)))
+    Verb("ibv_detach_mcast")
+        .code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| qp.device.mcast_detach(qp.handle, &gid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gdrcore_core::Error;
+    use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+
+    fn adapter(ip: [u8; 4], lid: u16) -> Adapter {
+        Adapter { lid, ..Adapter::new(0, Endpoint::v4(ip, ROCE_PORT), 1) }
+    }
+
+    #[test]
+    fn a_lid_stands_for_the_low_bits_of_an_address() {
+        let own = adapter([10, 1, 2, 3], 0x0203);
+        let to = |dlid| ibv_ah_attr { dlid, port_num: 1, ..ibv_ah_attr::default() };
+        assert_eq!(vector(&to(0x0405), &own).unwrap().dgid, Endpoint::v4([10, 1, 4, 5], ROCE_PORT).ip);
+        assert_eq!(vector(&to(0), &own), Err(Error::Invalid));
+        // Nobody asked for LIDs.
+        assert_eq!(vector(&to(0x0405), &adapter([10, 1, 2, 3], 0)), Err(Error::Invalid));
+    }
+
+    #[test]
+    fn what_a_program_said_is_what_it_is_told() {
+        for said in [
+            Said::default(),
+            Said { sgid_index: 3, dlid: None },
+            Said { sgid_index: 255, dlid: Some(0xffff) },
+            Said { sgid_index: 0, dlid: Some(1) },
+        ] {
+            assert_eq!(Said::unpack(said.pack()), said);
+        }
+        let v = AhAttr { dgid: [7; 16], ..AhAttr::default() };
+        let by_lid = attr(&v, Said { sgid_index: 0, dlid: Some(5) });
+        assert_eq!((by_lid.is_global, by_lid.dlid, by_lid.port_num), (0, 5, 1));
+        assert_eq!(attr(&v, Said { sgid_index: 2, dlid: None }).grh.sgid_index, 2);
+    }
 }

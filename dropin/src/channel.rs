@@ -4,10 +4,10 @@ use crate::abi::*;
 use crate::context::{Acks, Context};
 use crate::cq::Cq;
 use crate::queue::EventQueue;
-use crate::result::{code, number, object, out, pointer};
+use crate::result::{object, out, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Result};
 
 /// A completion channel.
 #[repr(C)]
@@ -35,7 +35,7 @@ impl Channel {
 
 /// `ibv_create_comp_channel`.
 pub unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    pointer((|| {
+    Verb("ibv_create_comp_channel").pointer((|| {
         // SAFETY: the program's pointer.
         unsafe { Context::of(context)? };
         let events = EventQueue::new()?;
@@ -46,10 +46,10 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut 
 
 /// `ibv_destroy_comp_channel`.
 pub unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    code((|| {
+    Verb("ibv_destroy_comp_channel").code((|| {
         // SAFETY: the program's pointer.
         if unsafe { Channel::of(channel)? }.users.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Busy);
+            return Err(refuse!(Busy, "channel: a CQ uses it"));
         }
         // SAFETY: made by Box::into_raw; the program may not use it any more.
         drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    number((|| {
+    Verb("ibv_get_cq_event").number((|| {
         // SAFETY: the program's pointers.
         let (channel, cq, cq_context) = unsafe { (Channel::of(channel)?, out(cq)?, out(cq_context)?) };
         channel.events.take(|c| {

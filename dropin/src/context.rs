@@ -1,15 +1,16 @@
 //! Contexts: what `ibv_open_device` gives, and asynchronous events.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, STATE};
+use crate::adapter::Adapter;
 use crate::hca::Hca;
 use crate::queue::EventQueue;
-use crate::result::{code, number, object, out, pointer};
-use crate::{cq, cq_ex, dm, mr, null, pd, post, qp, query, srq};
+use crate::result::{object, out, Verb};
+use crate::{cq, cq_ex, dm, mr, null, pd, post, qp, query, srq, uverbs};
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 use gdrcore_core::device::async_event;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Result};
+use gdrcore_net::reason;
 
 /// An open device.
 #[repr(C)]
@@ -46,7 +47,7 @@ impl Context {
     /// As for [`Context::of`].
     pub unsafe fn of_anybody<'a>(p: *const ibv_context) -> Result<&'a Context> {
         if p.is_null() {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "context: NULL"));
         }
         // SAFETY: the pointer is to the field of a Context, as the caller promises.
         Ok(unsafe { &*p.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() })
@@ -70,16 +71,6 @@ impl Context {
     pub fn as_ibv(&self) -> *mut ibv_context {
         (&raw const self.verbs.context).cast_mut()
     }
-}
-
-/// A name that programs may look at and no one opens.
-fn command_descriptor() -> Result<c_int> {
-    // SAFETY: a NUL-terminated name. An anonymous file of its own: `ibv_import_device` can tell contexts by it.
-    let fd = unsafe { libc::memfd_create(c"gdrcore".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(crate::result::last_error());
-    }
-    Ok(fd)
 }
 
 const NONE: Unused = core::ptr::null();
@@ -166,15 +157,17 @@ unsafe extern "C" fn close_xrcd(_xrcd: *mut c_void) -> c_int {
 
 /// `ibv_open_device`.
 pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
-    pointer((|| {
+    Verb("ibv_open_device").pointer((|| {
+        reason::install();
         if device.is_null() {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "device: NULL"));
         }
         // SAFETY: a pointer of the list.
         let adapter = unsafe { Adapter::of(device) };
         let events = EventQueue::new()?;
-        let cmd_fd = command_descriptor()?;
-        let hca = Hca::get(adapter).inspect_err(|_| {
+        let cmd_fd = uverbs::descriptor()?;
+        let hca = Hca::get(adapter).inspect_err(|&e| {
+            reason::before(e, format_args!("{}, '{}': ", adapter.name(), adapter.device_name()));
             // SAFETY: ours, and nobody has seen it.
             unsafe { libc::close(cmd_fd) };
         })?;
@@ -185,7 +178,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
 /// `ibv_close_device`. What the program has left on it goes with the last context of the device.
 pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     if context.is_null() {
-        return code(Err(Error::Invalid));
+        return Verb("ibv_close_device").code(Err(refuse!(Invalid, "context: NULL")));
     }
     // SAFETY: the pointer is to the field of a Context, which the program may not use afterwards.
     let c = unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() };
@@ -210,7 +203,7 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
 
 /// `ibv_get_async_event`.
 pub unsafe extern "C" fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
-    number((|| {
+    Verb("ibv_get_async_event").number((|| {
         // SAFETY: the program's pointers.
         let (c, event) = unsafe { (Context::of(context)?, out(event)?) };
         *event = c.events.take(|e| {
@@ -365,30 +358,19 @@ impl Acks {
     }
 }
 
-/// Which file a descriptor is open on.
-fn file(fd: c_int) -> Option<(libc::dev_t, libc::ino_t)> {
-    // SAFETY: zeroes are a valid stat, which lives through the call.
-    unsafe {
-        let mut st: libc::stat = core::mem::zeroed();
-        (libc::fstat(fd, &mut st) == 0).then_some((st.st_dev, st.st_ino))
-    }
-}
-
 /// `ibv_import_device`: another context on the device of the one whose `cmd_fd`, or a copy of it, is given; only within a
 /// process. The descriptor becomes the new context's.
 pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
-    pointer((|| {
-        let wanted = file(cmd_fd).ok_or(Error::Os(libc::EBADF))?;
-        let open: Vec<&'static Hca> = STATE.lock().open.iter().map(|o| o.hca).collect();
-        let found = open.into_iter().find_map(|hca| {
-            let objects = hca.objects();
-            // SAFETY: a context is in the table for as long as it lives, and the table is locked.
-            let c = objects.contexts.iter().find(|c| file(unsafe { (***c).verbs.context.cmd_fd }) == Some(wanted))?;
-            // SAFETY: as above.
-            Some((hca, unsafe { (**c).adapter }))
-        });
-        let (hca, adapter) = found.ok_or(Error::Unsupported)?;
+    Verb("ibv_import_device").pointer((|| {
+        let file =
+            uverbs::File::of(cmd_fd).ok_or_else(|| refuse!(Os(libc::EBADF), "cmd_fd {cmd_fd}: not a descriptor"))?;
         let events = EventQueue::new()?;
-        Ok(Context::publish(hca.share()?, adapter, events, cmd_fd))
+        let found = uverbs::with_device(file, |open, adapter| {
+            open.contexts += 1;
+            (open.hca, adapter)
+        });
+        let (hca, adapter) =
+            found.ok_or_else(|| refuse!(Unsupported, "cmd_fd {cmd_fd}: of no context of this process"))?;
+        Ok(Context::publish(hca, adapter, events, cmd_fd))
     })())
 }

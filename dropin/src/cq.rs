@@ -6,13 +6,13 @@ use crate::context::{Acks, Context};
 use crate::hca::{Hca, Object};
 use crate::lock::{in_turn, Turn};
 use crate::pd::small;
-use crate::result::{code, object, pointer};
+use crate::result::{object, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_flags, Handle};
 use gdrcore_core::wire::ip::v4_of_gid;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::soft::SoftDevice;
 
 /// A completion queue.
@@ -84,8 +84,12 @@ impl Cq {
     pub unsafe fn make(context: *mut ibv_context, init: &CqInit) -> Result<Cq> {
         // SAFETY: the caller's promise.
         let c = unsafe { Context::of(context)? };
-        if init.cqe == 0 || init.cqe > c.hca.attr.max_cqe || init.comp_vector != 0 {
-            return Err(Error::Invalid);
+        let most = c.hca.attr.max_cqe;
+        if init.cqe == 0 || init.cqe > most {
+            return Err(refuse!(Invalid, "cqe {}: 1 to {most}", init.cqe));
+        }
+        if init.comp_vector != 0 {
+            return Err(refuse!(Invalid, "comp_vector {}: the device has one, 0", init.comp_vector));
         }
         let (handle, given) = c.hca.make(init.cqe as usize * ENTRY, |d| d.cq_create(init.cqe))?;
         // SAFETY: the caller's promise.
@@ -177,8 +181,9 @@ impl Cq {
     /// # Errors
     /// [`Error::Busy`]: QPs use it.
     pub fn end(&self) -> Result<()> {
-        if self.users.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Busy);
+        let users = self.users.load(Ordering::Relaxed);
+        if users != 0 {
+            return Err(refuse!(Busy, "cq: {users} queues use it"));
         }
         in_turn(|| self.device.cq_destroy(self.handle))?;
         self.hca.objects().by_handle.remove(&self.handle);
@@ -203,6 +208,15 @@ impl Cq {
     }
 }
 
+/// One of both is.
+#[cold]
+fn negative(cqe: c_int, comp_vector: c_int) -> Error {
+    match cqe < 0 {
+        true => refuse!(Invalid, "cqe {cqe}: negative"),
+        false => refuse!(Invalid, "comp_vector {comp_vector}: negative"),
+    }
+}
+
 /// `ibv_create_cq`.
 pub unsafe extern "C" fn create_cq(
     context: *mut ibv_context,
@@ -212,7 +226,7 @@ pub unsafe extern "C" fn create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     let numbers = u32::try_from(cqe).and_then(|cqe| Ok((cqe, u32::try_from(comp_vector)?)));
-    pointer(numbers.map_err(|_| Error::Invalid).and_then(|(cqe, comp_vector)| {
+    Verb("ibv_create_cq").pointer(numbers.map_err(|_| negative(cqe, comp_vector)).and_then(|(cqe, comp_vector)| {
         // SAFETY: the program's pointers.
         let cq = unsafe { Cq::make(context, &CqInit { cqe, cq_context, channel, comp_vector })? };
         let cq = Box::into_raw(Box::new(cq));
@@ -223,10 +237,10 @@ pub unsafe extern "C" fn create_cq(
 
 /// `ibv_resize_cq`.
 pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    code((|| {
+    Verb("ibv_resize_cq").code((|| {
         // SAFETY: the program's pointer.
         let c = unsafe { Cq::of(cq)? };
-        let wanted = u32::try_from(cqe).map_err(|_| Error::Invalid)?;
+        let wanted = u32::try_from(cqe).map_err(|_| negative(cqe, 0))?;
         let given = c.hca.make(wanted as usize * ENTRY, |d| in_turn(|| d.cq_resize(c.handle, wanted)))?;
         // SAFETY: the program may read it only after the call.
         unsafe { (*cq).cqe = given as c_int };
@@ -236,7 +250,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 /// `ibv_destroy_cq`.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    code((|| {
+    Verb("ibv_destroy_cq").code((|| {
         // SAFETY: the program's pointer.
         unsafe { Cq::of(cq)? }.end()?;
         // SAFETY: made by Box::into_raw, the program may not use it any more.
@@ -264,7 +278,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> 
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the program's CQ.
     let c = unsafe { &*cq.cast::<Cq>() };
-    code(c.device.cq_arm(c.handle, solicited_only != 0))
+    Verb("ibv_req_notify_cq").code(c.device.cq_arm(c.handle, solicited_only != 0))
 }
 
 #[cfg(test)]

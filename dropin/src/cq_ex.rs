@@ -8,9 +8,9 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::cq::{Cq, CqInit};
 use crate::pd::Pd;
-use crate::result::{object, pointer};
+use crate::result::{object, Verb};
 use core::ffi::{c_int, c_uint};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Result};
 use gdrcore_net::clock::now_ns;
 
 /// `ibv_create_cq_wc_flags` that a completion of this device can have.
@@ -27,7 +27,7 @@ const IGNORE_OVERRUN: u32 = 2;
 /// The operation behind `ibv_create_cq_ex`.
 pub unsafe extern "C" fn create_cq_ex(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
     // SAFETY: the program's pointers.
-    pointer(unsafe { create(context, init) })
+    Verb("ibv_create_cq_ex").pointer(unsafe { create(context, init) })
 }
 
 /// # Safety
@@ -40,7 +40,13 @@ unsafe fn create(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> R
         || i.wc_flags & !WC_FLAGS != 0
         || flags & !(SINGLE_THREADED | IGNORE_OVERRUN) != 0
     {
-        return Err(Error::Unsupported);
+        let (comp, wc) = (i.comp_mask, i.wc_flags);
+        return Err(refuse!(
+            Unsupported,
+            "comp_mask {comp:#x}, wc_flags {wc:#x}, flags {flags:#x}: the device knows {:#x}, {WC_FLAGS:#x}, {:#x}",
+            MASK_FLAGS | MASK_PD,
+            SINGLE_THREADED | IGNORE_OVERRUN
+        ));
     }
     if i.comp_mask & MASK_PD != 0 {
         // Its thread domain is a promise that needs nothing of us.

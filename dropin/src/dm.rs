@@ -5,12 +5,12 @@ use crate::context::Context;
 use crate::hca::Hca;
 use crate::mr::{self, Wanted};
 use crate::pd::Pd;
-use crate::result::{code, object, pointer};
+use crate::result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::access;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::Map;
 
 /// Most of one allocation: no NIC has as much.
@@ -36,16 +36,16 @@ impl Dm {
     /// The same for copies of the program, which go by whole words, as with NICs.
     fn words_at(&self, offset: u64, length: usize) -> Result<u64> {
         if offset % 4 != 0 || length % 4 != 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "dm_offset {offset}, length {length}: multiples of 4"));
         }
         self.at(offset, length)
     }
 
     /// Where `length` bytes at an offset lie.
     fn at(&self, offset: u64, length: usize) -> Result<u64> {
-        let end = offset.checked_add(length as u64).ok_or(Error::Invalid)?;
-        if end > self.length as u64 {
-            return Err(Error::Invalid);
+        let all = self.length as u64;
+        if offset.checked_add(length as u64).is_none_or(|end| end > all) {
+            return Err(refuse!(Invalid, "dm_offset {offset}, length {length}: this device memory has {all} bytes"));
         }
         Ok(self.base + offset)
     }
@@ -54,15 +54,19 @@ impl Dm {
 /// The operation behind `ibv_alloc_dm`.
 pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    pointer((|| {
+    Verb("ibv_alloc_dm").pointer((|| {
         // SAFETY: the program's pointers. A child of fork may have some too: the device is not asked.
         let (c, a) = unsafe { (Context::of_anybody(context)?, object(attr)?) };
         // Pages are aligned to 2^12.
         if a.comp_mask != 0 || a.length == 0 || a.log_align_req > 12 {
-            return Err(Error::Invalid);
+            let (length, log, mask) = (a.length, a.log_align_req, a.comp_mask);
+            return Err(refuse!(
+                Invalid,
+                "length {length}: at least 1; log_align_req {log}: at most 12; comp_mask {mask:#x}: 0"
+            ));
         }
         if a.length as u64 > MAX {
-            return Err(Error::NoMemory);
+            return Err(refuse!(NoMemory, "length {}: at most {MAX}", a.length));
         }
         let map = Map::new(a.length)?;
         let handle = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +83,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
 /// The operation behind `ibv_free_dm`. Regions over it should be gone: what still uses them gets access errors.
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the program's pointer, one of ours.
-    code(unsafe { object(dm.cast::<Dm>()) }.map(|d| {
+    Verb("ibv_free_dm").code(unsafe { object(dm.cast::<Dm>()) }.map(|d| {
         if d.map.is_some() && d.hca.check().is_ok() {
             d.hca.objects().dms.remove(&d.ibv.handle);
         }
@@ -90,11 +94,12 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 
 /// `ibv_import_dm`: device memory of another context of this process, under another name. Its owner frees it.
 pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
-    pointer((|| {
+    Verb("ibv_import_dm").pointer((|| {
         // SAFETY: the program's pointer.
         let c = unsafe { Context::of(context)? };
         let objects = c.hca.objects();
-        let theirs = objects.dms.get(&handle).copied().ok_or(Error::Invalid)?;
+        let theirs = objects.dms.get(&handle).copied();
+        let theirs = theirs.ok_or_else(|| refuse!(Invalid, "dm_handle {handle}: no memory of this device"))?;
         // SAFETY: it is in the table for as long as it lives, and the table is locked.
         let (base, length) = unsafe { ((*theirs).base, (*theirs).length) };
         let alias = Dm { ibv: Dm::ibv(context, handle), base, length, hca: c.hca, map: None };
@@ -119,11 +124,11 @@ pub unsafe extern "C" fn reg_dm_mr(
     length: usize,
     flags: c_uint,
 ) -> *mut ibv_mr {
-    pointer((|| {
+    Verb("ibv_reg_dm_mr").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, d) = unsafe { (Pd::of(pd)?, object(dm.cast::<Dm>())?) };
         if flags & !DM_ACCESS != 0 || flags & access::ZERO_BASED == 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "access {flags:#x}: IBV_ACCESS_ZERO_BASED and others of {DM_ACCESS:#x}"));
         }
         let addr = d.at(offset, length)?;
         // SAFETY: as above.
@@ -136,7 +141,7 @@ pub unsafe extern "C" fn reg_dm_mr(
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
+    Verb("ibv_memcpy_to_dm").code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
         let at = d.words_at(offset, length)?;
         // SAFETY: `length` bytes of the mapping, which nobody holds a reference to.
         let to = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, length) };
@@ -146,9 +151,9 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
+    Verb("ibv_memcpy_from_dm").code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
         if to.is_null() && length > 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "host_addr: NULL"));
         }
         let at = d.words_at(offset, length)?;
         // SAFETY: `length` bytes of the mapping; the program's buffer has as many.

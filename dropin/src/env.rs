@@ -5,8 +5,11 @@
 //! | `GDRC_ADDRESS` | the one address of this machine that the process sees as a device, with an optional port: `10.0.0.1`, `[::1]:4800` |
 //! | `GDRC_DEVICE` | the one device of the list that the process sees: `gdrc1` |
 //! | `GDRC_PATH` | how peers of this host are reached: `auto` (the default), `udp`, `shm`; `auto,cma` and `shm,cma` let the kernel copy long WRITEs |
-//! | `GDRC_PCAP` | write everything sent and received into this capture file |
-//! | `GDRC_STATS` | `1`: print the counters at exit |
+//! | `GDRC_KEEPALIVE` | seconds after which an RC queue pair that hears nothing of its peer asks whether it is there; without it, never |
+//! | `GDRC_PCAP` | write all packets behind what is in this capture file; without `GDRC_PATH`, peers of this host are then reached by packets, too |
+//! | `GDRC_STATS` | `1`: print the counters of the process when it ends |
+//! | `GDRC_VERBOSE` | `1`: say on standard error why a verb or a connection is refused |
+//! | `GDRC_LID` | `1`: ports have a LID, and an address vector may name its peer by that alone |
 //!
 //! What cannot be understood is said once on standard error, and then counts as not set.
 
@@ -31,9 +34,21 @@ pub fn device() -> Option<String> {
     text("GDRC_DEVICE")
 }
 
-/// The path that `GDRC_PATH` names, and the flags of the device that go with it.
-pub fn path() -> (PathChoice, u32) {
-    match text("GDRC_PATH").as_deref() {
+/// The path that `GDRC_PATH` names, and the flags of the device that go with it. A capture shows packets, and shared memory has
+/// none: unless the path is named, it is not used beside a capture.
+pub fn path(captured: bool) -> (PathChoice, u32) {
+    let named = text("GDRC_PATH");
+    if captured {
+        match named.as_deref() {
+            None => say_once("GDRC_PCAP: peers on this host are reached by packets, not through shared memory"),
+            Some("udp") => {}
+            Some(path) => {
+                say_once(&format!("GDRC_PCAP: GDRC_PATH={path}: what travels through shared memory is not captured"))
+            }
+        }
+    }
+    match named.as_deref() {
+        None if captured => (PathChoice::Udp, 0),
         None | Some("auto") => (PathChoice::Auto, 0),
         Some("auto,cma") => (PathChoice::Auto, soft_flags::CMA),
         Some("udp") => (PathChoice::Udp, 0),
@@ -46,6 +61,18 @@ pub fn path() -> (PathChoice, u32) {
     }
 }
 
+/// The interval in nanoseconds that `GDRC_KEEPALIVE` names; 0: none.
+pub fn keepalive_ns() -> u64 {
+    let Some(value) = text("GDRC_KEEPALIVE") else { return 0 };
+    match value.parse::<f64>() {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) || seconds == 0.0 => (seconds * 1e9) as u64,
+        _ => {
+            complain("GDRC_KEEPALIVE", &value, "a number of seconds from 0.001 to 86400, or 0");
+            0
+        }
+    }
+}
+
 /// The capture file that `GDRC_PCAP` names.
 pub fn pcap() -> Option<CString> {
     let value = std::env::var_os("GDRC_PCAP").filter(|v| !v.is_empty())?;
@@ -54,7 +81,22 @@ pub fn pcap() -> Option<CString> {
 
 /// Whether `GDRC_STATS` asks for the counters.
 pub fn stats() -> bool {
-    text("GDRC_STATS").is_some_and(|v| v != "0")
+    is_on("GDRC_STATS")
+}
+
+/// Whether `GDRC_LID` asks for LIDs.
+pub fn lid() -> bool {
+    is_on("GDRC_LID")
+}
+
+fn is_on(name: &str) -> bool {
+    text(name).is_some_and(|v| v != "0")
+}
+
+/// Says the first of such lines.
+fn say_once(line: &str) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| say(line));
 }
 
 fn complain(name: &str, value: &str, wanted: &str) {
@@ -64,7 +106,5 @@ fn complain(name: &str, value: &str, wanted: &str) {
 
 /// A line on standard error.
 pub fn say(line: &str) {
-    use std::io::Write;
-    // A program may have closed it.
-    let _ = writeln!(std::io::stderr(), "gdrcore: {line}");
+    gdrcore_net::reason::say(format_args!("{line}"));
 }

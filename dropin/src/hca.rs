@@ -19,13 +19,14 @@ use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::stats;
+use crate::worker::with_stack;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::{async_event, AsyncEvent, Device, DeviceAttr};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::map::Map;
-use gdrcore_net::soft::{EventSink, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{soft_flags, EventSink, SoftConfig, SoftDevice};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -112,25 +113,19 @@ impl Hca {
             return Ok(o.hca);
         }
         stats::install();
-        let hca =
-            Hca::open(adapter).inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
+        let hca = with_stack("gdrc-open", || Hca::open(adapter))
+            .inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
         state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
         Ok(hca)
     }
 
-    /// One more context.
-    pub fn share(&'static self) -> Result<&'static Hca> {
-        self.check()?;
-        let mut state = STATE.lock();
-        let open = state.open.iter_mut().find(|o| core::ptr::eq(o.hca, self)).ok_or(Error::NoDevice)?;
-        open.contexts += 1;
-        Ok(self)
-    }
-
     fn open(adapter: &Adapter) -> Result<&'static Hca> {
         let pcap = env::pcap();
-        let (path, flags) = env::path();
-        let config = SoftConfig { core: CONFIG, flags, path, pcap: pcap.as_deref() };
+        let (path, flags) = env::path(pcap.is_some());
+        // Other devices and processes of the program may have begun it.
+        let flags = flags | soft_flags::KEEP_CAPTURE;
+        let core = Config { keepalive_ns: env::keepalive_ns(), ..CONFIG };
+        let config = SoftConfig { core, flags, path, pcap: pcap.as_deref() };
         let name = adapter.device_name();
         let map = Map::new(SoftDevice::memsize(&name, &config)?)?;
         // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
@@ -160,8 +155,8 @@ impl Hca {
         state.open[at].contexts -= 1;
         if state.open[at].contexts == 0 {
             state.open.remove(at);
-            if env::stats() {
-                self.print_counters();
+            if let Ok(counters) = self.device.counters() {
+                state.closed.add(&counters);
             }
             // SAFETY: no context is left, so no object of theirs may be used any more.
             unsafe { self.close() };
@@ -175,14 +170,6 @@ impl Hca {
         unsafe { self.device.close() };
         // SAFETY: made by Box::leak in `open`; the device, which knew it, is gone. The maps go with it.
         drop(unsafe { Box::from_raw((&raw const *self).cast_mut()) });
-    }
-
-    /// The counters on standard error, those that are not 0.
-    pub fn print_counters(&self) {
-        let Ok(c) = self.device.counters() else { return };
-        for (name, value) in gdrcore_core::counters::Counters::NAMES.iter().zip(c.values()).filter(|(_, v)| *v != 0) {
-            env::say(&format!("{name} {value}"));
-        }
     }
 
     /// Whether this process opened the device.

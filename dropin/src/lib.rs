@@ -9,8 +9,8 @@
 //!   process on its address, and the place where its events are handed out.
 //! * `queue`: events on a descriptor. `context`: what `ibv_open_device` gives.
 //! * Objects: `pd`, `mr` (windows too), `dm`, `null`, `ah`, `channel`, `cq`, `cq_ex`, `srq`, `qp`, `qp_ex`, `post`.
-//! * `ucma`: the kernel's end of librdmacm. `names`: files of devices that programs look at.
-//! * What needs no device: `strings`, `rates`, `kern`, `fork`.
+//! * `ucma`: the kernel's end of librdmacm. `uverbs`: that of commands which programs write by themselves. `sysfs`: files of devices that programs look at.
+//! * What needs no device: `gids`, `strings`, `rates`, `kern`, `fork`.
 //!
 //! The names that programs bind to, with their versions, are the table `symbols/*.txt`; `build.rs` makes the jumps of it.
 //!
@@ -31,11 +31,11 @@ mod cq_ex;
 mod dm;
 mod env;
 mod fork;
+mod gids;
 mod hca;
 mod kern;
 mod lock;
 mod mr;
-mod names;
 mod null;
 mod pd;
 mod post;
@@ -49,5 +49,7 @@ mod srq;
 mod stats;
 mod strings;
 mod symbols;
+mod sysfs;
 mod ucma;
+mod uverbs;
 mod worker;

@@ -3,11 +3,11 @@
 use crate::abi::*;
 use crate::hca::Hca;
 use crate::pd::{small, Pd};
-use crate::result::{code, number, object, pointer};
+use crate::result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::{access, Handle};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::{page_size, Map};
 
 /// A memory region.
@@ -97,7 +97,7 @@ pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
 /// `ibv_reg_mr`.
 pub unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
     // SAFETY: the program's arguments.
-    unsafe { reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
+    unsafe { register(Verb("ibv_reg_mr"), pd, addr, length, addr as u64, access as c_uint) }
 }
 
 /// `ibv_reg_mr_iova`.
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn reg_mr_iova(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the program's arguments.
-    unsafe { reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
+    unsafe { register(Verb("ibv_reg_mr_iova"), pd, addr, length, iova, access as c_uint) }
 }
 
 /// `ibv_reg_mr_iova2`.
@@ -120,13 +120,33 @@ pub unsafe extern "C" fn reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
+    // SAFETY: the program's arguments.
+    unsafe { register(Verb("ibv_reg_mr_iova2"), pd, addr, length, iova, access) }
+}
+
+/// The registration of host memory that the program knows as `verb`.
+///
+/// # Safety
+/// The program's arguments.
+unsafe fn register(
+    verb: Verb,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
     // The whole address space, on demand, is an implicit region.
     let implicit = access & access::ON_DEMAND != 0 && length == usize::MAX;
     if implicit && (!addr.is_null() || iova != 0) {
-        return pointer(Err(Error::Invalid));
+        let e = refuse!(
+            Invalid,
+            "addr {addr:p}, iova {iova:#x}: an implicit region (ON_DEMAND, the whole address space) begins at 0"
+        );
+        return verb.pointer(Err(e));
     }
     // SAFETY: the program's arguments.
-    pointer(unsafe { new(&Wanted { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
+    verb.pointer(unsafe { new(&Wanted { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
 }
 
 /// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this device's copies are the CPU's. One
@@ -139,13 +159,15 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    pointer((|| {
+    Verb("ibv_reg_dmabuf_mr").pointer((|| {
         let access = access as u32;
         let into = offset % page_size() as u64;
-        let whole = length.checked_add(into as usize).filter(|_| length > 0).ok_or(Error::Invalid)?;
+        let whole = length.checked_add(into as usize).filter(|_| length > 0);
+        let whole =
+            whole.ok_or_else(|| refuse!(Invalid, "length {length:#x}: at least 1, and within the address space"))?;
         let writes = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
         let map = Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
-            Error::NoDevice => Error::Unsupported,
+            Error::NoDevice => refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's"),
             e => e,
         })?;
         let addr = map.as_ptr() as u64 + into;
@@ -178,17 +200,20 @@ pub unsafe extern "C" fn rereg_mr(
 ) -> c_int {
     let done = (|| {
         if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 || flags == 0 || mr.is_null() {
-            return Err(Error::Invalid);
+            return Err(refuse!(
+                Invalid,
+                "flags {flags:#x}: one or more of TRANSLATION (1), PD (2) and ACCESS (4), and mr not NULL"
+            ));
         }
         // SAFETY: the program's region, which it gives us for the call.
         let m = unsafe { &mut *mr.cast::<Mr>() };
         let moves = flags & CHANGE_TRANSLATION != 0;
         if m.map.is_some() {
             // Its memory has no address of the program's that another call could name or keep.
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "mr: a region of a dma-buf cannot be registered anew"));
         }
         if moves && (addr.is_null() || length == 0) {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "addr {addr:p}, length {length}: a region has at least one byte"));
         }
         let w = Wanted {
             pd: if flags & CHANGE_PD != 0 { pd } else { m.ibv.pd },
@@ -201,7 +226,7 @@ pub unsafe extern "C" fn rereg_mr(
         // SAFETY: the program's domain, or the one of its region.
         let to = unsafe { Pd::of(w.pd)? };
         if !core::ptr::eq(to.hca, m.hca) {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "pd: of another device than the region"));
         }
         let attr = m.hca.device.mr_rereg(m.handle, &w.request(to))?;
         core::mem::replace(&mut m.domain, to.hold()).release();
@@ -213,7 +238,7 @@ pub unsafe extern "C" fn rereg_mr(
         m.access = w.access;
         Ok(0)
     })();
-    match number(done) {
+    match Verb("ibv_rereg_mr").number(done) {
         0 => 0,
         _ => REREG_ERR_INPUT,
     }
@@ -221,7 +246,7 @@ pub unsafe extern "C" fn rereg_mr(
 
 /// `ibv_dereg_mr`.
 pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    code((|| {
+    Verb("ibv_dereg_mr").code((|| {
         // SAFETY: the program's pointer, one of ours.
         let m = unsafe { object(mr.cast::<Mr>())? };
         m.hca.device.mr_dereg(m.handle)?;
@@ -235,11 +260,12 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 
 /// `ibv_import_mr`: a region of another context of this process, under another name. Its owner deregisters it.
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    pointer((|| {
+    Verb("ibv_import_mr").pointer((|| {
         // SAFETY: the program's pointer.
         let p = unsafe { Pd::of(pd)? };
         let objects = p.hca.objects();
-        let theirs = objects.regions.get(&handle).copied().ok_or(Error::Invalid)?;
+        let theirs = objects.regions.get(&handle).copied();
+        let theirs = theirs.ok_or_else(|| refuse!(Invalid, "mr_handle {handle}: no region of this device"))?;
         // SAFETY: a region is in the table for as long as it lives, and the table is locked.
         let m = unsafe { &*theirs };
         let ibv = ibv_mr {
@@ -266,7 +292,7 @@ pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
 
 /// The operation behind `ibv_alloc_mw`.
 pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw {
-    pointer((|| {
+    Verb("ibv_alloc_mw").pointer((|| {
         // SAFETY: the program's pointer.
         let p = unsafe { Pd::of(pd)? };
         let (handle, rkey) = p.hca.make(0, |d| d.mw_alloc(p.handle, mw_type))?;
@@ -280,7 +306,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw 
 
 /// The operation behind `ibv_dealloc_mw`.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    code((|| {
+    Verb("ibv_dealloc_mw").code((|| {
         // SAFETY: the program's pointer, one of ours.
         let m = unsafe { object(mw.cast::<Mw>())? };
         m.hca.device.mw_dealloc(m.handle)?;
@@ -305,12 +331,15 @@ pub unsafe extern "C" fn advise_mr(
     /// `IBV_ADVISE_MR_FLAG_FLUSH`.
     const FLUSH: u32 = 1;
     // SAFETY: the program's pointer.
-    code(unsafe { Pd::of(pd) }.and_then(|_| {
+    Verb("ibv_advise_mr").code(unsafe { Pd::of(pd) }.and_then(|_| {
         if advice > ADVICE_MAX || flags & !FLUSH != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(
+                Unsupported,
+                "advice {advice}, flags {flags:#x}: at most {ADVICE_MAX}, and IBV_ADVISE_MR_FLAG_FLUSH"
+            ));
         }
         if num_sge == 0 || sg_list.is_null() {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "sg_list, num_sge {num_sge}: at least one piece"));
         }
         Ok(())
     }))

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::mr::{self, Wanted};
 use crate::pd::Pd;
-use crate::result::pointer;
+use crate::result::Verb;
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token, PROVIDER_MAX};
 use gdrcore_core::verbs::types::access;
 
@@ -36,5 +36,5 @@ impl Memory for Null {
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     let w = Wanted { pd, addr: 0, length: usize::MAX, iova: 0, access: access::LOCAL_WRITE, provider: PROVIDER };
     // SAFETY: the program's pointer.
-    pointer(unsafe { Pd::of(pd).and_then(|_| mr::new(&w)) })
+    Verb("ibv_alloc_null_mr").pointer(unsafe { Pd::of(pd).and_then(|_| mr::new(&w)) })
 }

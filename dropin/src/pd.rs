@@ -6,12 +6,12 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::hca::Hca;
-use crate::result::{code, object, pointer};
+use crate::result::{object, Verb};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::Handle;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Result};
 
 /// A protection domain, or a parent domain over one.
 #[repr(C)]
@@ -78,7 +78,7 @@ pub fn small(handle: Handle) -> u32 {
 
 /// `ibv_alloc_pd`.
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    pointer((|| {
+    Verb("ibv_alloc_pd").pointer((|| {
         // SAFETY: the program's pointer.
         let c = unsafe { Context::of(context)? };
         let handle = c.hca.make(0, |d| d.pd_alloc())?;
@@ -90,11 +90,12 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 /// `ibv_dealloc_pd`: also of a parent domain.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    code((|| {
+    Verb("ibv_dealloc_pd").code((|| {
         // SAFETY: the program's pointer.
         let p = unsafe { Pd::of(pd)? };
-        if p.users.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Busy);
+        let users = p.users.load(Ordering::Relaxed);
+        if users != 0 {
+            return Err(refuse!(Busy, "pd: {users} objects are in it"));
         }
         // SAFETY: a parent domain counts as a user of its base and its thread domain, which therefore live.
         match unsafe { p.base.as_ref() } {
@@ -116,10 +117,11 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
 
 /// `ibv_import_pd`: a domain of another context of this process, under another name. Its owner deallocates it.
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-    pointer((|| {
+    Verb("ibv_import_pd").pointer((|| {
         // SAFETY: the program's pointer.
         let c = unsafe { Context::of(context)? };
-        let base = c.hca.objects().domains.get(&handle).copied().ok_or(Error::Invalid)?;
+        let base = c.hca.objects().domains.get(&handle).copied();
+        let base = base.ok_or_else(|| refuse!(Invalid, "pd_handle {handle}: no domain of this device"))?;
         // SAFETY: a domain is in the table for as long as it lives.
         let p = unsafe { &*base };
         p.hold();
@@ -138,11 +140,11 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
 
 /// The operation behind `ibv_alloc_td`.
 pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
-    pointer((|| {
+    Verb("ibv_alloc_td").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, attr) = unsafe { (Context::of(context)?, object(attr)?) };
         if attr.comp_mask != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "comp_mask {:#x}: must be 0", attr.comp_mask));
         }
         Ok(Box::into_raw(Box::new(Td { ibv: ibv_td { context }, users: AtomicU32::new(0) })).cast())
     })())
@@ -150,10 +152,10 @@ pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_i
 
 /// The operation behind `ibv_dealloc_td`.
 pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    code((|| {
+    Verb("ibv_dealloc_td").code((|| {
         // SAFETY: the program's pointer, one of ours.
         if unsafe { object(td.cast::<Td>())? }.users.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Busy);
+            return Err(refuse!(Busy, "td: a parent domain uses it"));
         }
         // SAFETY: made by Box::into_raw; the program may not use it any more.
         drop(unsafe { Box::from_raw(td.cast::<Td>()) });
@@ -170,16 +172,20 @@ pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    pointer((|| {
+    Verb("ibv_alloc_parent_domain").pointer((|| {
         // SAFETY: the program's pointers.
         let (c, attr) = unsafe { (Context::of(context)?, object(attr)?) };
         if attr.comp_mask & !PARENT_DOMAIN_ATTRS != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(
+                Unsupported,
+                "comp_mask {:#x}: the device knows {PARENT_DOMAIN_ATTRS:#x}",
+                attr.comp_mask
+            ));
         }
         // SAFETY: as above.
         let base = unsafe { Pd::of(attr.pd)? };
         if !base.base.is_null() || !core::ptr::eq(base.hca, c.hca) {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "pd: a parent domain itself, or of another device"));
         }
         base.hold();
         let td = attr.td.cast::<Td>();

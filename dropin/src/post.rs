@@ -6,7 +6,7 @@ use crate::ah::Ah;
 use crate::lock::in_turn;
 use crate::mr::{Mr, Mw};
 use crate::qp::Qp;
-use crate::result::{code, object};
+use crate::result::{object, set_errno, Verb};
 use crate::srq::{self, Srq};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -18,10 +18,15 @@ use gdrcore_core::{Error, Result};
 const CHUNK: usize = 16;
 
 /// Errno of a post: a full queue is ENOMEM, as with every driver.
-fn post_code(r: Result<()>) -> c_int {
+#[cold]
+fn post_code(verb: Verb, r: Result<()>) -> c_int {
     match r {
-        Err(Error::Again) => code(Err(Error::NoMemory)),
-        other => code(other),
+        // No refusal: the program polls and posts again.
+        Err(Error::Again) => {
+            set_errno(libc::ENOMEM);
+            libc::ENOMEM
+        }
+        other => verb.code(other),
     }
 }
 
@@ -45,7 +50,7 @@ pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
         // SAFETY: the program's pointer.
         unsafe { bad.write(at.cast_mut()) };
     }
-    post_code(done)
+    post_code(Verb("ibv_post_send"), done)
 }
 
 /// Whether one of the first `n` requests of a list binds a window: no more than that can be posted.
@@ -148,7 +153,7 @@ pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *
     // SAFETY: the program's list.
     let done = in_turn(|| unsafe { q.device.post_recv(q.handle, wr, &mut at) });
     // SAFETY: the program's pointer.
-    unsafe { tell_bad(done, at, bad) }
+    unsafe { tell_bad(Verb("ibv_post_recv"), done, at, bad) }
 }
 
 /// The operation behind `ibv_post_srq_recv`.
@@ -159,13 +164,13 @@ pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, 
     // SAFETY: the program's list.
     let done = unsafe { srq::post(s, wr, &mut at) };
     // SAFETY: the program's pointer.
-    unsafe { tell_bad(done, at, bad) }
+    unsafe { tell_bad(Verb("ibv_post_srq_recv"), done, at, bad) }
 }
 
 /// # Safety
 /// `bad` is null or writable.
 #[inline]
-unsafe fn tell_bad(done: Result<()>, at: *const ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+unsafe fn tell_bad(verb: Verb, done: Result<()>, at: *const ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     if done.is_ok() {
         return 0;
     }
@@ -173,12 +178,12 @@ unsafe fn tell_bad(done: Result<()>, at: *const ibv_recv_wr, bad: *mut *mut ibv_
         // SAFETY: the caller's promise.
         unsafe { bad.write(at.cast_mut()) };
     }
-    post_code(done)
+    post_code(verb, done)
 }
 
 /// The operation behind `ibv_bind_mw`, for windows of type 1: a request on the send queue, under the window's next rkey.
 pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    code((|| {
+    Verb("ibv_bind_mw").code((|| {
         // SAFETY: the program's pointers; the inline verb has checked the window.
         let (q, w, b) = unsafe { (Qp::of(qp)?, object(mw.cast::<Mw>())?, object(bind)?) };
         let next = (w.ibv.rkey & !0xff) | (w.ibv.rkey.wrapping_add(1) & 0xff);

@@ -1,6 +1,7 @@
 //! Queue pairs: create, modify, query, destroy.
 
 use crate::abi::*;
+use crate::adapter::Adapter;
 use crate::ah;
 use crate::context::{kind, Acks, Context, Kind};
 use crate::cq::Cq;
@@ -9,13 +10,14 @@ use crate::lock::{in_turn, Turn};
 use crate::pd::{small, Pd};
 use crate::qp_ex::{self, Batch};
 use crate::query::VENDOR;
-use crate::result::{code, object, out, pointer};
+use crate::result::{object, out, Verb};
 use crate::srq::Srq;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::device::Device;
-use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::verbs::types::{access, qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit};
+use gdrcore_core::{refuse, Result};
+use gdrcore_net::reason;
 use gdrcore_net::soft::SoftDevice;
 
 /// A queue pair.
@@ -31,14 +33,36 @@ pub struct Qp {
     domain: &'static Pd,
     sq_sig_all: bool,
     async_taken: AtomicU32,
+    /// [`ah::Said`] of the address vector that the program gave last.
+    said: AtomicU32,
     /// Extended: whose thread builds requests.
     pub turn: Turn,
     /// Extended: what gathers between `ibv_wr_start` and `ibv_wr_complete`.
     pub batch: Option<Box<Batch>>,
 }
 
+/// What an answer to a query needs beside the device's. A copy, so that the QP may end meanwhile.
+#[derive(Clone, Copy)]
+pub struct Known {
+    handle: Handle,
+    cap: ibv_qp_cap,
+    said: ah::Said,
+    pub sq_sig_all: bool,
+}
+
 /// kb/s to bytes per second.
 const KBPS: u64 = 125;
+/// `qp_access_flags` that mean something to the device. Drivers look at these bits alone, so programs set others, such as
+/// IBV_ACCESS_FLUSH_GLOBAL, whether the device has the feature or not; a memory region with such a bit is refused.
+const ACCESS: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::MW_BIND
+    | access::ZERO_BASED
+    | access::ON_DEMAND
+    | access::HUGETLB
+    | access::RELAXED_ORDERING;
 /// `ibv_qp_init_attr_mask`.
 const INIT_PD: u32 = 1;
 const INIT_CREATE_FLAGS: u32 = 4;
@@ -79,9 +103,49 @@ impl Qp {
         }
     }
 
+    /// What a query needs.
+    pub fn known(&self) -> Known {
+        let said = ah::Said::unpack(self.said.load(Ordering::Relaxed));
+        Known { handle: self.handle, cap: self.cap, said, sq_sig_all: self.sq_sig_all }
+    }
+
     /// The program took one of its asynchronous events.
     pub fn async_taken(&self) {
         self.async_taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Known {
+    /// Its attributes: everything, whatever a mask names.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn query(&self, device: &SoftDevice) -> Result<ibv_qp_attr> {
+        let (a, _) = device.qp_query(self.handle)?;
+        Ok(ibv_qp_attr {
+            qp_state: a.qp_state,
+            cur_qp_state: a.cur_qp_state,
+            path_mtu: a.path_mtu,
+            qkey: a.qkey,
+            rq_psn: a.rq_psn,
+            sq_psn: a.sq_psn,
+            dest_qp_num: a.dest_qp_num,
+            qp_access_flags: a.qp_access_flags,
+            cap: self.cap,
+            ah_attr: ah::attr(&a.ah, self.said),
+            pkey_index: a.pkey_index,
+            en_sqd_async_notify: a.en_sqd_async_notify,
+            sq_draining: a.sq_draining,
+            max_rd_atomic: a.max_rd_atomic,
+            max_dest_rd_atomic: a.max_dest_rd_atomic,
+            min_rnr_timer: a.min_rnr_timer,
+            port_num: a.port_num,
+            timeout: a.timeout,
+            retry_cnt: a.retry_cnt,
+            rnr_retry: a.rnr_retry,
+            rate_limit: u32::try_from(a.rate_limit_bps / KBPS).unwrap_or(u32::MAX),
+            ..ibv_qp_attr::default()
+        })
     }
 }
 
@@ -101,7 +165,7 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -
     // SAFETY: the caller's promise.
     let (p, send_cq, recv_cq) = unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
     if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
-        return Err(Error::Unsupported);
+        return Err(refuse!(Unsupported, "qp_type {}: the device has RC (2), UC (3) and UD (4)", init.qp_type));
     }
     let srq = match init.srq.is_null() {
         true => 0,
@@ -146,6 +210,7 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -
         domain,
         sq_sig_all: init.sq_sig_all != 0,
         async_taken: AtomicU32::new(0),
+        said: AtomicU32::new(0),
         turn: Turn::default(),
         batch: None,
     })))
@@ -160,7 +225,7 @@ fn publish(qp: *mut Qp) -> *mut ibv_qp {
 
 /// `ibv_create_qp`.
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    pointer((|| {
+    Verb("ibv_create_qp").pointer((|| {
         // SAFETY: the program's pointers.
         let init = unsafe { out(init)? };
         let copy = *init;
@@ -171,17 +236,18 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
 
 /// The operation behind `ibv_create_qp_ex`.
 pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
-    pointer((|| {
+    Verb("ibv_create_qp_ex").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
-        if i.comp_mask & !(INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS) != 0 {
-            return Err(Error::Unsupported);
+        let known = INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
+        if i.comp_mask & !known != 0 {
+            return Err(refuse!(Unsupported, "comp_mask {:#x}: the device knows {known:#x}", i.comp_mask));
         }
         if i.comp_mask & INIT_PD == 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_PD", i.comp_mask));
         }
         if i.comp_mask & INIT_CREATE_FLAGS != 0 && i.create_flags != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "create_flags {:#x}: the device has none", i.create_flags));
         }
         let plain = ibv_qp_init_attr {
             qp_context: i.qp_context,
@@ -207,7 +273,7 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_
 }
 
 /// The device's form of the attributes that `m` names.
-fn attributes(a: &ibv_qp_attr, m: u32) -> Result<QpAttr> {
+fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
     Ok(QpAttr {
         qp_state: a.qp_state,
         cur_qp_state: a.cur_qp_state,
@@ -216,8 +282,8 @@ fn attributes(a: &ibv_qp_attr, m: u32) -> Result<QpAttr> {
         rq_psn: a.rq_psn & 0x00ff_ffff,
         sq_psn: a.sq_psn & 0x00ff_ffff,
         dest_qp_num: a.dest_qp_num,
-        qp_access_flags: a.qp_access_flags,
-        ah: if m & mask::AV != 0 { ah::vector(&a.ah_attr)? } else { Default::default() },
+        qp_access_flags: a.qp_access_flags & ACCESS,
+        ah: if m & mask::AV != 0 { ah::vector(&a.ah_attr, own)? } else { Default::default() },
         cap: a.cap,
         pkey_index: a.pkey_index,
         port_num: a.port_num,
@@ -229,18 +295,26 @@ fn attributes(a: &ibv_qp_attr, m: u32) -> Result<QpAttr> {
         timeout: a.timeout,
         retry_cnt: a.retry_cnt,
         rnr_retry: a.rnr_retry,
-        reserved: 0,
+        kin: 0,
         rate_limit_bps: u64::from(a.rate_limit) * KBPS,
     })
 }
 
 /// `ibv_modify_qp`.
 pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
-    code((|| {
+    Verb("ibv_modify_qp").code((|| {
         // SAFETY: the program's pointers.
         let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
         let m = attr_mask as u32;
-        q.device.qp_modify(q.handle, &attributes(attr, m)?, m)?;
+        // SAFETY: a context outlives its objects.
+        let own = unsafe { Context::of(q.ex.qp_base.context)? }.adapter;
+        let to = (m & mask::STATE != 0).then_some(attr.qp_state);
+        attributes(attr, m, own)
+            .and_then(|a| q.device.qp_modify(q.handle, &a, m))
+            .map_err(|e| reason::in_modify(e, q.device, q.handle, to))?;
+        if m & mask::AV != 0 {
+            q.said.store(ah::Said::of(&attr.ah_attr).pack(), Ordering::Relaxed);
+        }
         if m & mask::STATE != 0 {
             if attr.qp_state == qp_state::RESET {
                 q.forget_completions();
@@ -254,7 +328,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr
 
 /// The operation behind `ibv_modify_qp_rate_limit`. Bursts are the device's own choice.
 pub unsafe extern "C" fn modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int {
-    code((|| {
+    Verb("ibv_modify_qp_rate_limit").code((|| {
         // SAFETY: the program's pointers.
         let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
         let wanted = QpAttr { rate_limit_bps: u64::from(attr.rate_limit) * KBPS, ..QpAttr::default() };
@@ -269,53 +343,30 @@ pub unsafe extern "C" fn query_qp(
     _attr_mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    code((|| {
+    Verb("ibv_query_qp").code((|| {
         // SAFETY: the program's pointers.
         let (q, attr, init) = unsafe { (Qp::of(qp)?, out(attr)?, out(init)?) };
-        let (a, _) = q.device.qp_query(q.handle)?;
-        *attr = ibv_qp_attr {
-            qp_state: a.qp_state,
-            cur_qp_state: a.cur_qp_state,
-            path_mtu: a.path_mtu,
-            qkey: a.qkey,
-            rq_psn: a.rq_psn,
-            sq_psn: a.sq_psn,
-            dest_qp_num: a.dest_qp_num,
-            qp_access_flags: a.qp_access_flags,
-            cap: q.cap,
-            ah_attr: ah::attr(&a.ah),
-            pkey_index: a.pkey_index,
-            en_sqd_async_notify: a.en_sqd_async_notify,
-            sq_draining: a.sq_draining,
-            max_rd_atomic: a.max_rd_atomic,
-            max_dest_rd_atomic: a.max_dest_rd_atomic,
-            min_rnr_timer: a.min_rnr_timer,
-            port_num: a.port_num,
-            timeout: a.timeout,
-            retry_cnt: a.retry_cnt,
-            rnr_retry: a.rnr_retry,
-            rate_limit: u32::try_from(a.rate_limit_bps / KBPS).unwrap_or(u32::MAX),
-            ..ibv_qp_attr::default()
-        };
+        let known = q.known();
+        *attr = known.query(q.device)?;
         let base = &q.ex.qp_base;
         *init = ibv_qp_init_attr {
             qp_context: base.qp_context,
             send_cq: base.send_cq,
             recv_cq: base.recv_cq,
             srq: base.srq,
-            cap: q.cap,
+            cap: known.cap,
             qp_type: base.qp_type,
-            sq_sig_all: q.sq_sig_all.into(),
+            sq_sig_all: known.sq_sig_all.into(),
         };
         // SAFETY: as in `modify_qp`.
-        unsafe { (*qp).state = a.qp_state };
+        unsafe { (*qp).state = attr.qp_state };
         Ok(())
     })())
 }
 
 /// `ibv_destroy_qp`.
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    code((|| {
+    Verb("ibv_destroy_qp").code((|| {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
         in_turn(|| q.device.qp_destroy(q.handle))?;
@@ -349,7 +400,7 @@ pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 
 /// `ibv_query_ece`: the device has no options to agree on, but a vendor, which librdmacm wants.
 pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    code((|| {
+    Verb("ibv_query_ece").code((|| {
         // SAFETY: the program's pointers.
         unsafe {
             Qp::of(qp)?;
@@ -361,13 +412,13 @@ pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int 
 
 /// `ibv_set_ece`: what the peer's NIC can do is no news to a device without options.
 pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    code((|| {
+    Verb("ibv_set_ece").code((|| {
         // SAFETY: the program's pointers.
         let (_, ece) = unsafe { (Qp::of(qp)?, object(ece)?) };
         if ece.comp_mask == 0 {
             Ok(())
         } else {
-            Err(Error::Invalid)
+            Err(refuse!(Invalid, "comp_mask {:#x}: must be 0", ece.comp_mask))
         }
     })())
 }

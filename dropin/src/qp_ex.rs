@@ -6,10 +6,11 @@
 use crate::abi::*;
 use crate::post;
 use crate::qp::Qp;
+use crate::result::Verb;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Error, Result};
 
 /// `ibv_qp_create_send_ops_flags` of each transport: bit n is operation n of `ibv_wr_opcode`.
 const UD_OPS: u64 = 1 << 2 | 1 << 3;
@@ -65,14 +66,14 @@ impl Batch {
             return None;
         }
         if self.wrs.is_empty() {
-            self.fail(Error::Invalid);
+            self.fail(refuse!(Invalid, "ibv_wr_set_: before any request (ibv_wr_send, ibv_wr_rdma_write)"));
         }
         self.wrs.last_mut()
     }
 
     fn set_sges(&mut self, list: &[ibv_sge]) {
         if list.len() > self.max_sge {
-            return self.fail(Error::Invalid);
+            return self.fail(refuse!(Invalid, "num_sge {}: at most {}", list.len(), self.max_sge));
         }
         if self.last().is_none() {
             return;
@@ -100,7 +101,7 @@ impl Batch {
         let total = pieces.iter().try_fold(0usize, |sum, p| sum.checked_add(p.length));
         match total {
             Some(n) if n <= self.max_inline && at + n <= self.limit * self.max_inline => {}
-            _ => return self.fail(Error::Invalid),
+            _ => return self.fail(refuse!(Invalid, "inline data: longer than max_inline_data, {}", self.max_inline)),
         }
         for p in pieces {
             let from = self.inline.len();
@@ -129,7 +130,8 @@ pub fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
         _ => UD_OPS,
     };
     if ops & !supported != 0 {
-        return Err(Error::Unsupported);
+        let kind = qp_type::name(qp.ex.qp_base.qp_type);
+        return Err(refuse!(Unsupported, "send_ops_flags {ops:#x}: {kind} has {supported:#x}"));
     }
     qp.batch = Some(Box::new(Batch::new(&qp.cap)));
     let has = |op: u32| ops & (1 << op) != 0;
@@ -176,7 +178,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: this thread has the turn.
     let Some(b) = (unsafe { batch(qp) }) else { return libc::EINVAL };
     let rc = match b.error {
-        Some(e) => crate::result::code(Err(e)),
+        Some(e) => Verb("ibv_wr_complete").code(Err(e)),
         None if b.wrs.is_empty() => 0,
         None => {
             for i in 1..b.wrs.len() {
@@ -324,7 +326,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, n: usize, list: *const 
     // SAFETY: between start and complete.
     let Some(b) = (unsafe { batch(qp) }) else { return };
     if n > b.max_sge || (n > 0 && list.is_null()) {
-        return b.fail(Error::Invalid);
+        return b.fail(refuse!(Invalid, "sg_list, num_sge {n}: at most {}, and not NULL", b.max_sge));
     }
     if n > 0 {
         // SAFETY: `n` pieces of the program.
@@ -344,7 +346,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, n: usize, list:
     // SAFETY: between start and complete.
     let Some(b) = (unsafe { batch(qp) }) else { return };
     if n > 0 && list.is_null() {
-        return b.fail(Error::Invalid);
+        return b.fail(refuse!(Invalid, "buf_list: NULL, and num_buf is {n}"));
     }
     if n > 0 {
         // SAFETY: `n` pieces of the program.

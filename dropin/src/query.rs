@@ -1,20 +1,21 @@
 //! What programs ask of a device and its port. All of it is known without the device, so a child of fork may ask too.
 
 use crate::abi::*;
+use crate::adapter::Adapter;
 use crate::context::Context;
-use crate::result::{code, number, out, set_errno};
+use crate::gids;
+use crate::hca::Hca;
+use crate::result::{out, set_errno, Verb};
 use core::ffi::{c_char, c_int, c_void};
+use gdrcore_core::device::Device;
 use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Result};
 use gdrcore_net::udp::GROUPS;
 
 /// A locally administered OUI (bit 1 of its first byte): nobody's. Tools take 0 for a broken device.
 pub const VENDOR: u32 = 0x02_47_44;
 const PART: u32 = 1;
-
-/// Entries of the GID table, of which the first is in use: programs expect that there are free ones.
-const GIDS: c_int = 8;
 
 /// The only P_Key: the default one, full member.
 const PKEY: u16 = 0xffff;
@@ -52,13 +53,21 @@ fn int(n: u32) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX)
 }
 
-fn device_attr(c: &Context) -> ibv_device_attr {
-    let a = &c.hca.attr;
+/// The firmware's version as the kernel has it: 32, 16 and 16 bits.
+pub fn firmware() -> u64 {
+    let part = |text: &str| text.parse::<u64>().unwrap_or(0);
+    let minor = part(env!("CARGO_PKG_VERSION_MINOR")) << 16;
+    part(env!("CARGO_PKG_VERSION_MAJOR")) << 32 | minor | part(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+/// What the device of an entry of the list can do.
+pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
+    let a = &hca.attr;
     let mut fw_ver = [0 as c_char; 64];
     for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
         *to = from as c_char;
     }
-    let guid = c.adapter.guid().to_be();
+    let guid = adapter.guid().to_be();
     ibv_device_attr {
         fw_ver,
         node_guid: guid,
@@ -106,9 +115,9 @@ fn device_attr(c: &Context) -> ibv_device_attr {
 /// `ibv_query_device`.
 pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+    Verb("ibv_query_device").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         // SAFETY: as above.
-        *unsafe { out(attr)? } = device_attr(c);
+        *unsafe { out(attr)? } = device_attr(c.hca, c.adapter);
         Ok(())
     }))
 }
@@ -121,10 +130,10 @@ pub unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+    Verb("ibv_query_device_ex").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         let rc = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV;
         let full = ibv_device_attr_ex {
-            orig_attr: device_attr(c),
+            orig_attr: device_attr(c.hca, c.adapter),
             comp_mask: 0,
             odp_general_caps: ODP,
             rc_odp_caps: rc,
@@ -156,7 +165,8 @@ pub unsafe extern "C" fn query_device_ex(
 /// `to` is null or has `size` writable bytes.
 unsafe fn copy_out<T>(from: &T, to: *mut u8, size: usize) -> Result<()> {
     if to.is_null() {
-        return Err(Error::Invalid);
+        let name = core::any::type_name::<T>().rsplit("::").next().unwrap_or("");
+        return Err(refuse!(Invalid, "a pointer to a {name} is NULL"));
     }
     let n = size.min(size_of::<T>());
     // SAFETY: `n` is within both; the rest is within the program's.
@@ -171,7 +181,7 @@ fn check_port(port: u32) -> Result<()> {
     if port == 1 {
         Ok(())
     } else {
-        Err(Error::Invalid)
+        Err(refuse!(Invalid, "port_num {port}: the device has one port, 1"))
     }
 }
 
@@ -183,13 +193,14 @@ pub unsafe extern "C" fn query_port_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+    Verb("ibv_query_port").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
         let full = ibv_port_attr {
             state: PORT_ACTIVE,
             max_mtu: mtu::MTU_4096,
-            active_mtu: c.hca.attr.active_mtu,
-            gid_tbl_len: GIDS,
+            // What the link carries now; in the child of a fork, what it did.
+            active_mtu: c.hca.device.query().map_or(c.hca.attr.active_mtu, |a| a.active_mtu),
+            gid_tbl_len: int(gids::LEN),
             port_cap_flags: PORT_CAPS,
             max_msg_sz: u32::try_from(c.hca.attr.max_msg_size).unwrap_or(u32::MAX),
             pkey_tbl_len: 1,
@@ -197,8 +208,9 @@ pub unsafe extern "C" fn query_port_ex(
             active_width: WIDTH_1X,
             active_speed: SPEED_FDR10,
             phys_state: PHYS_LINK_UP,
+            lid: c.adapter.lid,
             link_layer: LINK_LAYER_ETHERNET,
-            flags: GRH_REQUIRED,
+            flags: if c.adapter.lid == 0 { GRH_REQUIRED } else { 0 },
             ..ibv_port_attr::default()
         };
         // SAFETY: `size` bytes are the program's.
@@ -212,29 +224,28 @@ pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *
     unsafe { query_port_ex(context, port, attr, COMPAT_PORT_ATTR) }
 }
 
-fn gid_entry(c: &Context) -> ibv_gid_entry {
-    ibv_gid_entry {
+/// An entry of the GID table.
+///
+/// # Errors
+/// [`Error::Invalid`]: there is none of this index.
+fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
+    Ok(ibv_gid_entry {
         gid: ibv_gid { raw: c.hca.attr.gid },
-        gid_index: 0,
+        gid_index: index,
         port_num: 1,
-        gid_type: GID_TYPE_ROCE_V2,
+        gid_type: gids::kind(index)? as u32,
         ndev_ifindex: c.adapter.ifindex,
-    }
+    })
 }
 
 /// `ibv_query_gid`.
 pub unsafe extern "C" fn query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of_anybody(context) }.and_then(|c| {
+    Verb("ibv_query_gid").number(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
-        let value = match index {
-            0 => c.hca.attr.gid,
-            // An entry that is not in use.
-            1..GIDS => [0; 16],
-            _ => return Err(Error::Invalid),
-        };
+        let entry = gid_entry(c, u32::try_from(index).map_err(|_| refuse!(Invalid, "index {index}: negative"))?)?;
         // SAFETY: as above. The program's union may be less aligned than ours.
-        unsafe { copy_out(&value, gid.cast(), 16)? };
+        unsafe { copy_out(&entry.gid.raw, gid.cast(), 16)? };
         Ok(0)
     }))
 }
@@ -249,18 +260,14 @@ pub unsafe extern "C" fn query_gid_ex(
     size: usize,
 ) -> c_int {
     // SAFETY: the program's pointer.
-    code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+    Verb("ibv_query_gid_ex").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port)?;
         if flags != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "flags {flags:#x}: must be 0"));
         }
-        match c_int::try_from(index) {
-            Ok(0) => {}
-            Ok(1..GIDS) => return Err(Error::Os(libc::ENODATA)),
-            _ => return Err(Error::Invalid),
-        }
+        let found = gid_entry(c, index)?;
         // SAFETY: `size` bytes are the program's.
-        unsafe { copy_out(&gid_entry(c), entry.cast(), size) }
+        unsafe { copy_out(&found, entry.cast(), size) }
     }))
 }
 
@@ -275,30 +282,33 @@ pub unsafe extern "C" fn query_gid_table(
     // SAFETY: the program's pointer.
     let r = unsafe { Context::of_anybody(context) }.and_then(|c| {
         if flags != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "flags {flags:#x}: must be 0"));
         }
-        if max == 0 {
-            return Err(Error::Invalid);
+        // Like the kernel: all entries or none.
+        if max < gids::LEN as usize || entries.is_null() {
+            return Err(refuse!(Invalid, "max_entries {max}: the table has {} entries", gids::LEN));
         }
-        // SAFETY: the program's array has at least one entry of `size` bytes.
-        unsafe { copy_out(&gid_entry(c), entries.cast(), size) }
+        for index in 0..gids::LEN {
+            let entry = gid_entry(c, index)?;
+            // SAFETY: the program's array has `max` entries of `size` bytes each.
+            unsafe { copy_out(&entry, entries.byte_add(index as usize * size).cast(), size)? };
+        }
+        Ok(gids::LEN as isize)
     });
-    match r {
-        Ok(()) => 1,
-        Err(e) => -(e.errno() as isize),
-    }
+    r.unwrap_or_else(|e| {
+        Verb("ibv_query_gid_table").refused(e);
+        -(e.errno() as isize)
+    })
 }
 
 /// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE v1).
 pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, index: u32, kind: *mut u32) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
+    Verb("ibv_query_gid_type").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
-        if index >= GIDS as u32 {
-            return Err(Error::Invalid);
-        }
+        let found = gids::kind(index)?;
         // SAFETY: as above.
-        *unsafe { out(kind)? } = u32::from(index == 0);
+        *unsafe { out(kind)? } = u32::from(found == gids::Kind::RoceV2);
         Ok(0)
     }))
 }
@@ -306,10 +316,10 @@ pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, ind
 /// `ibv_query_pkey`: in network order.
 pub unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
     // SAFETY: the program's pointers.
-    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
+    Verb("ibv_query_pkey").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
         if index != 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "index {index}: the P_Key table has one entry, 0"));
         }
         // SAFETY: as above.
         *unsafe { out(pkey)? } = PKEY.to_be();
@@ -320,12 +330,12 @@ pub unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: 
 /// `ibv_get_pkey_index`: of a P_Key in network order.
 pub unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     // SAFETY: the program's pointer.
-    number(unsafe { Context::of_anybody(context) }.and_then(|_| {
+    Verb("ibv_get_pkey_index").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
         if u16::from_be(pkey) == PKEY {
             Ok(0)
         } else {
-            Err(Error::Invalid)
+            Err(refuse!(Invalid, "pkey {:#x}: the table has {PKEY:#x} alone", u16::from_be(pkey)))
         }
     }))
 }
@@ -336,11 +346,11 @@ const RAW_CLOCK: u32 = 1;
 /// The operation behind `ibv_query_rt_values_ex`: the clock of completion timestamps, its count in `tv_nsec`.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     // SAFETY: the program's pointers.
-    code(unsafe { Context::of_anybody(context) }.and_then(|_| {
+    Verb("ibv_query_rt_values").code(unsafe { Context::of_anybody(context) }.and_then(|_| {
         // SAFETY: as above.
         let v = unsafe { out(values)? };
         if v.comp_mask & !RAW_CLOCK != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "comp_mask {:#x}: the device knows {RAW_CLOCK:#x}", v.comp_mask));
         }
         v.comp_mask &= RAW_CLOCK;
         if v.comp_mask != 0 {
@@ -369,7 +379,7 @@ pub unsafe extern "C" fn read_sysfs_file(
     // SAFETY: the program's strings.
     let (dir, file) = unsafe { (core::ffi::CStr::from_ptr(dir), core::ffi::CStr::from_ptr(file)) };
     let path = format!("{}/{}", dir.to_string_lossy(), file.to_string_lossy());
-    let text = match crate::names::read(&path) {
+    let text = match crate::sysfs::read(&path) {
         Some(text) => text.into_bytes(),
         None => match std::fs::read(path) {
             Ok(text) => text,

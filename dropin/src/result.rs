@@ -1,7 +1,8 @@
 //! How verbs report: a positive errno, or a null pointer and errno.
 
 use core::ffi::c_int;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Error, Result};
+use gdrcore_net::reason;
 
 /// Sets the thread's errno.
 pub fn set_errno(errno: i32) {
@@ -20,31 +21,86 @@ pub fn last_error() -> Error {
     Error::from_errno(errno())
 }
 
-/// 0 or a positive errno, which is also stored: programs look at either.
-pub fn code(r: Result<()>) -> c_int {
-    match r {
-        Ok(()) => 0,
-        Err(e) => {
-            set_errno(e.errno());
-            e.errno()
+/// The name of an errno, as in `<errno.h>`.
+fn errno_name(errno: i32) -> String {
+    let name = match errno {
+        libc::EINVAL => "EINVAL",
+        libc::ENOMEM => "ENOMEM",
+        libc::EAGAIN => "EAGAIN",
+        libc::EBUSY => "EBUSY",
+        libc::EACCES => "EACCES",
+        libc::EPERM => "EPERM",
+        libc::EFAULT => "EFAULT",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::E2BIG => "E2BIG",
+        libc::EMSGSIZE => "EMSGSIZE",
+        libc::ENODEV => "ENODEV",
+        libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+        libc::EADDRINUSE => "EADDRINUSE",
+        libc::ETIMEDOUT => "ETIMEDOUT",
+        libc::EOWNERDEAD => "EOWNERDEAD",
+        libc::EBADF => "EBADF",
+        libc::EMFILE => "EMFILE",
+        libc::EIO => "EIO",
+        n => return format!("errno {n}"),
+    };
+    name.into()
+}
+
+/// A verb, by the name that programs know: how it answers.
+pub struct Verb(pub &'static str);
+
+impl Verb {
+    /// 0 or a positive errno, which is also stored: programs look at either.
+    #[inline]
+    pub fn code(&self, r: Result<()>) -> c_int {
+        match r {
+            Ok(()) => 0,
+            Err(e) => {
+                self.refused(e);
+                e.errno()
+            }
         }
+    }
+
+    /// The pointer, or null and errno.
+    pub fn pointer<T>(&self, r: Result<*mut T>) -> *mut T {
+        r.unwrap_or_else(|e| {
+            self.refused(e);
+            core::ptr::null_mut()
+        })
+    }
+
+    /// The number, or −1 and errno.
+    pub fn number(&self, r: Result<c_int>) -> c_int {
+        r.unwrap_or_else(|e| {
+            self.refused(e);
+            -1
+        })
+    }
+
+    /// Sets errno, and says why the verb is refused on standard error if the user wants to know. Waiting is no refusal: an empty or a
+    /// full queue and an interrupted sleep are part of every program's normal run.
+    #[cold]
+    #[inline(never)]
+    pub fn refused(&self, e: Error) {
+        reason::returned(e);
+        if reason::is_verbose() && !matches!(e, Error::Again | Error::Os(libc::EINTR)) {
+            reason::with(|why| crate::env::say(&format!("{}: {why}: {}", self.0, errno_name(e.errno()))));
+        }
+        set_errno(e.errno());
     }
 }
 
-/// The pointer, or null and errno.
-pub fn pointer<T>(r: Result<*mut T>) -> *mut T {
-    r.unwrap_or_else(|e| {
-        set_errno(e.errno());
-        core::ptr::null_mut()
-    })
-}
-
-/// The number, or −1 and errno.
-pub fn number(r: Result<c_int>) -> c_int {
-    r.unwrap_or_else(|e| {
-        set_errno(e.errno());
-        -1
-    })
+/// A pointer that may not be null is.
+#[cold]
+#[inline(never)]
+fn null<T>() -> Error {
+    let name = core::any::type_name::<T>().rsplit("::").next().unwrap_or("");
+    match name.starts_with("ibv_") {
+        true => refuse!(Invalid, "a pointer to a {name} is NULL"),
+        false => refuse!(Invalid, "the pointer to the {} is NULL", name.to_ascii_lowercase()),
+    }
 }
 
 /// The object that a C program names, where it is not null.
@@ -54,9 +110,10 @@ pub fn number(r: Result<c_int>) -> c_int {
 ///
 /// # Safety
 /// A pointer that is not null points to a live `T` that nobody holds exclusively.
+#[inline]
 pub unsafe fn object<'a, T>(p: *const T) -> Result<&'a T> {
     // SAFETY: the caller's promise.
-    unsafe { p.as_ref() }.ok_or(Error::Invalid)
+    unsafe { p.as_ref() }.ok_or_else(null::<T>)
 }
 
 /// As [`object`], for what the program lets us write.
@@ -68,5 +125,5 @@ pub unsafe fn object<'a, T>(p: *const T) -> Result<&'a T> {
 /// As for [`object`], and nobody else uses it during the call.
 pub unsafe fn out<'a, T>(p: *mut T) -> Result<&'a mut T> {
     // SAFETY: the caller's promise.
-    unsafe { p.as_mut() }.ok_or(Error::Invalid)
+    unsafe { p.as_mut() }.ok_or_else(null::<T>)
 }

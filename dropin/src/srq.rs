@@ -5,12 +5,12 @@ use crate::context::{kind, Acks, Context, Kind};
 use crate::hca::{Hca, Object};
 use crate::lock::in_turn;
 use crate::pd::{small, Pd};
-use crate::result::{code, object, out, pointer};
+use crate::result::{object, out, Verb};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::device::{Device, SrqAttr};
 use gdrcore_core::verbs::types::Handle;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Result};
 use gdrcore_net::soft::SoftDevice;
 
 /// A shared receive queue.
@@ -67,68 +67,73 @@ impl Srq {
 
 /// `ibv_create_srq`.
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    pointer((|| {
-        // SAFETY: the program's pointers.
-        let (p, init) = unsafe { (Pd::of(pd)?, out(init)?) };
-        let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
-        let bytes = wanted.max_wr as usize * (32 + wanted.max_sge.min(32) as usize * 16);
-        let (handle, given) = p.hca.make(bytes, |d| d.srq_create(p.handle, &wanted))?;
-        let domain = p.hold();
-        let srq = Box::into_raw(Box::new(Srq {
-            ibv: ibv_srq {
-                // SAFETY: checked above.
-                context: unsafe { (*pd).context },
-                srq_context: init.srq_context,
-                pd,
-                handle: small(handle),
-                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-                cond: libc::PTHREAD_COND_INITIALIZER,
-                events_completed: 0,
-            },
-            device: p.hca.device,
-            hca: p.hca,
-            handle,
-            domain,
-            async_taken: AtomicU32::new(0),
-        }));
-        p.hca.objects().by_handle.insert(handle, Object::Srq(srq));
-        init.attr.max_wr = given.max_wr;
-        init.attr.max_sge = given.max_sge;
-        Ok(srq.cast())
-    })())
+    // SAFETY: the program's pointers.
+    Verb("ibv_create_srq").pointer(unsafe { make(pd, init) })
+}
+
+/// # Safety
+/// The program's pointers.
+unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv_srq> {
+    // SAFETY: the program's pointers.
+    let (p, init) = unsafe { (Pd::of(pd)?, out(init)?) };
+    let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
+    let bytes = wanted.max_wr as usize * (32 + wanted.max_sge.min(32) as usize * 16);
+    let (handle, given) = p.hca.make(bytes, |d| d.srq_create(p.handle, &wanted))?;
+    let domain = p.hold();
+    let srq = Box::into_raw(Box::new(Srq {
+        ibv: ibv_srq {
+            // SAFETY: checked above.
+            context: unsafe { (*pd).context },
+            srq_context: init.srq_context,
+            pd,
+            handle: small(handle),
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        },
+        device: p.hca.device,
+        hca: p.hca,
+        handle,
+        domain,
+        async_taken: AtomicU32::new(0),
+    }));
+    p.hca.objects().by_handle.insert(handle, Object::Srq(srq));
+    init.attr.max_wr = given.max_wr;
+    init.attr.max_sge = given.max_sge;
+    Ok(srq.cast())
 }
 
 /// The operation behind `ibv_create_srq_ex`: basic ones; XRC and tag matching are not there.
 pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
-    pointer((|| {
+    Verb("ibv_create_srq_ex").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
         let srq_type = if i.comp_mask & INIT_TYPE != 0 { i.srq_type } else { BASIC };
         if i.comp_mask & !(INIT_TYPE | INIT_PD) != 0 || srq_type != BASIC {
-            return Err(Error::Unsupported);
+            let mask = i.comp_mask;
+            return Err(refuse!(
+                Unsupported,
+                "comp_mask {mask:#x}, srq_type {srq_type}: the device has basic SRQs only"
+            ));
         }
         if i.comp_mask & INIT_PD == 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "comp_mask {:#x}: it lacks IBV_SRQ_INIT_ATTR_PD", i.comp_mask));
         }
         // SAFETY: the extended struct begins as the plain one.
-        let srq = unsafe { create_srq(i.pd, init.cast()) };
-        if srq.is_null() {
-            return Err(crate::result::last_error());
-        }
-        Ok(srq)
+        unsafe { make(i.pd, init.cast()) }
     })())
 }
 
 /// `ibv_modify_srq`: the limit; queues keep their size.
 pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
-    code((|| {
+    Verb("ibv_modify_srq").code((|| {
         // SAFETY: the program's pointers.
         let (s, attr) = unsafe { (Srq::of(srq)?, object(attr)?) };
         if mask & MAX_WR != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "srq_attr_mask: IBV_SRQ_MAX_WR, and an SRQ keeps its size"));
         }
         if mask & !LIMIT != 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "srq_attr_mask {mask:#x}: only IBV_SRQ_LIMIT ({LIMIT}) is known"));
         }
         if mask & LIMIT != 0 {
             s.device.srq_modify(s.handle, attr.srq_limit)?;
@@ -139,7 +144,7 @@ pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, 
 
 /// `ibv_query_srq`.
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    code((|| {
+    Verb("ibv_query_srq").code((|| {
         // SAFETY: the program's pointers.
         let (s, attr) = unsafe { (Srq::of(srq)?, out(attr)?) };
         let a = s.device.srq_query(s.handle)?;
@@ -150,7 +155,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 /// `ibv_destroy_srq`.
 pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    code((|| {
+    Verb("ibv_destroy_srq").code((|| {
         // SAFETY: the program's pointer.
         let s = unsafe { Srq::of(srq)? };
         // Refused while QPs use it; Busy for a thread that posts would be the program's mistake.

@@ -1,52 +1,173 @@
-//! `GDRC_STATS`: the counters of every open device, under rxe's names, on standard error: when a device is closed, at exit, and
-//! at SIGUSR2 unless the program has a handler of its own for that.
+//! `GDRC_STATS`: the counters of a process, under rxe's names, on standard error: once, when it ends by `exit` or by a signal
+//! that ends programs, and at SIGUSR2. Signals that the program handles or ignores are its own.
 
 use crate::adapter::STATE;
-use crate::env;
 use crate::worker::Worker;
+use crate::{env, result};
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::time::Duration;
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::Device;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::Once;
 
 static PRINTER: Worker = Worker::new();
 
+/// The signal that ends the process, once the counters are printed; 0: none.
+static ENDING: AtomicI32 = AtomicI32::new(0);
+
+/// They were printed for the last time.
+static DONE: AtomicBool = AtomicBool::new(false);
+
+/// They could not be printed: the process must not end as if they were.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// What the devices that this process has closed have counted.
+#[derive(Default)]
+pub struct Closed {
+    /// Whose they are: the child of a fork begins with none.
+    owner: libc::pid_t,
+    sum: Counters,
+}
+
+impl Closed {
+    /// None.
+    pub const fn new() -> Self {
+        Closed { owner: 0, sum: Counters::ZERO }
+    }
+
+    /// Adds those of a device that is about to be closed.
+    pub fn add(&mut self, counters: &Counters) {
+        self.own().add(counters);
+    }
+
+    fn own(&mut self) -> &mut Counters {
+        let pid = std::process::id() as libc::pid_t;
+        if self.owner != pid {
+            *self = Closed { owner: pid, sum: Counters::ZERO };
+        }
+        &mut self.sum
+    }
+}
+
 /// From here on the counters are printed, if the environment asks for it. Called when a device is opened, under the lock of the list.
 pub fn install() {
     static ONCE: Once = Once::new();
-    if !env::stats() || PRINTER.is_started() {
-        return;
-    }
-    if PRINTER.start("gdrc-stats", |_| print()).is_err() {
+    if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", work).is_err() {
         return;
     }
     ONCE.call_once(|| {
-        // SAFETY: a function of this library, which stays loaded as long as the program's libraries need it; zeroes are valid
-        // for the structs, which live through the calls.
-        unsafe {
-            libc::atexit(at_exit);
-            let mut now: libc::sigaction = core::mem::zeroed();
-            if libc::sigaction(libc::SIGUSR2, core::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_DFL {
-                let mut ours: libc::sigaction = core::mem::zeroed();
-                ours.sa_sigaction = on_signal as extern "C" fn(c_int) as usize;
-                ours.sa_flags = libc::SA_RESTART;
-                libc::sigaction(libc::SIGUSR2, &ours, core::ptr::null_mut());
-            }
+        // SAFETY: a function of this library, which stays loaded as long as the program's libraries need it.
+        unsafe { libc::atexit(at_exit) };
+        handle(libc::SIGUSR2, on_request);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            handle(signal, on_end);
         }
     });
 }
 
-extern "C" fn on_signal(_signal: c_int) {
-    let errno = crate::result::errno();
+/// Takes a signal that the program leaves to the system.
+fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
+    // SAFETY: zeroes are valid for the structs, which live through the calls; the handlers are of this library, as above.
+    unsafe {
+        let mut now: libc::sigaction = core::mem::zeroed();
+        if libc::sigaction(signal, core::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_DFL {
+            let mut ours: libc::sigaction = core::mem::zeroed();
+            ours.sa_sigaction = handler as usize;
+            ours.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &ours, core::ptr::null_mut());
+        }
+    }
+}
+
+extern "C" fn on_request(_signal: c_int) {
+    let errno = result::errno();
     PRINTER.wake();
-    crate::result::set_errno(errno);
+    result::set_errno(errno);
+}
+
+/// The program goes on until the counters are printed, for whatever lock it holds, and then ends by the signal.
+extern "C" fn on_end(signal: c_int) {
+    let errno = result::errno();
+    if PRINTER.is_started() {
+        ENDING.store(signal, Ordering::Release);
+        PRINTER.wake();
+    } else {
+        // The child of a fork, which has no such thread. It ends when this handler returns.
+        end_by(signal, libc::raise);
+    }
+    result::set_errno(errno);
+}
+
+/// Leaves a signal to the system again, and sends it.
+fn end_by(signal: c_int, send: unsafe extern "C" fn(c_int) -> c_int) {
+    // SAFETY: zeroes are valid for the struct, which lives through the call; no other pointers.
+    unsafe {
+        let mut default: libc::sigaction = core::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &default, core::ptr::null_mut());
+        send(signal);
+    }
+}
+
+/// To the process: this thread takes no signals.
+unsafe extern "C" fn send_to_process(signal: c_int) -> c_int {
+    // SAFETY: takes no pointers.
+    unsafe { libc::kill(libc::getpid(), signal) }
+}
+
+/// What the thread does when it is woken.
+fn work(last: bool) {
+    let ending = ENDING.load(Ordering::Acquire);
+    if !last && ending == 0 {
+        let _ = print();
+    } else if !DONE.swap(true, Ordering::Relaxed) && print().is_err() {
+        LOST.store(true, Ordering::Release);
+    }
+    if ending != 0 {
+        end_by(ending, send_to_process);
+        // A thread that takes the signal does so now; if all of them block it, the process ends here.
+        std::thread::sleep(Duration::from_secs(1));
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(128 + ending) };
+    }
 }
 
 extern "C" fn at_exit() {
     PRINTER.finish();
 }
 
-fn print() {
-    // Open devices stay while the list is locked.
-    for open in &STATE.lock().open {
-        open.hca.print_counters();
+/// Runs behind the handlers that the program gave to `atexit`.
+extern "C" fn at_last() {
+    if LOST.load(Ordering::Acquire) {
+        // SAFETY: null means all streams; ends the process.
+        unsafe {
+            libc::fflush(core::ptr::null_mut());
+            libc::_exit(1);
+        }
     }
+}
+
+#[used]
+#[link_section = ".fini_array"]
+static AT_LAST: extern "C" fn() = at_last;
+
+/// Prints the counters that are not 0, of all devices that the process has or had open, by one write.
+fn print() -> std::io::Result<()> {
+    let mut all;
+    {
+        // Open devices stay while the list is locked.
+        let mut state = STATE.lock();
+        all = *state.closed.own();
+        for counters in state.open.iter().filter_map(|o| o.hca.device.counters().ok()) {
+            all.add(&counters);
+        }
+    }
+    let mut text = String::new();
+    for (name, value) in Counters::NAMES.iter().zip(all.values()).filter(|(_, v)| *v != 0) {
+        let _ = writeln!(text, "gdrcore: {name} {value}");
+    }
+    std::io::stderr().write_all(text.as_bytes())
 }

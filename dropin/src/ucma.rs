@@ -5,16 +5,20 @@
 //! exit the files are closed, as the kernel closes them: peers hear that their connections are over.
 
 use crate::adapter::{self, Adapter};
+use crate::gids;
 use crate::hca::Hca;
 use crate::lock::ForkLock;
+use crate::result::Verb;
 use crate::worker::Worker;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
-use gdrcore_core::device::CmDevice;
+use gdrcore_core::device::{CmDevice, Device};
+use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
 use gdrcore_core::Result;
-use gdrcore_net::{clock, fault};
+use gdrcore_net::{clock, fault, reason};
 use gdrcore_ucma::file::Files;
+use gdrcore_ucma::proto::number;
 use gdrcore_ucma::session::{DeviceInfo, Devices, Manage, Manager};
 use std::sync::Arc;
 
@@ -31,7 +35,7 @@ impl Adapters {
             node_guid: a.guid(),
             index: a.index,
             gid: a.endpoint.ip,
-            gid_index: 0,
+            gid_index: gids::PREFERRED,
             scope_id: a.endpoint.scope_id,
         };
         let list = all.iter().map(info).collect();
@@ -60,8 +64,8 @@ impl Drop for Lease {
 }
 
 impl Manage for Lease {
-    fn path_mtu(&self) -> u8 {
-        self.0.attr.active_mtu as u8
+    fn path_mtu(&self, to: &AhAttr) -> u8 {
+        self.0.device.path_mtu(to).unwrap_or(self.0.attr.active_mtu) as u8
     }
 }
 
@@ -77,6 +81,7 @@ forward! {
     create(port_space: u16, context: u64) -> Handle;
     set_context(id: Handle, context: u64) -> ();
     bind(id: Handle, port: u16) -> u16;
+    announce(id: Handle, soon: bool) -> ();
     listen(id: Handle, backlog: u32) -> ();
     connect(id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> ();
     accept(id: Handle, qp: Handle, param: &ConnParam<'_>) -> ();
@@ -155,12 +160,22 @@ pub struct Table {
 pub static UCMA_1: Table = Table { open, write, close };
 
 unsafe extern "C" fn open(flags: c_int) -> c_int {
+    reason::install();
     files_or_new().and_then(|f| f.open(flags)).unwrap_or_else(|e| -e.errno())
 }
 
 unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
     let Some(files) = files() else { return -(libc::EBADF as isize) };
-    files.write(fd, buf as u64, len).map_or_else(|e| -(e.errno() as isize), |n| n as isize)
+    match files.write(fd, buf as u64, len) {
+        Ok(n) => n as isize,
+        Err(e) => {
+            let mut number = [0xff; 4];
+            // Of a command that cannot be read the number is none.
+            let _ = host::fetch(buf as u64, &mut number);
+            Verb(number::call(u32::from_ne_bytes(number))).refused(e);
+            -(e.errno() as isize)
+        }
+    }
 }
 
 unsafe extern "C" fn close(fd: c_int) {

@@ -2,12 +2,12 @@
 
 use crate::context::device;
 use crate::objects::ah_attr;
-use crate::ptr::{out, plain_in, ret, sized_in_optional, sized_out};
+use crate::ptr::{out, plain_in, refuse, ret, sized_in_optional, sized_out};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::cm::types as cm;
 use gdrcore_core::device::CmDevice;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Result;
 
 /// Port spaces (numbers of rdma_port_space): RC connections, with ports like TCP's.
 pub const GDRC_PS_TCP: u32 = 0x0106;
@@ -22,7 +22,8 @@ pub const GDRC_CM_CONNECT_REQUEST: u32 = 4;
 pub const GDRC_CM_CONNECT_RESPONSE: u32 = 5;
 /// The peer has accepted, but the QP could not be brought to RTS; the peer was told.
 pub const GDRC_CM_CONNECT_ERROR: u32 = 6;
-/// The peer did not answer in time.
+/// The peer did not answer in time, or this machine refuses to send to it. The status says which: -ETIMEDOUT, what the network said of it
+/// (-ECONNREFUSED, -EHOSTUNREACH), or why the kernel refuses (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
 pub const GDRC_CM_UNREACHABLE: u32 = 7;
 /// The peer does not want the connection; status says why.
 pub const GDRC_CM_REJECTED: u32 = 8;
@@ -39,7 +40,7 @@ pub const GDRC_REJ_NO_RESOURCES: u32 = 3;
 pub const GDRC_REJ_TIMEOUT: u32 = 4;
 /// Nobody listens at this port.
 pub const GDRC_REJ_INVALID_SERVICE_ID: u32 = 8;
-/// The peer still had a connection to this QPN; it is gone now: ask again.
+/// The peer still has a connection to this QPN, and looks whether it stands: ask again, with another QP if it lasts.
 pub const GDRC_REJ_STALE_CONNECTION: u32 = 10;
 /// The path MTU is larger than the peer's link carries.
 pub const GDRC_REJ_INVALID_MTU: u32 = 26;
@@ -152,7 +153,8 @@ pub struct gdrc_cm_event {
     pub struct_size: u32,
     /// GDRC_CM_.
     pub event: u32,
-    /// GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative errno, or 0.
+    /// GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative errno, or 0. In words: gdrc_qp_cause,
+    /// or gdrc_last_cause where the id was given no QP.
     pub status: i32,
     /// Bytes of private_data: what the message has room for, whatever the peer's program gave.
     pub private_data_len: u32,
@@ -206,23 +208,23 @@ fn manager(ctx: *const gdrc_context) -> Result<&'static dyn CmDevice> {
 /// The parameters of a call in core's terms.
 fn param<'a>(p: &gdrc_conn_param) -> Result<cm::ConnParam<'a>> {
     if p.flags & !(GDRC_CONN_EXACT | GDRC_CONN_PSN | GDRC_CONN_SRQ) != 0 {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "param->flags {:#x}: only GDRC_CONN_EXACT, _PSN and _SRQ are known", p.flags));
     }
     let exact = p.flags & GDRC_CONN_EXACT != 0;
-    let byte = |v: u32, default: u8| match v {
+    let byte = |name: &str, v: u32, default: u8| match v {
         0 if !exact => Ok(default),
-        v => u8::try_from(v).map_err(|_| Error::Invalid),
+        v => u8::try_from(v).map_err(|_| refuse!(Invalid, "param->{name} {v}: at most 255")),
     };
     Ok(cm::ConnParam {
         qpn: p.qpn,
         qp_type: p.qp_type,
         psn: (p.flags & GDRC_CONN_PSN != 0).then_some(p.psn),
-        responder_resources: byte(p.responder_resources, u8::MAX)?,
-        initiator_depth: byte(p.initiator_depth, u8::MAX)?,
-        retry_count: byte(p.retry_count, 7)?,
-        rnr_retry: byte(p.rnr_retry, 7)?,
-        ack_timeout: byte(p.ack_timeout, 14)?,
-        response_timeout: byte(p.response_timeout, 0)?,
+        responder_resources: byte("responder_resources", p.responder_resources, u8::MAX)?,
+        initiator_depth: byte("initiator_depth", p.initiator_depth, u8::MAX)?,
+        retry_count: byte("retry_count", p.retry_count, 7)?,
+        rnr_retry: byte("rnr_retry", p.rnr_retry, 7)?,
+        ack_timeout: byte("ack_timeout", p.ack_timeout, 14)?,
+        response_timeout: byte("response_timeout", p.response_timeout, 0)?,
         path_mtu: p.path_mtu,
         srq: p.flags & GDRC_CONN_SRQ != 0,
         qkey: p.qkey,
@@ -236,22 +238,30 @@ fn data<'a>(at: *const c_void, len: usize) -> Result<&'a [u8]> {
         return Ok(&[]);
     }
     if len > cm::DATA_MAX {
-        return Err(Error::MessageSize);
+        return Err(refuse!(MessageSize, "private data of {len} bytes: at most {} in any message", cm::DATA_MAX));
     }
     if at.is_null() {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "private data: NULL, and its length is {len}"));
     }
     // SAFETY: the header's contract: len bytes are readable during the call, and the slice does not outlive it.
     Ok(unsafe { core::slice::from_raw_parts(at.cast(), len) })
 }
 
 fn port_space(ps: u32) -> Result<u16> {
-    u16::try_from(ps).map_err(|_| Error::Invalid)
+    u16::try_from(ps)
+        .map_err(|_| refuse!(Invalid, "port_space {ps:#x}: GDRC_PS_TCP, GDRC_PS_UDP, GDRC_PS_IB or GDRC_PS_IPOIB"))
+}
+
+/// The argument `port`.
+fn port(port: u32) -> Result<u16> {
+    u16::try_from(port).map_err(|_| refuse!(Invalid, "port {port}: at most 65535"))
 }
 
 /// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests come as
-/// GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a quarter of max_cm_ids). What
-/// comes beyond is dropped, and its sender asks again. `context` comes back with the listener's events.
+/// GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a quarter of max_cm_ids; never more than a
+/// quarter of max_qp). What comes beyond is dropped, and its sender asks again. `context` comes back with the listener's events.
+/// Requests and accepted connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
+/// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_UNREACHABLE (docs/ARCHITECTURE.md).
 ///
 /// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM: max_cm_ids are in use;
 /// -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP: the device has no connection manager.
@@ -278,7 +288,7 @@ fn listen(
 ) -> Result<c_int> {
     let out = out!(out);
     let m = manager(ctx)?;
-    let port = u16::try_from(port).map_err(|_| Error::Invalid)?;
+    let port = self::port(port)?;
     let handle = m.create(port_space(ps)?, context)?;
     let made = m.bind(handle, port).and_then(|port| m.listen(handle, backlog).map(|()| port));
     let port = made.inspect_err(|_| {
@@ -328,7 +338,7 @@ fn connect(
     let p = sized_in_optional!(p);
     let core_param = param(&p)?;
     let m = manager(ctx)?;
-    let port = u16::try_from(port).map_err(|_| Error::Invalid)?;
+    let port = self::port(port)?;
     let handle = m.create(port_space(ps)?, p.context)?;
     m.connect(handle, &ah_attr(&to), port, qp.handle, &core_param).inspect_err(|_| {
         let _ = m.destroy(handle);
@@ -512,6 +522,7 @@ mod tests {
     use super::*;
     use crate::fake::Fake;
     use crate::ptr::zeroed;
+    use gdrcore_core::Error;
 
     #[test]
     fn a_device_without_connection_manager_says_so() {

@@ -3,13 +3,14 @@
 use crate::consts::*;
 use crate::context::device;
 use crate::endpoint;
-use crate::ptr::{ret, sized_in, sized_in_optional};
+use crate::objects::ah_attr;
+use crate::ptr::{plain_in, refuse, ret, sized_in, sized_in_optional};
 use crate::types::*;
 use core::ffi::c_int;
 use gdrcore_core::device::Device;
-use gdrcore_core::verbs::types::{AhAttr, QpAttr};
+use gdrcore_core::verbs::types::{qp_state, qp_type as kind, AhAttr, QpAttr};
 use gdrcore_core::wire::grh::is_link_local;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Result;
 
 /// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what gdrc_endpoint_local said and the
 /// peer was sent: its PSN and, for UD, Q_Key count. For UD `remote` may be NULL, as every send names its peer.
@@ -44,8 +45,13 @@ fn qp_connect(
     let o = sized_in_optional!(opts);
     let (now, init) = dev.qp_query(qp.handle)?;
     let plan = Plan::new(init.qp_type, &l, r.as_ref(), &o, given)?;
-    if l.qpn != dev.qp_num(qp.handle)? {
-        return Err(Error::Invalid);
+    let own = dev.qp_num(qp.handle)?;
+    if l.qpn != own {
+        return Err(refuse!(
+            Invalid,
+            "local->qpn {:#x}: the QP's number is {own:#x}; fill local by gdrc_endpoint_local",
+            l.qpn
+        ));
     }
     match now.qp_state {
         GDRC_QPS_RESET => plan.run(dev, qp, true).inspect_err(|_| {
@@ -54,9 +60,31 @@ fn qp_connect(
             let _ = dev.qp_modify(qp.handle, &reset, GDRC_QP_STATE);
         })?,
         GDRC_QPS_INIT => plan.run(dev, qp, false)?,
-        _ => return Err(Error::Invalid),
+        state => {
+            let state = qp_state::name(state);
+            return Err(refuse!(
+                Invalid,
+                "qp: it is in {state}, and only one in RESET or INIT can be connected; gdrc_qp_reset"
+            ));
+        }
     }
     Ok(0)
+}
+
+/// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell: the link's, and what the routing table
+/// says of the route (`ip route ... mtu`). gdrc_connect asks by itself. gdrc_endpoint_local knows no peer and says what the link carries:
+/// a program that knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
+///
+/// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the code.
+/// Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> c_int {
+    ret(path_mtu(ctx, to))
+}
+
+fn path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> Result<c_int> {
+    let to = plain_in!(to);
+    Ok(device(ctx)?.path_mtu(&ah_attr(&to))? as c_int)
 }
 
 /// The three transitions: attributes and which of them count.
@@ -67,9 +95,10 @@ struct Plan {
     rts: u32,
 }
 
-/// `value` as a byte, if it is at most `max`.
-fn byte(value: u32, max: u8) -> Result<u8> {
-    u8::try_from(value).ok().filter(|&v| v <= max).ok_or(Error::Invalid)
+/// The option `name` as a byte, if it is at most `max`.
+fn byte(name: &str, value: u32, max: u8) -> Result<u8> {
+    let small = u8::try_from(value).ok().filter(|&v| v <= max);
+    small.ok_or_else(|| refuse!(Invalid, "opts->{name} {value}: at most {max}"))
 }
 
 impl Plan {
@@ -80,15 +109,21 @@ impl Plan {
         o: &gdrc_connect_opts,
         opts_given: bool,
     ) -> Result<Plan> {
-        endpoint::check(l)?;
+        endpoint::check(l, "local")?;
         if let Some(r) = r {
-            endpoint::check(r)?;
+            endpoint::check(r, "remote")?;
         }
-        if o.flags & !GDRC_CONNECT_EXACT != 0 || o.reserved != 0 {
-            return Err(Error::Invalid);
+        if o.flags & !GDRC_CONNECT_EXACT != 0 {
+            return Err(refuse!(Invalid, "opts->flags {:#x}: only GDRC_CONNECT_EXACT is known", o.flags));
         }
-        if l.qp_type != qp_type || r.is_some_and(|r| r.qp_type != qp_type) {
-            return Err(Error::Invalid);
+        if o.reserved != 0 {
+            return Err(refuse!(Invalid, "opts->reserved {}: must be 0", o.reserved));
+        }
+        for (name, e) in [("local", Some(l)), ("remote", r)] {
+            if let Some(e) = e.filter(|e| e.qp_type != qp_type) {
+                let (its, own) = (kind::name(e.qp_type), kind::name(qp_type));
+                return Err(refuse!(Invalid, "{name}->qp_type {its}: the QP is {own}"));
+            }
         }
         let exact = o.flags & GDRC_CONNECT_EXACT != 0;
         let or = |v: u32, default: u32| if v == 0 && !exact { default } else { v };
@@ -96,12 +131,13 @@ impl Plan {
         let mut attr = QpAttr {
             qkey: if o.qkey == 0 { l.qkey } else { o.qkey },
             sq_psn: l.psn,
-            pkey_index: u16::try_from(o.pkey_index).map_err(|_| Error::Invalid)?,
+            pkey_index: u16::try_from(o.pkey_index)
+                .map_err(|_| refuse!(Invalid, "opts->pkey_index {}: the table has one entry, 0", o.pkey_index))?,
             port_num: 1,
-            timeout: byte(or(o.timeout, 14), 31)?,
-            retry_cnt: byte(or(o.retry_cnt, 7), 7)?,
-            rnr_retry: byte(or(o.rnr_retry, 7), 7)?,
-            min_rnr_timer: byte(or(o.min_rnr_timer, 12), 31)?,
+            timeout: byte("timeout", or(o.timeout, 14), 31)?,
+            retry_cnt: byte("retry_cnt", or(o.retry_cnt, 7), 7)?,
+            rnr_retry: byte("rnr_retry", or(o.rnr_retry, 7), 7)?,
+            min_rnr_timer: byte("min_rnr_timer", or(o.min_rnr_timer, 12), 31)?,
             rate_limit_bps: o.rate_limit_bps,
             ..QpAttr::default()
         };
@@ -116,7 +152,7 @@ impl Plan {
             });
         }
 
-        let r = r.ok_or(Error::Invalid)?;
+        let r = r.ok_or_else(|| refuse!(Invalid, "remote: NULL, which only UD allows"))?;
         attr.path_mtu = l.mtu.min(r.mtu);
         attr.rq_psn = r.psn;
         attr.dest_qp_num = r.qpn;
@@ -128,9 +164,11 @@ impl Plan {
                 (true, 0) => l.scope_id,
                 (true, zone) => zone,
             },
-            udp_port: u16::try_from(r.udp_port).map_err(|_| Error::Invalid)?,
+            udp_port: u16::try_from(r.udp_port)
+                .map_err(|_| refuse!(Invalid, "remote->udp_port {}: at most 65535", r.udp_port))?,
             ..AhAttr::default()
         };
+        attr.kin = u8::from(r.flags & GDRC_ENDPOINT_OWN_PORT != 0);
         let reliable = qp_type == GDRC_QPT_RC;
         let all = if reliable {
             GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC
@@ -148,7 +186,8 @@ impl Plan {
             attr.max_rd_atomic =
                 u8::try_from(or(o.max_rd_atomic, r.max_rd_atomic).min(r.max_rd_atomic).min(l.max_rd_atomic))
                     .unwrap_or(u8::MAX);
-            attr.max_dest_rd_atomic = byte(or(o.max_dest_rd_atomic, l.max_rd_atomic.min(255)), 255)?;
+            attr.max_dest_rd_atomic =
+                byte("max_dest_rd_atomic", or(o.max_dest_rd_atomic, l.max_rd_atomic.min(255)), 255)?;
             rtr |= GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER;
             rts |= GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
         }

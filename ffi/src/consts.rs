@@ -171,10 +171,13 @@ pub const GDRC_MTU_1024: u32 = 3;
 pub const GDRC_MTU_2048: u32 = 4;
 pub const GDRC_MTU_4096: u32 = 5;
 
-/// Asynchronous events (ibv_event_type).
+/// Asynchronous events (ibv_event_type). An error that a completion reports has none.
 pub const GDRC_EVENT_CQ_ERR: u32 = 0;
+/// The queue pair has failed by itself (its memory is gone, its peer's process has ended) with nothing to complete.
 pub const GDRC_EVENT_QP_FATAL: u32 = 1;
+/// The queue pair has failed: its peer sent a request that is invalid, and that takes no receive.
 pub const GDRC_EVENT_QP_REQ_ERR: u32 = 2;
+/// The same for a request that its rights do not cover: key, range or access.
 pub const GDRC_EVENT_QP_ACCESS_ERR: u32 = 3;
 pub const GDRC_EVENT_COMM_EST: u32 = 4;
 pub const GDRC_EVENT_SQ_DRAINED: u32 = 5;
@@ -214,6 +217,9 @@ pub const GDRC_CONNECT_EXACT: u32 = 1;
 
 /// Version of the endpoint descriptor.
 pub const GDRC_ENDPOINT_VERSION: u32 = 1;
+/// Flag of an endpoint descriptor: the device is a soft one, whose packets leave from udp_port, or, to a peer on the same host, from a port
+/// that the peer can check. The peer may refuse others. NICs send from any port.
+pub const GDRC_ENDPOINT_OWN_PORT: u32 = 1;
 /// Bytes of an endpoint descriptor on the wire.
 pub const GDRC_ENDPOINT_WIRE_BYTES: u32 = 128;
 
@@ -250,6 +256,20 @@ pub const GDRC_CAUSE_BAD_ADDRESS_HANDLE: u32 = 23;
 pub const GDRC_CAUSE_SOCKET: u32 = 24;
 pub const GDRC_CAUSE_MISALIGNED_ATOMIC: u32 = 25;
 pub const GDRC_CAUSE_PATH_LOST: u32 = 26;
+/// An idle queue pair: keepalive_ms of gdrc_config.
+pub const GDRC_CAUSE_KEEPALIVE: u32 = 27;
+/// The kernel refused to send, with EPERM: a rule of this machine's firewall.
+pub const GDRC_CAUSE_FIREWALL: u32 = 28;
+/// The kernel refused to send: no route, or one that prohibits.
+pub const GDRC_CAUSE_NO_ROUTE: u32 = 29;
+/// The peer's process is of this machine and lives, but does not take what is sent to it.
+pub const GDRC_CAUSE_NOT_POLLED: u32 = 30;
+/// The peer's process is of this machine and takes what is sent to it, but this queue pair gets no answer.
+pub const GDRC_CAUSE_UNANSWERED: u32 = 31;
+/// A connection was asked for, and nobody answered.
+pub const GDRC_CAUSE_NO_ANSWER: u32 = 32;
+/// A connection was asked for, and the peer said no.
+pub const GDRC_CAUSE_REJECTED: u32 = 33;
 pub const GDRC_CAUSE_DEVICE_ERROR: u32 = 40;
 pub const GDRC_CAUSE_DEVICE_GONE: u32 = 41;
 pub const GDRC_CAUSE_PORT_DOWN: u32 = 42;
@@ -411,6 +431,13 @@ const _: () = {
         GDRC_CAUSE_SOCKET == CauseCode::Socket as u32;
         GDRC_CAUSE_MISALIGNED_ATOMIC == CauseCode::MisalignedAtomic as u32;
         GDRC_CAUSE_PATH_LOST == CauseCode::PathLost as u32;
+        GDRC_CAUSE_KEEPALIVE == CauseCode::Keepalive as u32;
+        GDRC_CAUSE_FIREWALL == CauseCode::Firewall as u32;
+        GDRC_CAUSE_NO_ROUTE == CauseCode::NoRoute as u32;
+        GDRC_CAUSE_NOT_POLLED == CauseCode::NotPolled as u32;
+        GDRC_CAUSE_UNANSWERED == CauseCode::Unanswered as u32;
+        GDRC_CAUSE_NO_ANSWER == CauseCode::NoAnswer as u32;
+        GDRC_CAUSE_REJECTED == CauseCode::Rejected as u32;
         GDRC_CAUSE_DEVICE_ERROR == CauseCode::DeviceError as u32;
         GDRC_CAUSE_DEVICE_GONE == CauseCode::DeviceGone as u32;
         GDRC_CAUSE_PORT_DOWN == CauseCode::PortDown as u32;

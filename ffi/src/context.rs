@@ -8,7 +8,7 @@ use crate::consts::*;
 use crate::cuda;
 use crate::open_error::{self, Stage};
 use crate::pinned;
-use crate::ptr::{self, out, sized_in_optional, sized_out_optional};
+use crate::ptr::{self, out, refuse, sized_in_optional, sized_out_optional};
 use crate::soft;
 use crate::types::*;
 use crate::verbs;
@@ -21,6 +21,7 @@ use gdrcore_core::mem::Memory;
 use gdrcore_core::{Config, Error, Result};
 use gdrcore_net::fork::{self, ForkGuard};
 use gdrcore_net::map::Map;
+use gdrcore_net::reason;
 
 /// Contexts that one process can have open.
 pub(crate) const SLOTS: usize = 1024;
@@ -37,7 +38,7 @@ const NONE: u64 = fork::NOWHERE;
 pub(crate) trait Owned: Device {
     /// Makes a kind of memory known under a number from 1 on. It outlives the device.
     fn memory_add(&self, _provider: u32, _memory: &'static dyn Memory) -> Result<()> {
-        Err(Error::Unsupported)
+        Err(refuse!(Unsupported, "this device has one kind of memory, the host's"))
     }
     /// Stops everything and gives system resources back; the device's memory is free afterwards.
     /// # Safety
@@ -103,15 +104,30 @@ pub(crate) fn number(ctx: *const gdrc_context) -> Option<usize> {
 /// What a context is: the way in of every call.
 #[inline(always)]
 fn body(ctx: *const gdrc_context) -> Result<&'static Body> {
-    let Some(c) = slot(ctx) else { return Err(Error::Invalid) };
+    let Some(c) = slot(ctx) else { return Err(not_a_context(ctx)) };
     if c.magic.load(Ordering::Acquire) != OPEN {
-        return Err(Error::StaleHandle);
+        return Err(closed(ctx));
     }
     // SAFETY: OPEN was loaded with acquire, so `body` was written before; it is not changed until close, and the header
     // forbids other calls on a context during its close.
     let body = unsafe { (*c.body.get()).assume_init_ref() };
     body.owner.check()?;
     Ok(body)
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn not_a_context(ctx: *const gdrc_context) -> Error {
+    match ctx.addr() {
+        0 => refuse!(Invalid, "ctx: NULL"),
+        at => refuse!(Invalid, "ctx {at:#x}: not a context of this library"),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn closed(ctx: *const gdrc_context) -> Error {
+    refuse!(StaleHandle, "ctx {:#x}: it is closed", ctx.addr())
 }
 
 /// The device of a context.
@@ -212,10 +228,11 @@ struct Request<'a> {
 
 fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request<'a>> {
     // SAFETY: the header's contract: a NUL-terminated string, or NULL, that stays during the call; the request does not outlive it.
-    let name: &'a str = unsafe { ptr::text(device) }.inspect_err(|&e| open_error::explain("", Stage::Name, e))?;
+    let name: &'a str = unsafe { ptr::text(device, "device") }?;
+    reason::install();
     let config = config(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
     let need = if verbs::is_named(name) {
-        verbs::check(name, config.pcap.is_some())?;
+        verbs::check(name, &config)?;
         verbs::VerbsDevice::memsize(name, &config.core)
     } else {
         soft::SoftDevice::memsize(name, &config)
@@ -235,13 +252,17 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
         | GDRC_CONFIG_CMA
         | GDRC_CONFIG_DCQCN;
     if c.flags & !known != 0 {
-        return Err(Error::Invalid);
+        let unknown = c.flags & !known;
+        return Err(refuse!(Invalid, "cfg->flags {:#x}: this library knows no flag {unknown:#x}", c.flags));
+    }
+    if c.reserved != 0 {
+        return Err(refuse!(Invalid, "cfg->reserved {}: must be 0", c.reserved));
     }
     let pcap: Option<&'a CStr> = if c.pcap_path.is_null() {
         None
     } else {
         // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
-        Some(unsafe { ptr::cstr(c.pcap_path, libc::PATH_MAX as usize) }?)
+        Some(unsafe { ptr::cstr(c.pcap_path, libc::PATH_MAX as usize, "cfg->pcap_path") }?)
     };
     let mut flags = 0;
     if c.flags & GDRC_CONFIG_HELPER != 0 {
@@ -254,7 +275,10 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
         0 | GDRC_CONFIG_SHM => soft::PathChoice::Auto,
         GDRC_CONFIG_SHM_ONLY | EITHER => soft::PathChoice::Shm,
         GDRC_CONFIG_UDP_ONLY => soft::PathChoice::Udp,
-        _ => return Err(Error::Invalid),
+        _ => {
+            let both = "GDRC_CONFIG_UDP_ONLY excludes GDRC_CONFIG_SHM and GDRC_CONFIG_SHM_ONLY";
+            return Err(refuse!(Invalid, "cfg->flags {:#x}: {both}", c.flags));
+        }
     };
     if c.flags & GDRC_CONFIG_NO_GSO != 0 {
         flags |= soft::soft_flags::NO_GSO;
@@ -282,6 +306,7 @@ fn config<'a>(cfg: *const gdrc_config) -> Result<soft::SoftConfig<'a>> {
         max_cm_ids: c.max_cm_ids,
         seed: c.seed,
         line_rate_bps: c.line_rate_bps,
+        keepalive_ns: u64::from(c.keepalive_ms) * 1_000_000,
         flags: c.flags & (GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_DCQCN),
     };
     Ok(soft::SoftConfig { core, flags, pcap, path })
@@ -333,10 +358,9 @@ pub unsafe extern "C" fn gdrc_context_size(device: *const c_char, cfg: *const gd
 }
 
 fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usize) -> Result<c_int> {
-    open_error::explain("", Stage::Argument, Error::Invalid);
     let out = out!(bytes);
     let r = request(device, cfg)?;
-    open_error::clear();
+    reason::clear();
     out.write(r.need);
     Ok(0)
 }
@@ -375,7 +399,6 @@ fn context_init(
     cfg: *const gdrc_config,
     out: *mut *mut gdrc_context,
 ) -> Result<c_int> {
-    open_error::explain("", Stage::Argument, Error::Invalid);
     let out = out!(out);
     let r = request(device, cfg)?;
     let stage = Stage::Memory { need: r.need, have: bytes };
@@ -383,12 +406,10 @@ fn context_init(
         || !memory.addr().is_multiple_of(GDRC_CONTEXT_ALIGN as usize)
         || memory.addr().checked_add(bytes).is_none()
     {
-        open_error::explain(r.name, stage, Error::Invalid);
-        return Err(Error::Invalid);
+        return Err(open_error::refused(r.name, stage, Error::from_errno(libc::EINVAL)));
     }
     if bytes < r.need {
-        open_error::explain(r.name, stage, Error::NoMemory);
-        return Err(Error::NoMemory);
+        return Err(open_error::refused(r.name, stage, Error::NoMemory));
     }
     // SAFETY: the header's contract: `bytes` at `memory` are the context's until close.
     out.write(unsafe { open_in(memory.cast(), bytes, &r, false) }?);
@@ -410,15 +431,10 @@ pub unsafe extern "C" fn gdrc_open(
 }
 
 fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_context) -> Result<c_int> {
-    open_error::explain("", Stage::Argument, Error::Invalid);
     let out = out!(out);
     let r = request(device, cfg)?;
-    let stage = Stage::Memory { need: r.need, have: 0 };
-    let (base, len) = Map::new(r.need).map(Map::into_raw).inspect_err(|&e| match e {
-        // "too small" is what NoMemory says of a caller's memory; this is the system's refusal.
-        Error::NoMemory => open_error::explain(r.name, stage, Error::Os(libc::ENOMEM)),
-        e => open_error::explain(r.name, stage, e),
-    })?;
+    let stage = Stage::Map { need: r.need };
+    let (base, len) = Map::new(r.need).map(Map::into_raw).inspect_err(|&e| open_error::explain(r.name, stage, e))?;
     // SAFETY: the mapping is fresh, ours, and goes only when the open fails or the context closes.
     match unsafe { open_in(base, len, &r, true) } {
         Ok(ctx) => {
@@ -449,7 +465,7 @@ unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> R
     };
     match opened {
         Ok((device, quick)) => {
-            open_error::clear();
+            reason::clear();
             let mapped = if mapped { (base, len) } else { (core::ptr::null_mut(), 0) };
             Ok(publish(c, owner, device, &quick, mapped))
         }
@@ -483,10 +499,10 @@ pub unsafe extern "C" fn gdrc_close(ctx: *mut gdrc_context, leaks: *mut gdrc_lea
 fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
     let out = sized_out_optional!(leaks);
     device(ctx)?;
-    let c = slot(ctx).ok_or(Error::Invalid)?;
+    let c = slot(ctx).ok_or_else(|| not_a_context(ctx))?;
     // Of two closes at once one wins, the other sees a stale context.
     if c.magic.compare_exchange(OPEN, CHANGING, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        return Err(Error::StaleHandle);
+        return Err(closed(ctx));
     }
     c.quick_of.store(NONE, Ordering::Relaxed);
     pinned::forget(ctx);
@@ -522,9 +538,12 @@ pub unsafe extern "C" fn gdrc_arena_add(ctx: *mut gdrc_context, memory: *mut c_v
 
 fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Result<c_int> {
     let dev = device(ctx)?;
-    if memory.is_null() || !memory.addr().is_multiple_of(64) || bytes == 0 || memory.addr().checked_add(bytes).is_none()
-    {
-        return Err(Error::Invalid);
+    let at = memory.addr();
+    if memory.is_null() || !at.is_multiple_of(64) {
+        return Err(refuse!(Invalid, "memory {at:#x}: not NULL, and aligned to 64 bytes"));
+    }
+    if bytes == 0 || at.checked_add(bytes).is_none() {
+        return Err(refuse!(Invalid, "bytes {bytes:#x}: at least 1, and within the address space"));
     }
     // SAFETY: the header's contract: the memory is the context's until it is closed.
     unsafe { dev.arena_add(memory.cast(), bytes) }?;

@@ -1,12 +1,12 @@
 //! GPU memory: registration, and the helpers with which a program makes, shares and fills it.
 
 use crate::consts::*;
-use crate::context::{device, nic, number, Owned, SLOTS};
+use crate::context::{device, nic, not_a_context, number, Owned, SLOTS};
+use crate::objects;
 use crate::objects::mr_attr;
-use crate::ptr::{self, out, ret, sized_in, sized_out_optional};
+use crate::ptr::{self, out, refuse, ret, sized_in, sized_out_optional};
 use crate::types::*;
 use crate::verbs::VerbsDevice;
-use crate::{objects, open_error};
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use gdrcore_core::device::{Device as _, MrAttr, MrReg};
@@ -19,6 +19,7 @@ use gdrcore_cuda::route::{self, Reason, Record, Ways};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_cuda::Failure;
+use gdrcore_net::reason;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -48,7 +49,7 @@ fn state(ctx: *const gdrc_context) -> Option<&'static Mutex<State>> {
 }
 
 fn state_made(ctx: *const gdrc_context) -> Result<&'static Mutex<State>> {
-    let slot = number(ctx).and_then(|n| STATES.get(n)).ok_or(Error::Invalid)?;
+    let slot = number(ctx).and_then(|n| STATES.get(n)).ok_or_else(|| not_a_context(ctx))?;
     if slot.load(Ordering::Acquire).is_null() {
         let fresh = Box::into_raw(Box::default());
         if slot.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -56,7 +57,7 @@ fn state_made(ctx: *const gdrc_context) -> Result<&'static Mutex<State>> {
             drop(unsafe { Box::from_raw(fresh) });
         }
     }
-    state(ctx).ok_or(Error::Invalid)
+    state(ctx).ok_or_else(|| not_a_context(ctx))
 }
 
 fn with<T>(state: &Mutex<State>, f: impl FnOnce(&mut State) -> T) -> T {
@@ -114,13 +115,12 @@ pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_
 
 /// Says a failure of the driver in words, and gives its error.
 fn explain(f: Failure) -> Error {
-    match f.code {
-        api::INVALID_DEVICE => open_error::set(format_args!("{f}: there is no such GPU; `nvidia-smi` lists them")),
-        api::NO_DEVICE => {
-            open_error::set(format_args!("{f}: the driver finds no GPU (CUDA_VISIBLE_DEVICES hides some)"))
-        }
-        _ => open_error::set(format_args!("{f}")),
-    }
+    let advice = match f.code {
+        api::INVALID_DEVICE => ": there is no such GPU; `nvidia-smi` lists them",
+        api::NO_DEVICE => ": the driver finds no GPU (CUDA_VISIBLE_DEVICES hides some)",
+        _ => "",
+    };
+    reason::set(f.error(), format_args!("{f}{advice}"));
     f.error()
 }
 
@@ -136,10 +136,12 @@ impl Ways for Soft<'_> {
     type Made = (Handle, MrAttr, Option<u64>);
 
     fn dma_buf(&mut self, _: i32, _: u64) -> Result<Self::Made> {
+        // No words: one of several ways; the reasons are in the region's attributes.
         Err(Error::Unsupported)
     }
 
     fn address(&mut self) -> Result<Self::Made> {
+        // No words: one of several ways; the reasons are in the region's attributes.
         Err(Error::Unsupported)
     }
 
@@ -193,6 +195,7 @@ impl Ways for Nic {
     }
 
     fn staged(&mut self) -> Result<Self::Made> {
+        // No words: one of several ways; the reasons are in the region's attributes.
         Err(Error::Unsupported)
     }
 
@@ -244,30 +247,46 @@ fn mr_reg_memory(
         _ => m.iova,
     };
     let known = GDRC_MEMORY_DMABUF | GDRC_MEMORY_IOVA | GDRC_MEMORY_SHARED;
-    if m.flags & !known != 0 || m.kind > GDRC_MEMORY_CUDA || (zero_based && iova != 0) {
-        return Err(Error::Invalid);
+    if m.flags & !known != 0 {
+        return Err(refuse!(
+            Invalid,
+            "memory->flags {:#x}: only GDRC_MEMORY_DMABUF, _IOVA and _SHARED are known",
+            m.flags
+        ));
+    }
+    if m.kind > GDRC_MEMORY_CUDA {
+        return Err(refuse!(Invalid, "memory->kind {}: GDRC_MEMORY_HOST (0) or GDRC_MEMORY_CUDA (1)", m.kind));
+    }
+    if zero_based && iova != 0 {
+        return Err(refuse!(Invalid, "memory->iova {iova:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0"));
     }
     if m.kind == GDRC_MEMORY_HOST {
         if m.flags & GDRC_MEMORY_DMABUF != 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "memory->flags {:#x}: GDRC_MEMORY_DMABUF is for GPU memory", m.flags));
         }
         let addr = core::ptr::with_exposed_provenance_mut(m.addr as usize);
         let shared = (m.flags & GDRC_MEMORY_SHARED != 0).then_some((m.dmabuf_fd, m.dmabuf_offset));
         return objects::mr_reg(ctx, pd, addr, m.length as usize, iova, access, shared, out, attr);
     }
     if m.flags & GDRC_MEMORY_SHARED != 0 {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "memory->flags {:#x}: GDRC_MEMORY_SHARED is for host memory", m.flags));
     }
     let out = out!(out);
     let attr = sized_out_optional!(attr);
     let (dev, nic) = (device(ctx)?, nic(ctx));
-    open_error::clear();
+    reason::clear();
     let own = (m.flags & GDRC_MEMORY_DMABUF != 0).then_some((m.dmabuf_fd, m.dmabuf_offset));
-    if m.addr.checked_add(m.length).is_none()
-        || iova.checked_add(m.length).is_none()
-        || own.is_some_and(|(fd, _)| fd < 0)
-    {
-        return Err(Error::Invalid);
+    for (name, first) in [("addr", m.addr), ("iova", iova)] {
+        if first.checked_add(m.length).is_none() {
+            let length = m.length;
+            return Err(refuse!(
+                Invalid,
+                "memory->length {length:#x}: from {name} {first:#x} on it leaves the address space"
+            ));
+        }
+    }
+    if let Some((fd, _)) = own.filter(|(fd, _)| *fd < 0) {
+        return Err(refuse!(Invalid, "memory->dmabuf_fd {fd}: not a descriptor"));
     }
     let state = state_made(ctx)?;
     let span = Span::of(m.addr, m.length).map_err(explain)?;
@@ -313,7 +332,8 @@ pub(crate) fn put<const N: usize>(field: &mut [c_char; N], text: &str) {
 }
 
 fn gpu(ordinal: c_int) -> Result<&'static Device> {
-    Device::get(u32::try_from(ordinal).map_err(|_| Error::Invalid)?).map_err(explain)
+    let n = u32::try_from(ordinal).map_err(|_| refuse!(Invalid, "gpu {ordinal}: negative"))?;
+    Device::get(n).map_err(explain)
 }
 
 /// Finds a GPU: by ordinal ("0"), by PCI address with or without domain ("b7:00.0"), or the first (NULL or ""). Fills `attr`
@@ -329,20 +349,14 @@ pub unsafe extern "C" fn gdrc_cuda_device(name: *const c_char, attr: *mut gdrc_c
 
 fn cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> Result<c_int> {
     let attr = sized_out_optional!(attr);
-    open_error::clear();
+    reason::clear();
     // SAFETY: the header's contract: NULL or a NUL-terminated string that stays during the call.
-    let name = if name.is_null() { "" } else { unsafe { ptr::text(name) }? };
+    let name = if name.is_null() { "" } else { unsafe { ptr::text(name, "name") }? };
     let gpu = Device::find(name).map_err(|f| match f.code {
         api::INVALID_VALUE => {
-            open_error::set(format_args!(
-                "'{name}' is no GPU: give a PCI address as lspci prints it (b7:00.0), or an ordinal"
-            ));
-            Error::Invalid
+            refuse!(Invalid, "'{name}' is no GPU: give a PCI address as lspci prints it (b7:00.0), or an ordinal")
         }
-        api::INVALID_DEVICE => {
-            open_error::set(format_args!("there is no GPU '{name}': `nvidia-smi` lists them"));
-            Error::NoDevice
-        }
+        api::INVALID_DEVICE => refuse!(NoDevice, "there is no GPU '{name}': `nvidia-smi` lists them"),
         _ => explain(f),
     })?;
     if let Some(attr) = attr {
@@ -376,14 +390,14 @@ pub unsafe extern "C" fn gdrc_cuda_alloc(gpu: c_int, length: usize, flags: u32, 
 
 fn cuda_alloc(ordinal: c_int, length: usize, flags: u32, addr: *mut u64) -> Result<c_int> {
     let out = out!(addr);
-    open_error::clear();
+    reason::clear();
     let kind = match flags {
         0 => Kind::Plain,
         GDRC_CUDA_SHAREABLE => Kind::Shareable,
-        _ => return Err(Error::Invalid),
+        _ => return Err(refuse!(Invalid, "flags {flags:#x}: only GDRC_CUDA_SHAREABLE is known")),
     };
     if length == 0 {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "length 0: at least one byte"));
     }
     out.write(memory::alloc(gpu(ordinal)?, length, kind).map_err(explain)?);
     Ok(0)
@@ -394,7 +408,7 @@ fn cuda_alloc(ordinal: c_int, length: usize, flags: u32, addr: *mut u64) -> Resu
 /// Errors: -EINVAL: not given by them; others of the driver. Threads: any. Cost: waits for work on the GPU.
 #[no_mangle]
 pub extern "C" fn gdrc_cuda_free(addr: u64) -> c_int {
-    open_error::clear();
+    reason::clear();
     ret(memory::free(addr).map_err(explain).map(|()| 0))
 }
 
@@ -416,7 +430,7 @@ pub unsafe extern "C" fn gdrc_cuda_export(
 
 fn cuda_export(addr: u64, length: usize, handle: *mut gdrc_cuda_handle, fd: *mut c_int) -> Result<c_int> {
     let (out, out_fd) = (out!(handle), out!(fd));
-    open_error::clear();
+    reason::clear();
     let span = Span::of(addr, length as u64).map_err(explain)?;
     let mut h = gdrc_cuda_handle { kind: 1, reserved: 0, length: length as u64, offset: 0, bdf: [0; 16], ipc: [0; 64] };
     put(&mut h.bdf, &span.device.bdf().map(|b| b.to_string()).unwrap_or_default());
@@ -450,7 +464,7 @@ pub unsafe extern "C" fn gdrc_cuda_import(handle: *const gdrc_cuda_handle, fd: c
 fn cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> Result<c_int> {
     let out = out!(addr);
     let h = ptr::plain_in!(handle);
-    open_error::clear();
+    reason::clear();
     // Somebody else's bytes: the name ends within the field or is none.
     let bytes = h.bdf.map(|c| c as u8);
     let bdf = CStr::from_bytes_until_nul(&bytes).ok().and_then(|t| t.to_str().ok()).filter(|t| t.contains(':'));
@@ -461,11 +475,24 @@ fn cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> Re
             size.copy_from_slice(&h.ipc[..8]);
             Shared::Descriptor { fd, offset: h.offset, size: u64::from_ne_bytes(size) }
         }
-        _ => return Err(Error::Invalid),
+        2 => return Err(refuse!(Invalid, "fd {fd}: this handle came with a descriptor")),
+        kind => return Err(refuse!(Invalid, "handle->kind {kind}: 1 (CUDA IPC) or 2 (a descriptor)")),
     };
-    let gpu = Device::find(bdf.ok_or(Error::Invalid)?).map_err(explain)?;
+    let bdf = bdf.ok_or_else(|| refuse!(Invalid, "handle->bdf: no PCI address"))?;
+    let gpu = Device::find(bdf).map_err(explain)?;
     out.write(memory::import(gpu, shared, h.length).map_err(explain)?);
     Ok(0)
+}
+
+/// The buffer argument `name` of a copy.
+fn check_buffer(at: *const c_void, length: usize, name: &str) -> Result<()> {
+    if at.is_null() {
+        return Err(refuse!(Invalid, "{name}: NULL"));
+    }
+    if isize::try_from(length).is_err() {
+        return Err(refuse!(Invalid, "length {length:#x}: longer than any buffer"));
+    }
+    Ok(())
 }
 
 /// Copies `length` bytes into GPU memory; done when it returns.
@@ -477,10 +504,8 @@ pub unsafe extern "C" fn gdrc_cuda_copy_in(addr: u64, from: *const c_void, lengt
 }
 
 fn cuda_copy_in(addr: u64, from: *const c_void, length: usize) -> Result<c_int> {
-    open_error::clear();
-    if from.is_null() || isize::try_from(length).is_err() {
-        return Err(Error::Invalid);
-    }
+    reason::clear();
+    check_buffer(from, length, "from")?;
     // SAFETY: the header's contract: `length` bytes are readable, and nobody writes them during the call.
     let bytes = unsafe { core::slice::from_raw_parts(from.cast(), length) };
     memory::copy_in(addr, bytes).map_err(explain).map(|()| 0)
@@ -495,10 +520,8 @@ pub unsafe extern "C" fn gdrc_cuda_copy_out(to: *mut c_void, addr: u64, length: 
 }
 
 fn cuda_copy_out(to: *mut c_void, addr: u64, length: usize) -> Result<c_int> {
-    open_error::clear();
-    if to.is_null() || isize::try_from(length).is_err() {
-        return Err(Error::Invalid);
-    }
+    reason::clear();
+    check_buffer(to, length, "to")?;
     // SAFETY: the header's contract: `length` bytes are writable, and nobody else uses them during the call.
     let bytes = unsafe { core::slice::from_raw_parts_mut(to.cast(), length) };
     memory::copy_out(addr, bytes).map_err(explain).map(|()| 0)
@@ -509,6 +532,6 @@ fn cuda_copy_out(to: *mut c_void, addr: u64, length: usize) -> Result<c_int> {
 /// Errors: as gdrc_cuda_copy_in. Threads: any. Cost: a call of the driver.
 #[no_mangle]
 pub extern "C" fn gdrc_cuda_fill(addr: u64, byte: u8, length: usize) -> c_int {
-    open_error::clear();
+    reason::clear();
     ret(memory::fill(addr, byte, length).map_err(explain).map(|()| 0))
 }

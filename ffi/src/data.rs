@@ -152,10 +152,7 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
 /// The head of a list; what follows it is the device's to check while it walks.
 #[inline(always)]
 pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
-    if wr.is_null() || !wr.is_aligned() {
-        return Err(Error::Invalid);
-    }
-    Ok(())
+    crate::ptr::check(wr, "wr")
 }
 
 /// Reports the first request that was not posted.
@@ -164,9 +161,9 @@ pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn refuse<T>(e: Error, bad: *mut *const T, first: *const T) -> c_int {
-    // SAFETY: our contract.
-    if let Ok(Some(bad)) = unsafe { crate::ptr::Out::optional(bad) } {
-        bad.write(first);
+    if !bad.is_null() && bad.is_aligned() {
+        // SAFETY: our contract.
+        unsafe { bad.write(first) };
     }
     ret(Err(e))
 }

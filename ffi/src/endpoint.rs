@@ -2,15 +2,16 @@
 
 use crate::consts::*;
 use crate::context::device;
-use crate::ptr::{out, plain_in, ret, sized_in, sized_out, zeroed};
+use crate::ptr::{out, plain_in, refuse, ret, sized_in, sized_out, zeroed};
 use crate::types::*;
 use core::ffi::c_int;
 use gdrcore_core::{Error, Result};
+use gdrcore_net::reason;
 
 /// Bytes on the wire.
 const WIRE: usize = GDRC_ENDPOINT_WIRE_BYTES as usize;
 const MAGIC: [u8; 4] = *b"GDRC";
-/// Where each field lies on the wire; all big-endian. Bytes 76 to 127 are zero.
+/// Where each field lies on the wire; all big-endian. What follows them is zero.
 const AT_VERSION: usize = 4;
 const AT_GID: usize = 8;
 const AT_QPN: usize = 24;
@@ -23,7 +24,8 @@ const AT_ADDR: usize = 48;
 const AT_LENGTH: usize = 56;
 const AT_QKEY: usize = 64;
 const AT_MAX_RD_ATOMIC: usize = 68;
-const AT_RESERVED: usize = 72;
+const AT_FLAGS: usize = 72;
+const AT_RESERVED: usize = 76;
 
 const BITS_24: u32 = 0xff_ffff;
 
@@ -39,20 +41,34 @@ fn start_psn(former: u32, random: u32) -> u32 {
     ahead & BITS_24
 }
 
-/// Whether the fields have values that an endpoint can have.
-pub(crate) fn check(e: &gdrc_endpoint) -> Result<()> {
-    let qpn = e.qpn != 0 && e.qpn <= BITS_24;
-    let mtu = (GDRC_MTU_256..=GDRC_MTU_4096).contains(&e.mtu);
-    let kind = [GDRC_QPT_RC, GDRC_QPT_UC, GDRC_QPT_UD].contains(&e.qp_type);
-    let range = e.addr.checked_add(e.length).is_some();
-    if e.version != GDRC_ENDPOINT_VERSION || e.reserved != 0 {
-        return Err(Error::Invalid);
+/// Whether the fields of the argument `name` have values that an endpoint can have.
+pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
+    let rules: [(bool, &str, u64, &str); 8] = [
+        (e.version == GDRC_ENDPOINT_VERSION, "version", e.version.into(), "this library knows version 1"),
+        (e.flags & !GDRC_ENDPOINT_OWN_PORT == 0, "flags", e.flags.into(), "only GDRC_ENDPOINT_OWN_PORT is known"),
+        (e.qpn != 0 && e.qpn <= BITS_24, "qpn", e.qpn.into(), "1 to 0xffffff"),
+        (
+            (GDRC_MTU_256..=GDRC_MTU_4096).contains(&e.mtu),
+            "mtu",
+            e.mtu.into(),
+            "a code from GDRC_MTU_256 (1) to GDRC_MTU_4096 (5)",
+        ),
+        (
+            [GDRC_QPT_RC, GDRC_QPT_UC, GDRC_QPT_UD].contains(&e.qp_type),
+            "qp_type",
+            e.qp_type.into(),
+            "GDRC_QPT_RC (2), GDRC_QPT_UC (3) or GDRC_QPT_UD (4)",
+        ),
+        (e.addr.checked_add(e.length).is_some(), "length", e.length, "from addr on it leaves the address space"),
+        (e.psn <= BITS_24, "psn", e.psn.into(), "at most 0xffffff"),
+        (e.udp_port <= 0xffff, "udp_port", e.udp_port.into(), "at most 65535"),
+    ];
+    match rules.iter().find(|(holds, ..)| !holds) {
+        None => Ok(()),
+        Some((_, field, value, rule)) => Err(refuse!(Invalid, "{name}->{field} {value}: {rule}")),
     }
-    if !(qpn && mtu && kind && range && e.psn <= BITS_24 && e.udp_port <= 0xffff) {
-        return Err(Error::Invalid);
-    }
-    Ok(())
 }
+const _: () = assert!(GDRC_ENDPOINT_VERSION == 1 && GDRC_QPT_RC == 2 && GDRC_QPT_UC == 3 && GDRC_QPT_UD == 4);
 
 fn pack(e: &gdrc_endpoint) -> [u8; WIRE] {
     let mut w = [0; WIRE];
@@ -74,11 +90,11 @@ fn pack(e: &gdrc_endpoint) -> [u8; WIRE] {
     put(AT_LENGTH, &e.length.to_be_bytes());
     put(AT_QKEY, &e.qkey.to_be_bytes());
     put(AT_MAX_RD_ATOMIC, &e.max_rd_atomic.to_be_bytes());
+    put(AT_FLAGS, &e.flags.to_be_bytes());
     w
 }
 
 fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
-    let proto = Error::Os(libc::EPROTO);
     fn bytes<const N: usize>(w: &[u8; WIRE], at: usize) -> [u8; N] {
         let mut b = [0; N];
         if let Some(from) = w.get(at..at + N) {
@@ -89,14 +105,15 @@ fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
     let u32_at = |at| u32::from_be_bytes(bytes(w, at));
     let u64_at = |at| u64::from_be_bytes(bytes(w, at));
     if bytes::<4>(w, 0) != MAGIC {
-        return Err(proto);
+        return Err(refuse!(Os(libc::EPROTO), "wire: it does not begin as an endpoint of gdrcore does"));
     }
     let version = u32_at(AT_VERSION);
     if version != GDRC_ENDPOINT_VERSION {
-        return Err(Error::Os(libc::EPROTONOSUPPORT));
+        let known = GDRC_ENDPOINT_VERSION;
+        return Err(refuse!(Os(libc::EPROTONOSUPPORT), "wire: version {version}, this library knows {known}"));
     }
     if w.iter().skip(AT_RESERVED).any(|&b| b != 0) {
-        return Err(proto);
+        return Err(refuse!(Os(libc::EPROTO), "wire: a reserved byte is set"));
     }
     let e = gdrc_endpoint {
         version,
@@ -111,9 +128,10 @@ fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
         rkey: u32_at(AT_RKEY),
         qkey: u32_at(AT_QKEY),
         max_rd_atomic: u32_at(AT_MAX_RD_ATOMIC),
+        flags: u32_at(AT_FLAGS),
         ..zeroed()
     };
-    check(&e).map_err(|_| proto)?;
+    check(&e, "wire").map_err(|_| reason::instead(Error::Os(libc::EPROTO)))?;
     Ok(e)
 }
 
@@ -149,6 +167,7 @@ fn endpoint_local(ctx: *mut gdrc_context, qp: gdrc_qp, mr: *const gdrc_mr, out: 
         qp_type: init.qp_type,
         udp_port: d.udp_port,
         max_rd_atomic: d.max_rd_atomic,
+        flags: if d.own_port != 0 { GDRC_ENDPOINT_OWN_PORT } else { 0 },
         ..zeroed()
     };
     if init.qp_type == GDRC_QPT_UD {
@@ -184,7 +203,7 @@ pub unsafe extern "C" fn gdrc_endpoint_pack(endpoint: *const gdrc_endpoint, wire
 fn endpoint_pack(endpoint: *const gdrc_endpoint, wire: *mut u8) -> Result<c_int> {
     let e = sized_in!(endpoint);
     let out = out!(wire.cast::<[u8; WIRE]>());
-    check(&e)?;
+    check(&e, "endpoint")?;
     out.write(pack(&e));
     Ok(0)
 }
@@ -223,6 +242,7 @@ mod tests {
             rkey: 0xdead_beef,
             qkey: 0x1111_1111,
             max_rd_atomic: 16,
+            flags: GDRC_ENDPOINT_OWN_PORT,
             ..zeroed()
         }
     }
@@ -244,13 +264,28 @@ mod tests {
     }
 
     #[test]
+    fn another_version_is_named_as_the_document_says() {
+        let mut w = pack(&sample());
+        w[7] = 2;
+        let mut end = gdrc_endpoint { struct_size: size_of::<gdrc_endpoint>() as u32, ..zeroed() };
+        // SAFETY: both are live, and of the sizes that the header says.
+        let refused = unsafe { gdrc_endpoint_unpack(w.as_ptr(), &mut end) };
+        assert_eq!(refused, -libc::EPROTONOSUPPORT);
+        // SAFETY: a string of the library's own.
+        let text = unsafe { core::ffi::CStr::from_ptr(crate::strings::gdrc_strerror(refused)) };
+        let row = format!("| other version | {} |", text.to_str().unwrap());
+        assert!(include_str!("../../docs/TROUBLES.md").contains(&row), "{row}");
+    }
+
+    #[test]
     fn endpoint_wire_form_is_what_the_document_says() {
         let w = pack(&sample());
         assert_eq!(&w[..8], b"GDRC\0\0\0\x01");
         assert_eq!(w[24..28], [0, 0x12, 0x34, 0x56]);
         assert_eq!(w[44..48], [0xde, 0xad, 0xbe, 0xef]);
         assert_eq!(w[48..56], 0x7fff_0000_1000u64.to_be_bytes());
-        assert!(w[72..].iter().all(|&b| b == 0));
+        assert_eq!(w[72..76], [0, 0, 0, 1]);
+        assert!(w[76..].iter().all(|&b| b == 0));
     }
 
     #[test]
@@ -275,6 +310,7 @@ mod tests {
         assert_eq!(with(35, 9), Some(Error::Os(libc::EPROTO))); // MTU code
         assert_eq!(with(39, 0), Some(Error::Os(libc::EPROTO))); // QP type
         assert_eq!(with(41, 1), Some(Error::Os(libc::EPROTO))); // port over 16 bits
+        assert_eq!(with(75, 2), Some(Error::Os(libc::EPROTO))); // a flag that nobody knows
         assert_eq!(with(127, 1), Some(Error::Os(libc::EPROTO))); // reserved
         let mut w = good;
         w[48..64].fill(0xff); // address + length leaves 64 bits

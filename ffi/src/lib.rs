@@ -8,12 +8,14 @@
 #![allow(clippy::missing_safety_doc)]
 #![allow(non_camel_case_types)]
 
+pub mod channel;
 pub mod cm;
 pub mod connect;
 pub mod consts;
 pub mod context;
 pub mod cuda;
 pub mod data;
+pub mod detail;
 pub mod endpoint;
 #[cfg(test)]
 mod fake;

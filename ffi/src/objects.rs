@@ -3,13 +3,13 @@
 use crate::consts::*;
 use crate::context::device;
 use crate::cuda;
-use crate::ptr::{out, out_optional, plain_in, ret, sized_in, sized_out, sized_out_optional, zeroed};
+use crate::ptr::{out, out_optional, plain_in, refuse, ret, sized_in, sized_out, sized_out_optional, zeroed};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::wire::grh;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Result;
 
 /// Allocates a protection domain.
 ///
@@ -93,11 +93,9 @@ pub(crate) fn mr_reg(
     // The engine reaches the memory by its address: the pointer's provenance is exposed here for that.
     let addr = addr.expose_provenance() as u64;
     let len = length as u64;
-    if addr == 0 || len == 0 || addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-        return Err(Error::Invalid);
-    }
+    check_range(addr, len, iova)?;
     if access & GDRC_ACCESS_ZERO_BASED != 0 && iova != 0 {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "iova {iova:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0"));
     }
     let (mr, a) = dev.mr_reg(&MrReg { pd: pd.handle, addr, length: len, iova, access, provider: 0, cookie: 0 })?;
     if let Some((fd, offset)) = shared {
@@ -111,6 +109,23 @@ pub(crate) fn mr_reg(
         attr.write(&mr_attr(&a));
     }
     Ok(0)
+}
+
+/// A region's memory: somewhere, and within the address space, by the program's addresses and by those of its peers.
+pub(crate) fn check_range(addr: u64, length: u64, iova: u64) -> Result<()> {
+    if addr == 0 {
+        return Err(refuse!(Invalid, "addr: NULL"));
+    }
+    if length == 0 {
+        return Err(refuse!(Invalid, "length 0: a region has at least one byte"));
+    }
+    if addr.checked_add(length).is_none() {
+        return Err(refuse!(Invalid, "length {length:#x}: from addr {addr:#x} on it leaves the address space"));
+    }
+    if iova.checked_add(length).is_none() {
+        return Err(refuse!(Invalid, "length {length:#x}: from iova {iova:#x} on it leaves the address space"));
+    }
+    Ok(())
 }
 
 pub(crate) fn mr_attr(a: &MrAttr) -> gdrc_mr_attr {
@@ -250,9 +265,13 @@ fn ah_from_wc(
     let bytes: [u8; grh::BYTES] = plain_in!(grh40.cast());
     let dev = device(ctx)?;
     if wc.wc_flags & GDRC_WC_FLAG_GRH == 0 {
-        return Err(Error::Invalid);
+        return Err(refuse!(
+            Invalid,
+            "wc->wc_flags {:#x}: without GDRC_WC_FLAG_GRH there is no sender's address",
+            wc.wc_flags
+        ));
     }
-    let from = grh::parse(&bytes).ok_or(Error::Invalid)?;
+    let from = grh::parse(&bytes).ok_or_else(|| refuse!(Invalid, "grh40: these 40 bytes are no IP header"))?;
     // A link-local sender is on the link of the device's own address.
     let scope_id = if grh::is_link_local(&from.source) { dev.query()?.scope_id } else { 0 };
     let attr = AhAttr { dgid: from.source, scope_id, traffic_class: from.traffic_class, ..AhAttr::default() };
@@ -281,6 +300,28 @@ pub unsafe extern "C" fn gdrc_cq_create(ctx: *mut gdrc_context, cqe: u32, out: *
 fn cq_create(ctx: *mut gdrc_context, cqe: u32, out: *mut gdrc_cq) -> Result<c_int> {
     let out = out!(out);
     let (handle, _) = device(ctx)?.cq_create(cqe)?;
+    out.write(gdrc_cq { handle });
+    Ok(0)
+}
+
+/// Creates a completion queue as gdrc_cq_create does, whose events go to a completion channel: gdrc_cq_arm then makes the channel's
+/// descriptor readable, not the context's, and gdrc_channel_event or gdrc_channel_wait takes the event, not gdrc_cq_event.
+///
+/// Errors: as gdrc_cq_create; -EINVAL: stale channel.
+/// Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_create_on(
+    ctx: *mut gdrc_context,
+    cqe: u32,
+    channel: gdrc_channel,
+    out: *mut gdrc_cq,
+) -> c_int {
+    ret(cq_create_on(ctx, cqe, channel, out))
+}
+
+fn cq_create_on(ctx: *mut gdrc_context, cqe: u32, channel: gdrc_channel, out: *mut gdrc_cq) -> Result<c_int> {
+    let out = out!(out);
+    let (handle, _) = device(ctx)?.cq_create_on(cqe, channel.handle)?;
     out.write(gdrc_cq { handle });
     Ok(0)
 }

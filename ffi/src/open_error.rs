@@ -1,108 +1,100 @@
-//! Why the last open failed, in words, per thread. Fixed memory: an open that fails for want of memory can still say so.
+//! Why an open failed, with what to do about it. The words are kept where those of all refusals are (`gdrcore_net::reason`).
 
-use crate::ptr;
-use core::cell::UnsafeCell;
+use crate::detail;
 use core::ffi::{c_char, c_int};
-use core::fmt;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Error;
+use gdrcore_net::addr::DeviceName;
+use gdrcore_net::reason;
+use gdrcore_net::udp::holder;
 
-const TEXT_MAX: usize = 512;
-
-struct Text(UnsafeCell<[u8; TEXT_MAX]>);
-
-thread_local! {
-    // Const and without drop: no allocation, no destructor to register.
-    static TEXT: Text = const { Text(UnsafeCell::new([0; TEXT_MAX])) };
-}
-
-/// Keeps the text of this thread's failure.
-pub(crate) fn set(args: fmt::Arguments<'_>) {
-    TEXT.with(|t| {
-        // SAFETY: the cell is this thread's own and no reference into it lives across calls; TEXT_MAX bytes are writable.
-        let _ = unsafe { ptr::format(t.0.get().cast(), TEXT_MAX, args) };
-    });
-}
-
-/// Forgets it: an open succeeded.
-pub(crate) fn clear() {
-    set(format_args!(""));
-}
-
-/// Words for the error of an open, with what to do about it.
+/// Words for the error of an open. Where what refused it has said which argument it was, only the device's name goes before that.
 pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
+    macro_rules! say {
+        ($($words:tt)+) => { reason::set(e, format_args!($($words)+)) };
+    }
     match (stage, e) {
-        (_, Error::AddressNotLocal) => set(format_args!(
-            "'{device}': no interface of this machine has this address; `ip address` lists them"
-        )),
-        (_, Error::AddressInUse) => set(format_args!(
-            "'{device}': a program that is not of this library or not of this user has the UDP port, or the QPN block of gdrc_config is taken; stop it, or give another port, \"soft:<address>:<port>\" (peers learn it from the endpoint descriptor)"
-        )),
-        (Stage::Config, Error::TooBig) => set(format_args!(
+        (_, Error::AddressNotLocal) => {
+            say!("'{device}': no interface of this machine has this address; `ip address` lists them")
+        }
+        (_, Error::AddressInUse) => in_use(device, e),
+        (Stage::Config, Error::TooBig) => say!(
             "'{device}': gdrc_config is from a newer header and sets a field that this library ({}) does not know",
             env!("CARGO_PKG_VERSION")
-        )),
-        (Stage::Config, _) => set(format_args!(
-            "'{device}': gdrc_config: struct_size is not sizeof(struct gdrc_config), or a flag or reserved field is set that has no meaning"
-        )),
-        (Stage::Name, _) => set(format_args!(
-            "the device name must be \"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<device>[:port][:gid-index]\" or \"loopback\", at most {} bytes of UTF-8",
-            crate::consts::GDRC_DEVICE_NAME_MAX
-        )),
-        (Stage::Size, Error::Invalid | Error::NoDevice) => set(format_args!(
-            "'{device}': not a device name (\"soft:<address>[:port]\", \"soft:[<IPv6>]:<port>\", \"verbs:<device>[:port][:gid-index]\", \"loopback\"), or a bound of gdrc_config is out of range"
-        )),
-        (Stage::Size, e) => set(format_args!("'{device}': {e}: a bound of gdrc_config is out of range")),
-        (Stage::Memory { need, have }, Error::Invalid) => set(format_args!(
+        ),
+        (Stage::Memory { need, have }, Error::NoMemory) => say!(
+            "bytes {have}: '{device}' needs {need} for this gdrc_config; ask gdrc_context_size, or lower the bounds"
+        ),
+        (Stage::Memory { need, have }, _) => say!(
             "memory for '{device}' must not be NULL and must be aligned to {} bytes ({have} bytes given, {need} needed)",
             crate::consts::GDRC_CONTEXT_ALIGN
-        )),
-        (Stage::Memory { need, have }, Error::NoMemory) => set(format_args!(
-            "'{device}' needs {need} bytes for this gdrc_config, {have} were given; ask gdrc_context_size, or lower the bounds"
-        )),
-        (Stage::Memory { need, .. }, e) => set(format_args!(
-            "cannot map {need} bytes for '{device}': {e}; lower the bounds of gdrc_config or raise `ulimit -v`"
-        )),
-        (Stage::Slots, _) => set(format_args!("'{device}': this process has {} contexts open; close some", crate::context::SLOTS)),
-        (Stage::Device, Error::Os(n)) => set(format_args!(
+        ),
+        (Stage::Map { need }, e) => {
+            say!("cannot map {need} bytes for '{device}': {e}; lower the bounds of gdrc_config or raise `ulimit -v`")
+        }
+        (Stage::Slots, _) => say!("'{device}': this process has {} contexts open; close some", crate::context::SLOTS),
+        (Stage::Device, Error::Os(n)) => say!(
             "'{device}': the system refused: {} (errno {n})",
             crate::strings::describe(n).to_str().unwrap_or("error")
-        )),
-        (Stage::Device, Error::NoMemory) => set(format_args!(
+        ),
+        (Stage::Device, Error::NoMemory) => say!(
             "'{device}': memory or a resource limit is exhausted (`ulimit -n` bounds sockets, `ulimit -l` locked memory)"
+        ),
+        (Stage::Config | Stage::Size | Stage::Device, e) => reason::before(e, format_args!("'{device}': ")),
+    }
+}
+
+/// The error of an open, explained.
+pub(crate) fn refused(device: &str, stage: Stage, e: Error) -> Error {
+    explain(device, stage, e);
+    e
+}
+
+/// An address and port that cannot be shared: whose they are decides what helps.
+fn in_use(device: &str, e: Error) {
+    let at = match DeviceName::parse(device) {
+        Ok(DeviceName::Soft(at)) => Some(at),
+        _ => None,
+    };
+    let advice = "or give another port, \"soft:<address>:<port>\" (peers learn it from the endpoint descriptor)";
+    // SAFETY: no precondition.
+    let own = unsafe { libc::geteuid() };
+    match at.as_ref().and_then(holder) {
+        Some(user) if user != own => reason::set(e, format_args!(
+            "'{device}': a process of user {user} has the UDP port (`ss -ulnp` as root names it), and only processes of one user share one; stop it, {advice}"
         )),
-        (Stage::Device, e) => set(format_args!("'{device}': cannot open: {e}")),
-        (Stage::Argument, _) => set(format_args!("the out pointer of the call is NULL or misaligned")),
+        Some(_) => reason::set(e, format_args!(
+            "'{device}': a process of this user has the UDP port: a program that is not of this library, one whose /dev/shm is another (containers share one with --ipc=host), or one that owns the QPN block of gdrc_config; stop it, {advice}"
+        )),
+        None => reason::set(
+            e,
+            format_args!("'{device}': the QPN block of gdrc_config is taken; give another, or 0 for any"),
+        ),
     }
 }
 
 /// Where an open failed.
 #[derive(Clone, Copy)]
 pub(crate) enum Stage {
-    Argument,
-    Name,
     Config,
     Size,
-    Memory { need: usize, have: usize },
+    /// The caller's memory.
+    Memory {
+        need: usize,
+        have: usize,
+    },
+    /// The system's.
+    Map {
+        need: usize,
+    },
     Slots,
     Device,
 }
 
-/// Copies the reason why this thread's last gdrc_context_size, gdrc_context_init, gdrc_open, gdrc_mr_reg_memory or
-/// gdrc_cuda_ call failed, and what to do about it, into `buf` like snprintf: NUL-terminated, cut at `len`. Empty after a success.
+/// The older name of gdrc_error_detail, from when only opens and registrations had words. A gdrc_context_size,
+/// gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the text; other calls that succeed leave it.
 ///
-/// Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
-/// Errors: -EINVAL: buf is NULL and len is not 0.
-/// Threads: any. Cost: no system call, no allocation.
+/// Returns, errors, threads and cost: as gdrc_error_detail.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_open_error(buf: *mut c_char, len: usize) -> c_int {
-    ptr::ret(copy(buf, len))
-}
-
-fn copy(buf: *mut c_char, len: usize) -> Result<c_int> {
-    TEXT.with(|t| {
-        // SAFETY: this thread's own cell; `format` copies out of it before anything can write it.
-        let text = unsafe { ptr::cstr(t.0.get().cast(), TEXT_MAX - 1) }?.to_str().unwrap_or("");
-        // SAFETY: the header's contract: buf is NULL or writable for len bytes. A buffer is never our cell.
-        unsafe { ptr::format(buf, len, format_args!("{text}")) }
-    })
+    detail::copy(buf, len)
 }

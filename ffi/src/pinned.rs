@@ -7,7 +7,7 @@
 
 use crate::context::{device, quick, Owned, Quick};
 use crate::data::{check_list, gdrc_poll_cq, gdrc_post_recv, gdrc_post_send, refuse};
-use crate::ptr::{count, out, ret, wc_slice};
+use crate::ptr::{self, count, out, ret, wc_slice};
 use crate::soft;
 use crate::types::*;
 use crate::verbs::{self, all_succeeded, is_usual_list, refused, VerbsDevice};
@@ -283,13 +283,19 @@ extern "C" fn wipe() {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn given_back() -> Error {
+    ptr::refuse!(StaleHandle, "pin: it was given back")
+}
+
 impl<R: Row> Table<R> {
     /// The index of a pin that C gave. Any bits are fine.
     fn index(&self, pin: *const R) -> Result<usize> {
         let off = pin.addr().wrapping_sub(self.rows.0.as_ptr().addr());
         let index = off / size_of::<R>();
         if index >= PINS || !off.is_multiple_of(size_of::<R>()) {
-            return Err(Error::Invalid);
+            return Err(ptr::refuse!(Invalid, "pin {:#x}: not a pin of this library", pin.addr()));
         }
         Ok(index)
     }
@@ -298,7 +304,7 @@ impl<R: Row> Table<R> {
     fn what(&'static self, pin: *const R) -> Result<(&'static What, *mut gdrc_context)> {
         let seat = &self.seats[self.index(pin)?];
         if seat.state.load(Acquire) != PINNED {
-            return Err(Error::StaleHandle);
+            return Err(given_back());
         }
         // SAFETY: PINNED was loaded with acquire, so `what` was written before; it is not changed until the pin is given
         // back, and the header forbids other calls on a pin during that.
@@ -330,7 +336,7 @@ impl<R: Row> Table<R> {
             open(&self.rows.0[i], &what.way);
             return Ok(&raw const self.rows.0[i]);
         }
-        Err(Error::NoMemory)
+        Err(ptr::refuse!(NoMemory, "pins: the process has {PINS} of this kind, the most it can have"))
     }
 
     /// Gives a seat back: `release` gets what it held.
@@ -338,7 +344,7 @@ impl<R: Row> Table<R> {
         let seat = &self.seats[i];
         // Of two at once one wins, the other sees a stale pin.
         if seat.state.compare_exchange(PINNED, CHANGING, Acquire, Relaxed).is_err() {
-            return Err(Error::StaleHandle);
+            return Err(given_back());
         }
         // SAFETY: the seat was PINNED, so `what` was written; it is CHANGING by us, so nobody writes it.
         let what = unsafe { (*seat.what.get()).assume_init() };

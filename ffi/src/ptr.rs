@@ -9,6 +9,7 @@ use core::ffi::{c_char, c_int, CStr};
 use core::fmt;
 use core::mem::{size_of, MaybeUninit};
 use gdrcore_core::{Error, Result};
+use gdrcore_net::reason;
 
 /// A struct with more than this from a newer header is refused without looking at its tail.
 const STRUCT_SIZE_MAX: usize = 4096;
@@ -26,6 +27,7 @@ pub(crate) fn ret(r: Result<c_int>) -> c_int {
 #[cold]
 #[inline(never)]
 pub(crate) fn errno(e: Error) -> c_int {
+    reason::returned(e);
     match e.errno() {
         n @ 1..=4095 => -n,
         // An `Os` error that carries no errno: a bug below, but not one to confuse the caller's sign test with.
@@ -39,11 +41,43 @@ pub(crate) fn count(n: usize) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX)
 }
 
-fn check<T>(p: *const T) -> Result<()> {
+/// As `gdrcore_core::refuse!`, in a call that may be the first of the process: somebody keeps the words from here on.
+macro_rules! refuse {
+    ($($words:tt)+) => {{
+        gdrcore_net::reason::install();
+        gdrcore_core::refuse!($($words)+)
+    }};
+}
+pub(crate) use refuse;
+
+/// The pointer argument `name` may be neither null nor misaligned.
+#[inline(always)]
+pub(crate) fn check<T>(p: *const T, name: &str) -> Result<()> {
     if p.is_null() || !p.is_aligned() {
-        return Err(Error::Invalid);
+        return Err(bad_pointer(p.addr(), align_of::<T>(), name));
     }
     Ok(())
+}
+
+/// `name` is the expression at the call, so that it cannot differ from the argument's name: `inout.cast_const()`.
+#[cold]
+#[inline(never)]
+fn bad_pointer(at: usize, align: usize, name: &str) -> Error {
+    let name = argument(name);
+    match at {
+        0 => refuse!(Invalid, "{name}: NULL"),
+        at => refuse!(Invalid, "{name} {at:#x}: not aligned to {align} bytes"),
+    }
+}
+
+/// The argument in an expression that is made of it.
+fn argument(expression: &str) -> &str {
+    expression.split('.').next().unwrap_or(expression)
+}
+
+/// The name of a struct without its path.
+fn type_name<T>() -> &'static str {
+    core::any::type_name::<T>().rsplit("::").next().unwrap_or("")
 }
 
 /// A place for a result: known to be non-null and aligned before the call does anything, written only on success.
@@ -53,20 +87,20 @@ impl<T> Out<T> {
     /// # Safety
     /// `p` is null, misaligned, or writable for a `T` until the returned value is dropped.
     #[inline(always)]
-    pub(crate) unsafe fn new(p: *mut T) -> Result<Self> {
-        check(p)?;
+    pub(crate) unsafe fn new(p: *mut T, name: &str) -> Result<Self> {
+        check(p, name)?;
         Ok(Out(p))
     }
 
     /// As `new`, with null for "not wanted".
     /// # Safety
     /// As for `new`.
-    pub(crate) unsafe fn optional(p: *mut T) -> Result<Option<Self>> {
+    pub(crate) unsafe fn optional(p: *mut T, name: &str) -> Result<Option<Self>> {
         if p.is_null() {
             return Ok(None);
         }
         // SAFETY: the same contract as ours.
-        unsafe { Self::new(p) }.map(Some)
+        unsafe { Self::new(p, name) }.map(Some)
     }
 
     #[inline(always)]
@@ -93,15 +127,16 @@ versioned! {
 /// `struct_size` of the struct at `p`, if it can be one.
 /// # Safety
 /// `p` is null, misaligned, or readable for 4 bytes.
-unsafe fn struct_size<T: Versioned>(p: *const T) -> Result<usize> {
-    check(p)?;
+unsafe fn struct_size<T: Versioned>(p: *const T, name: &str) -> Result<usize> {
+    check(p, name)?;
     // SAFETY: non-null and aligned by `check`; `Versioned` says that a u32 lies first.
     let n = unsafe { p.cast::<u32>().read() } as usize;
+    let name = argument(name);
     if n < size_of::<u32>() {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "{name}->struct_size {n}: set it to sizeof(struct {})", type_name::<T>()));
     }
     if n > STRUCT_SIZE_MAX {
-        return Err(Error::TooBig);
+        return Err(refuse!(TooBig, "{name}->struct_size {n}: no struct {} is so long", type_name::<T>()));
     }
     Ok(n)
 }
@@ -119,15 +154,21 @@ pub(crate) fn zeroed<T: Versioned>() -> T {
 /// a longer one must be zero, else the caller asks for what this library does not know.
 /// # Safety
 /// `p` is null, misaligned, or readable for 4 bytes and for the `struct_size` that they hold.
-pub(crate) unsafe fn read<T: Versioned>(p: *const T) -> Result<T> {
+pub(crate) unsafe fn read<T: Versioned>(p: *const T, name: &str) -> Result<T> {
     // SAFETY: our contract covers the 4 bytes.
-    let n = unsafe { struct_size(p) }?;
+    let n = unsafe { struct_size(p, name) }?;
     let ours = size_of::<T>();
     let bytes = p.cast::<u8>();
     for i in ours..n {
         // SAFETY: i < n = struct_size, which our contract says is readable.
         if unsafe { bytes.add(i).read() } != 0 {
-            return Err(Error::TooBig);
+            return Err(refuse!(
+                TooBig,
+                "{}: byte {i} of struct {} is set, which is from a newer header than this library ({})",
+                argument(name),
+                type_name::<T>(),
+                env!("CARGO_PKG_VERSION")
+            ));
         }
     }
     let mut v = zeroed::<T>();
@@ -139,12 +180,12 @@ pub(crate) unsafe fn read<T: Versioned>(p: *const T) -> Result<T> {
 /// As [`read`], with null for "all defaults".
 /// # Safety
 /// As for `read`.
-pub(crate) unsafe fn read_optional<T: Versioned>(p: *const T) -> Result<T> {
+pub(crate) unsafe fn read_optional<T: Versioned>(p: *const T, name: &str) -> Result<T> {
     if p.is_null() {
         return Ok(zeroed());
     }
     // SAFETY: the same contract as ours.
-    unsafe { read(p) }
+    unsafe { read(p, name) }
 }
 
 /// A place for a struct of the caller's version.
@@ -154,21 +195,21 @@ impl<T: Versioned> VersionedOut<T> {
     /// # Safety
     /// `p` is null, misaligned, or readable for 4 bytes and writable for the `struct_size` that they hold
     /// until the returned value is dropped.
-    pub(crate) unsafe fn new(p: *mut T) -> Result<Self> {
+    pub(crate) unsafe fn new(p: *mut T, name: &str) -> Result<Self> {
         // SAFETY: our contract covers the 4 bytes.
-        let n = unsafe { struct_size(p) }?;
+        let n = unsafe { struct_size(p, name) }?;
         Ok(VersionedOut(p, n))
     }
 
     /// As `new`, with null for "not wanted".
     /// # Safety
     /// As for `new`.
-    pub(crate) unsafe fn optional(p: *mut T) -> Result<Option<Self>> {
+    pub(crate) unsafe fn optional(p: *mut T, name: &str) -> Result<Option<Self>> {
         if p.is_null() {
             return Ok(None);
         }
         // SAFETY: the same contract as ours.
-        unsafe { Self::new(p) }.map(Some)
+        unsafe { Self::new(p, name) }.map(Some)
     }
 
     /// Writes what both versions know, zeroes what only the caller's knows, keeps the caller's `struct_size`.
@@ -192,17 +233,17 @@ impl<T: Versioned> VersionedOut<T> {
 /// A C string of at most [`GDRC_DEVICE_NAME_MAX`](crate::consts::GDRC_DEVICE_NAME_MAX) bytes as text.
 /// # Safety
 /// `p` is null or points to a NUL-terminated string that outlives `'a`.
-pub(crate) unsafe fn text<'a>(p: *const c_char) -> Result<&'a str> {
+pub(crate) unsafe fn text<'a>(p: *const c_char, name: &str) -> Result<&'a str> {
     // SAFETY: the same contract as ours.
-    let s = unsafe { cstr(p, crate::consts::GDRC_DEVICE_NAME_MAX as usize) }?;
-    s.to_str().map_err(|_| Error::Invalid)
+    let s = unsafe { cstr(p, crate::consts::GDRC_DEVICE_NAME_MAX as usize, name) }?;
+    s.to_str().map_err(|_| refuse!(Invalid, "{name}: not UTF-8"))
 }
 
 /// A C string of at most `max` bytes.
 /// # Safety
 /// As for `text`.
-pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize) -> Result<&'a CStr> {
-    check(p)?;
+pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize, name: &str) -> Result<&'a CStr> {
+    check(p, name)?;
     for n in 0..=max {
         // SAFETY: bytes up to and including the NUL are readable, and none before n was NUL.
         if unsafe { p.add(n).read() } == 0 {
@@ -210,7 +251,7 @@ pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize) -> Result<&'a CStr> 
             return Ok(unsafe { CStr::from_ptr(p) });
         }
     }
-    Err(Error::Invalid)
+    Err(refuse!(Invalid, "{name}: longer than {max} bytes"))
 }
 
 /// Formats into a caller's buffer like snprintf: NUL-terminated, cut where it does not fit; returns the length that it
@@ -219,7 +260,7 @@ pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize) -> Result<&'a CStr> 
 /// `buf` is null or writable for `len` bytes.
 pub(crate) unsafe fn format(buf: *mut c_char, len: usize, args: fmt::Arguments<'_>) -> Result<c_int> {
     if buf.is_null() && len != 0 {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "buf: NULL, and len is {len}"));
     }
     let mut w = Writer { buf: buf.cast(), room: len.saturating_sub(1), needed: 0 };
     // Writer never fails, and neither do the Display implementations of core.
@@ -256,42 +297,42 @@ impl fmt::Write for Writer {
 macro_rules! out {
     ($p:expr) => {{
         // SAFETY: the header's contract: the argument is NULL or a writable struct of its type, for the call's length.
-        (unsafe { $crate::ptr::Out::new($p) })?
+        (unsafe { $crate::ptr::Out::new($p, stringify!($p)) })?
     }};
 }
 /// As `out!`, NULL allowed.
 macro_rules! out_optional {
     ($p:expr) => {{
         // SAFETY: as for out!.
-        (unsafe { $crate::ptr::Out::optional($p) })?
+        (unsafe { $crate::ptr::Out::optional($p, stringify!($p)) })?
     }};
 }
 /// A struct with struct_size that the caller filled.
 macro_rules! sized_in {
     ($p:expr) => {{
         // SAFETY: the header's contract: NULL or a readable struct of struct_size bytes.
-        (unsafe { $crate::ptr::read($p) })?
+        (unsafe { $crate::ptr::read($p, stringify!($p)) })?
     }};
 }
 /// As `sized_in!`, NULL means all defaults.
 macro_rules! sized_in_optional {
     ($p:expr) => {{
         // SAFETY: as for sized_in!.
-        (unsafe { $crate::ptr::read_optional($p) })?
+        (unsafe { $crate::ptr::read_optional($p, stringify!($p)) })?
     }};
 }
 /// A struct with struct_size that the call fills.
 macro_rules! sized_out {
     ($p:expr) => {{
         // SAFETY: the header's contract: NULL or a writable struct of struct_size bytes, for the call's length.
-        (unsafe { $crate::ptr::VersionedOut::new($p) })?
+        (unsafe { $crate::ptr::VersionedOut::new($p, stringify!($p)) })?
     }};
 }
 /// As `sized_out!`, NULL allowed.
 macro_rules! sized_out_optional {
     ($p:expr) => {{
         // SAFETY: as for sized_out!.
-        (unsafe { $crate::ptr::VersionedOut::optional($p) })?
+        (unsafe { $crate::ptr::VersionedOut::optional($p, stringify!($p)) })?
     }};
 }
 /// A frozen struct that the caller filled, copied.
@@ -299,7 +340,7 @@ macro_rules! plain_in {
     ($p:expr) => {{
         let p = $p;
         // SAFETY: the header's contract: NULL or a readable struct of its type.
-        (unsafe { $crate::ptr::read_plain(p) })?
+        (unsafe { $crate::ptr::read_plain(p, stringify!($p)) })?
     }};
 }
 pub(crate) use {out, out_optional, plain_in, sized_in, sized_in_optional, sized_out, sized_out_optional};
@@ -307,8 +348,8 @@ pub(crate) use {out, out_optional, plain_in, sized_in, sized_in_optional, sized_
 /// Copies a frozen struct.
 /// # Safety
 /// `p` is null, misaligned, or readable for a `T`.
-pub(crate) unsafe fn read_plain<T: Copy>(p: *const T) -> Result<T> {
-    check(p)?;
+pub(crate) unsafe fn read_plain<T: Copy>(p: *const T, name: &str) -> Result<T> {
+    check(p, name)?;
     // SAFETY: non-null and aligned by `check`, readable by our contract.
     Ok(unsafe { p.read() })
 }
@@ -318,9 +359,15 @@ pub(crate) unsafe fn read_plain<T: Copy>(p: *const T) -> Result<T> {
 /// `p` is null, misaligned, or writable for `n` structs, by nobody else during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn wc_slice<'a>(p: *mut gdrc_wc, n: c_int) -> Result<&'a mut [gdrcore_core::verbs::types::Wc]> {
-    check(p)?;
-    let n = usize::try_from(n).map_err(|_| Error::Invalid)?;
+    check(p, "wc")?;
+    let n = usize::try_from(n).map_err(|_| negative(n))?;
     // SAFETY: aligned and non-null by `check`; writable for n by our contract; layout.rs asserts that gdrc_wc and Wc are
     // one layout, integers only, so that whatever bytes lie there are values; n * 48 < isize::MAX as n is a C int.
     Ok(unsafe { core::slice::from_raw_parts_mut(p.cast(), n) })
+}
+
+#[cold]
+#[inline(never)]
+fn negative(n: c_int) -> Error {
+    refuse!(Invalid, "num_entries {n}: negative")
 }

@@ -1,5 +1,6 @@
 //! Queue pairs: create, modify, query, destroy.
 
+use crate::consts::GDRC_QP_STATE;
 use crate::context::device;
 use crate::objects::ah_attr;
 use crate::ptr::{out, out_optional, ret, sized_in, sized_out, sized_out_optional, zeroed};
@@ -7,6 +8,7 @@ use crate::types::*;
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{QpAttr, QpCap, QpInit};
 use gdrcore_core::Result;
+use gdrcore_net::reason;
 
 fn cap_in(c: &gdrc_qp_cap) -> QpCap {
     QpCap {
@@ -142,10 +144,12 @@ fn qp_modify(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *const gdrc_qp_attr, mas
         timeout: a.timeout,
         retry_cnt: a.retry_cnt,
         rnr_retry: a.rnr_retry,
-        reserved: 0,
+        kin: 0,
         rate_limit_bps: a.rate_limit_bps,
     };
-    device(ctx)?.qp_modify(qp.handle, &a, mask)?;
+    let dev = device(ctx)?;
+    let to = (mask & GDRC_QP_STATE != 0).then_some(a.qp_state);
+    dev.qp_modify(qp.handle, &a, mask).map_err(|e| reason::in_modify(e, dev, qp.handle, to))?;
     Ok(0)
 }
 

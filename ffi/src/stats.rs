@@ -6,7 +6,7 @@ use crate::types::*;
 use core::ffi::{c_char, c_int};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::cause::Cause;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Result;
 
 const COUNT: usize = Counters::NAMES.len();
 const NAME_BYTES: usize = {
@@ -65,9 +65,7 @@ pub unsafe extern "C" fn gdrc_qp_counters(ctx: *mut gdrc_context, qp: gdrc_qp, v
 /// # Safety
 /// `values` is null, misaligned or writable for `n` numbers.
 unsafe fn copy(values: *mut u64, n: u32, get: impl FnOnce() -> Result<Counters>) -> Result<c_int> {
-    if values.is_null() || !values.is_aligned() {
-        return Err(Error::Invalid);
-    }
+    crate::ptr::check(values, "values")?;
     let all = get()?.values();
     let n = all.len().min(n as usize);
     // SAFETY: n is at most the array's length and at most what `values` has room for; the array is a local.

@@ -247,10 +247,37 @@ fn config_flags_and_bounds_must_have_a_meaning() {
 #[test]
 fn open_errors_say_what_to_do() {
     let mut ctx = null_mut();
-    for name in [c"", c"soft", c"mlx5_0", c"soft:", c"loopback2"] {
+    for (name, part) in [
+        (c"", "no device type"),
+        (c"soft", "loopback"),
+        (c"mlx5_0", "loopback"),
+        (c"loopback2", "loopback"),
+        (c"sfot:127.0.0.1", "device type 'sfot'"),
+        (c"soft:", "address ''"),
+        (c"soft:300.1.2.3", "address '300.1.2.3'"),
+        (c"soft:node7", "address 'node7'"),
+        (c"soft:127.0.0.1,path=xxx", "',path=xxx' after '127.0.0.1'"),
+        (c"soft:127.0.0.1:65536", "port '65536'"),
+        (c"soft:127.0.0.1:", "port ''"),
+        (c"soft:[::1", "']' is missing"),
+        (c"soft:[::1]4791", "'4791' after the address"),
+        (c"soft:[127.0.0.1]", "brackets are for IPv6"),
+        (c"soft:224.0.0.1", "address '224.0.0.1'"),
+        (c"soft:fe80::1", "its interface must follow"),
+        (c"soft:[fe80::1%nothing]", "interface '%nothing'"),
+        (c"soft:[::1%lo]", "only a link-local address"),
+        (c"verbs:", "NIC ''"),
+        (c"verbs:rxe0:x", "'x' after the NIC"),
+        (c"verbs:rxe0:256", "port 256"),
+        (c"verbs:rxe0:1:256", "gid-index 256"),
+        (c"verbs:[::1", "']' is missing"),
+    ] {
         assert!(c!(gdrc_open(name.as_ptr(), null(), &mut ctx)) < 0, "{name:?}");
         assert!(ctx.is_null());
-        assert!(open_error_text().contains("loopback"), "{name:?}: {}", open_error_text());
+        let text = open_error_text();
+        assert!(text.contains(part), "{name:?}: {text}");
+        let name = name.to_str().unwrap();
+        assert!(text.starts_with(&format!("'{name}': ")), "{name:?}: {text}");
     }
     let long = [b'x' as c_char; 4096];
     assert_eq!(c!(gdrc_open(long.as_ptr(), null(), &mut ctx)), EINVAL);

@@ -4,7 +4,7 @@ use crate::cuda::put;
 use crate::ptr::{self, ret};
 use crate::types::*;
 use core::ffi::{c_char, c_int, CStr};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Result;
 use gdrcore_cuda::topology;
 use std::path::Path;
 
@@ -24,12 +24,12 @@ fn pairs_of(root: *const c_char, pairs: *mut gdrc_topology_pair, capacity: u32) 
         c"/sys"
     } else {
         // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
-        unsafe { ptr::cstr(root, libc::PATH_MAX as usize) }?
+        unsafe { ptr::cstr(root, libc::PATH_MAX as usize, "root") }?
     };
-    if capacity > 0 && (pairs.is_null() || !pairs.is_aligned()) {
-        return Err(Error::Invalid);
+    if capacity > 0 {
+        ptr::check(pairs, "pairs")?;
     }
-    let found = topology::pairs(Path::new(root.to_str().map_err(|_| Error::Invalid)?));
+    let found = topology::pairs(Path::new(root.to_str().map_err(|_| ptr::refuse!(Invalid, "root: not UTF-8"))?));
     for (i, (nic, gpu, near)) in found.iter().enumerate().take(capacity as usize) {
         let mut pair = gdrc_topology_pair {
             nic: [0; 64],

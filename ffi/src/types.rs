@@ -40,6 +40,14 @@ pub struct gdrc_cq {
     pub handle: u64,
 }
 
+/// Completion channel.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct gdrc_channel {
+    /// Opaque.
+    pub handle: u64,
+}
+
 /// Shared receive queue.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -300,23 +308,34 @@ pub struct gdrc_config {
     /// First QPN of the context's range (one of a block of 16384 that nobody has at the address). A range that is given takes the
     /// blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
     pub qpn_base: u32,
-    /// Size of the block, a power of two and at least 4 * max_qp (chosen).
+    /// Size of the block, a power of two and at least 4 * max_qp (16384, or as many as max_qp needs).
     pub qpn_count: u32,
     /// Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at once; beyond, it grows by and by,
     /// and goes back for good where packets are lost.
     pub window_max: u32,
     /// After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
     pub deadline_ms: u32,
-    /// Ids of the connection manager, listeners and connections together (64); rounded up to a multiple of 64.
+    /// Ids of the connection manager, listeners and connections together (64); rounded up to a multiple of 64. Requests of peers
+    /// that have not shown that they receive have places of their own.
     pub max_cm_ids: u32,
     /// Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     pub ring_bytes: u64,
-    /// Write every packet to this pcap file as an Ethernet frame, or NULL. Read during the call only.
+    /// Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled, or NULL. Peers of this host are
+    /// then reached by packets (GDRC_CONFIG_SHM says otherwise); what passes between queue pairs of the context itself is none. A
+    /// file that another context or process writes, or that this process has begun, is continued, any other begun anew
+    /// (-EINVAL: a file that is continued is no capture; -EBUSY: it stays locked). A full disk ends the capture, with a line on
+    /// standard error and in the counter capture_lost, and not the traffic. Read during the call only.
     pub pcap_path: *const c_char,
     /// Seed of keys and packet numbers; 0: taken from the system's random source.
     pub seed: u64,
     /// What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate begins and ends there.
     pub line_rate_bps: u64,
+    /// Keepalive of RC queue pairs in milliseconds; 0, the default: none. One that has nothing under way and has heard nothing of its
+    /// peer for so long asks, and asks again by its ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE,
+    /// event QP_FATAL, its receives flush. The peer need not know of it, but must poll, or have a helper thread.
+    pub keepalive_ms: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// What a device can do.
@@ -331,7 +350,8 @@ pub struct gdrc_device_attr {
     pub max_msg_size: u64,
     /// Node GUID.
     pub node_guid: u64,
-    /// Bounds, as in the configuration.
+    /// Bounds of this device alone, whatever other processes have on its address: so many there can be once gdrc_arena_add has
+    /// brought memory for them. At first there is room for what the configuration says.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,
@@ -705,8 +725,8 @@ pub struct gdrc_endpoint {
     pub qkey: u32,
     /// READs and atomics that this side serves at once.
     pub max_rd_atomic: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another kind.
+    pub flags: u32,
 }
 
 /// Choices of gdrc_qp_connect. 0 means the default named at each field, unless GDRC_CONNECT_EXACT is set.

@@ -127,7 +127,13 @@ impl Side {
                 let mut g = self.host.guard();
                 let made = g.cm().create(ps, 1);
                 let Ok(id) = made else { return false };
-                let done = g.cm().bind(id, port).and_then(|_| g.cm().listen(id, u32::from(arg >> 5)));
+                let mut done = g.cm().bind(id, port).map(|_| ());
+                if arg & 1 != 0 {
+                    done = done.and_then(|()| g.cm().announce(id, true));
+                }
+                if arg & 3 != 3 {
+                    done = done.and_then(|()| g.cm_listen(now, id, u32::from(arg >> 5)));
+                }
                 drop(g);
                 self.keep(now, id);
                 done.is_ok()

@@ -40,6 +40,12 @@ const COMMON: [Opcode; 6] = [
     Opcode::RC_FETCH_ADD,
 ];
 
+/// Syndromes of an AETH that mean something: ACK, RNR NAK, and the four NAKs of RC.
+const SYNDROMES: [u8; 6] = [0x1f, 0x2c, 0x60, 0x61, 0x62, 0x63];
+
+/// The RC queue pair that sends, among those of [`packets`].
+const RTS: usize = 3;
+
 /// Packets into an engine with QPs in every state.
 ///
 /// Each packet of the string begins with a plan: which QP, how far from the expected PSN, whether its ICRC is right.
@@ -66,7 +72,7 @@ pub fn packets(data: &[u8]) -> Counters {
             break;
         }
         let plan = input.u8();
-        let (qp, qpn) = qps[usize::from(input.u8()) % qps.len()];
+        let mut chosen = usize::from(input.u8()) % qps.len();
         let far = i32::from(input.u8() as i8);
         let psn_delta = if plan & 0x80 == 0 { far % 3 } else { far };
         let opcode = input.u8();
@@ -80,7 +86,14 @@ pub fn packets(data: &[u8]) -> Counters {
         packet[2..4].copy_from_slice(&[0xff, 0xff]);
         // The extended headers come from the string, the payload is mostly as long as one that is legal.
         let headers = known.header_len() - 12;
-        let more = usize::from(input.u8() & 7);
+        let form = input.u8();
+        let more = usize::from(form & 7);
+        // Only one queue pair has requests under way that answers may be for.
+        let answers = form & 0x40 == 0 && known.has_aeth();
+        if answers {
+            chosen = RTS;
+        }
+        let (qp, qpn) = qps[chosen];
         packet.extend_from_slice(input.take(headers + more));
         if known.has_payload() && plan & 0x40 == 0 {
             let bytes = if known.is_last() { usize::from(input.u8()) & !3 } else { 1024 };
@@ -91,9 +104,13 @@ pub fn packets(data: &[u8]) -> Counters {
         }
         if plan & 1 == 0 {
             packet[5..8].copy_from_slice(&qpn.to_be_bytes()[1..]);
-            let psn = host.expected_psn(qp, plan & 2 != 0).wrapping_add_signed(psn_delta) & 0xff_ffff;
+            let psn = host.expected_psn(qp, answers || plan & 2 != 0).wrapping_add_signed(psn_delta) & 0xff_ffff;
             packet[8] |= 0x80;
             packet[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
+        }
+        if form & 8 == 0 && known.has_aeth() && packet.len() > 12 {
+            // Most syndromes are reserved.
+            packet[12] = SYNDROMES[usize::from(packet[12]) % SYNDROMES.len()];
         }
         if plan & 4 == 0 && packet.len() >= 28 {
             // An address and a key that hold, so that the checks behind them are reached.
@@ -107,6 +124,10 @@ pub fn packets(data: &[u8]) -> Counters {
             flow.append_icrc(0, &mut packet);
         }
         host.receive(now, &peer, &packet);
+        if form & 0x30 == 0x30 {
+            // A queue pair that heard odd packets believes the end of its connection only when it is said again.
+            host.receive(now, &peer, &packet);
+        }
         now += u64::from(input.u8()) * 100_000;
         host.round(now);
         host.check();

@@ -1,7 +1,7 @@
 //! What the processes of one address send each other: messages of any content, and tables that are almost right.
 
 use gdrcore_net::share::mail::{parse, Received};
-use gdrcore_net::share::steer::{Program, BLOCK_MAX};
+use gdrcore_net::share::steer::{Program, BLOCK_MAX, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::share::table::{Table, BYTES};
 
 /// What strings led to, so that a test can tell whether they reach anything.
@@ -43,7 +43,7 @@ pub fn mail(data: &[u8]) -> Mailed {
             let mut bytes = [0; BYTES];
             let n = table.emit(&mut bytes);
             assert_eq!(bytes[..n], message[8..]);
-            check(&Program::new(&table));
+            check(&Program::new(&mut [BY_HASH; INSTRUCTIONS], &table));
             seen.tables = 1;
         }
         Some((_, Received::Packets(p))) => {

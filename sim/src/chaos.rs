@@ -60,6 +60,7 @@ impl World {
         let mut host = Host::new(&mut self.rng, i, &self.scenario, self.restarts);
         host.skew = self.hosts[i].skew;
         self.hosts[i] = host;
+        self.numbers.early.insert(i, 0);
         self.backlog[i] = vec![Default::default(); self.hosts[i].cqs.len()];
         for k in 0..self.links.len() {
             for e in 0..2 {
@@ -143,29 +144,55 @@ impl World {
     }
 }
 
-/// QPNs that rest, by host: a number that was used may not be used again for a while.
+/// Rest of a QPN that nothing cuts short.
+const REST_MIN_NS: u64 = 100_000_000;
+
+/// QPNs that rest, by host: when they were released, and until when they should rest. A number that was used may not be used again
+/// before that, unless no other is left, which the engine counts.
 #[derive(Default)]
-pub struct Numbers(std::collections::HashMap<(usize, u32), u64>);
+pub struct Numbers {
+    resting: std::collections::HashMap<(usize, u32), (u64, u64)>,
+    early: std::collections::HashMap<usize, u64>,
+}
 
 impl Numbers {
-    /// A QP is about to go, by the time of the world. What the engine knows of its longest timeout counts four times.
+    /// A QP is about to go, by the time of the world. Of RC, what the engine knows of its longest timeout counts four times; what
+    /// nobody sends again is gone after a second; who has neither sent nor received is hardly sent to; and between two of one
+    /// engine nothing is ever under way.
     pub fn release(&mut self, link: &crate::link::Link, end: usize, host: &Host, now: u64) {
         let e = &link.ends[end];
         if e.qpn != 0 {
             let timeout = 4096u64 << link.plan.timeout;
-            let wait = (4 * timeout * u64::from(link.plan.retry + 1).min(4)).max(100_000_000);
-            self.0.insert((e.host, e.qpn), host.time(now) + wait);
+            let talked = host.lock().qp_counters(e.qp).is_ok_and(|c| c.sent_pkts + c.rcvd_pkts > 0);
+            let inside = link.ends[0].host == link.ends[1].host;
+            let wait = match link.plan.kind {
+                qp_type::RC | qp_type::UC if inside => return,
+                _ if !talked => REST_MIN_NS,
+                qp_type::RC => (4 * timeout * u64::from(link.plan.retry + 1).min(4)).max(REST_MIN_NS),
+                _ => 1_000_000_000,
+            };
+            let released = host.time(now);
+            self.resting.insert((e.host, e.qpn), (released, released + wait));
         }
     }
 
-    /// A QP has this number now.
-    pub fn take(&mut self, host: usize, qpn: u32, time: u64) -> Result<(), String> {
-        match self.0.remove(&(host, qpn)) {
-            Some(until) if until > time => {
-                Err(format!("host {host}: QPN {qpn:#x} is used again {} ns before its time-wait is over", until - time))
+    /// The ends of a link have new numbers.
+    pub fn take(&mut self, link: &crate::link::Link, hosts: &[Host], now: u64) -> Result<(), String> {
+        let counted = |n: usize| hosts[n].lock().counters().qpn_reused_early;
+        for e in &link.ends {
+            let Some((released, until)) = self.resting.remove(&(e.host, e.qpn)) else { continue };
+            let time = hosts[e.host].time(now);
+            let early = self.early.entry(e.host).or_default();
+            if until > time && (*early == counted(e.host) || released + REST_MIN_NS > time) {
+                let (n, qpn, left) = (e.host, e.qpn, until - time);
+                return Err(format!("host {n}: QPN {qpn:#x} is used again {left} ns before its time-wait is over"));
             }
-            _ => Ok(()),
+            *early += u64::from(until > time);
         }
+        for e in &link.ends {
+            self.early.insert(e.host, counted(e.host));
+        }
+        Ok(())
     }
 }
 

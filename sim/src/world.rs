@@ -213,9 +213,7 @@ impl World {
                 moved |= self.links[k].finish_end(&self.hosts, &mut self.numbers, self.now)?;
             }
             if self.links[k].down && self.links[k].connect(&self.hosts, &mut self.rng, self.now) {
-                for e in &self.links[k].ends {
-                    self.numbers.take(e.host, e.qpn, self.hosts[e.host].time(self.now))?;
-                }
+                self.numbers.take(&self.links[k], &self.hosts, self.now)?;
                 // Nobody may take what was meant for those that are gone.
                 self.net.replay(self.now);
                 moved = true;

@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "patience.h"
+
 enum { CLIENTS = 4, REQUESTS = 500, SIGNAL_EACH = 16, QKEY = 0x11 };
 
 #define CHECK(what)                                                                                                    \
@@ -33,7 +35,7 @@ struct board {
     uint32_t rkey;
     uint32_t server_uc[CLIENTS];
     uint32_t client_uc[CLIENTS], client_ud[CLIENTS];
-    volatile int server_told, client_told[CLIENTS], connected;
+    volatile int server_told, client_told[CLIENTS], connected, answered[CLIENTS];
 };
 
 struct end {
@@ -44,8 +46,8 @@ struct end {
 };
 
 static void await(volatile int *flag) {
-    while (!*flag)
-        sched_yield();
+    for (time_t end = time(NULL) + patience_ms(60) / 1000; !*flag; sched_yield())
+        CHECK(time(NULL) < end);
     __sync_synchronize();
 }
 
@@ -185,7 +187,7 @@ static void client(struct board *b, int me) {
         early = 0;
         post(&e, uc, &wr, &request, sizeof request, n, count_early);
         struct ibv_wc wc;
-        for (time_t end = time(NULL) + 20; !early; sched_yield()) {
+        for (time_t end = time(NULL) + patience_ms(60) / 1000; !early; sched_yield()) {
             int got = ibv_poll_cq(e.cq, 1, &wc);
             CHECK(got >= 0 && time(NULL) < end);
             early = got == 1;
@@ -194,6 +196,11 @@ static void client(struct board *b, int me) {
         memcpy(answer, answers + sizeof(struct ibv_grh), sizeof answer);
         CHECK(answer[0] == n && answer[1] == request.key * 3 + n);
     }
+    // A process that ends takes with it what the kernel gave to its socket, datagrams for others of the address among it, and nobody
+    // sends a datagram again. So all of them end when no answer is on its way any more.
+    tell(&b->answered[me]);
+    for (int i = 0; i < CLIENTS; i++)
+        await(&b->answered[i]);
 }
 
 int main(void) {

@@ -26,6 +26,8 @@ AT(struct gdrc_mw, handle, 0);
 SIZE(struct gdrc_cq, 8, 8);
 AT(struct gdrc_cq, handle, 0);
 
+SIZE(struct gdrc_channel, 8, 8);
+AT(struct gdrc_channel, handle, 0);
 SIZE(struct gdrc_srq, 8, 8);
 AT(struct gdrc_srq, handle, 0);
 
@@ -104,7 +106,7 @@ AT(struct gdrc_wc, slid, 42);
 AT(struct gdrc_wc, sl, 44);
 AT(struct gdrc_wc, dlid_path_bits, 45);
 
-SIZE(struct gdrc_config, 104, 8);
+SIZE(struct gdrc_config, 112, 8);
 AT(struct gdrc_config, struct_size, 0);
 AT(struct gdrc_config, flags, 4);
 AT(struct gdrc_config, max_pd, 8);
@@ -127,6 +129,8 @@ AT(struct gdrc_config, ring_bytes, 72);
 AT(struct gdrc_config, pcap_path, 80);
 AT(struct gdrc_config, seed, 88);
 AT(struct gdrc_config, line_rate_bps, 96);
+AT(struct gdrc_config, keepalive_ms, 104);
+AT(struct gdrc_config, reserved, 108);
 
 SIZE(struct gdrc_device_attr, 104, 8);
 AT(struct gdrc_device_attr, struct_size, 0);
@@ -360,7 +364,7 @@ AT(struct gdrc_endpoint, length, 56);
 AT(struct gdrc_endpoint, rkey, 64);
 AT(struct gdrc_endpoint, qkey, 68);
 AT(struct gdrc_endpoint, max_rd_atomic, 72);
-AT(struct gdrc_endpoint, reserved, 76);
+AT(struct gdrc_endpoint, flags, 76);
 
 SIZE(struct gdrc_connect_opts, 56, 8);
 AT(struct gdrc_connect_opts, struct_size, 0);

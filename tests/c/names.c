@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -36,6 +37,39 @@ static const char *line(const char *path)
 	return text;
 }
 
+/* The GID table is the same in every way that it can be asked for. */
+static void gids(struct ibv_device *device)
+{
+	struct ibv_context *context = ibv_open_device(device);
+	struct ibv_gid_entry one, all[8];
+	struct ibv_port_attr port;
+	char path[512], want[64];
+	union ibv_gid gid;
+
+	CHECK(context && ibv_query_port(context, 1, &port) == 0);
+	CHECK(port.gid_tbl_len > 3 && ibv_query_gid_table(context, all, 8, 0) == port.gid_tbl_len);
+	CHECK(ibv_query_gid_table(context, all, port.gid_tbl_len - 1, 0) == -EINVAL);
+	for (int i = 0; i < port.gid_tbl_len; i++) {
+		CHECK(ibv_query_gid(context, 1, i, &gid) == 0);
+		CHECK(ibv_query_gid_ex(context, 1, i, &one, 0) == 0 && memcmp(&one, &all[i], sizeof(one)) == 0);
+		CHECK(memcmp(&one.gid, &gid, sizeof(gid)) == 0 && one.gid_index == (unsigned)i && one.port_num == 1);
+		CHECK(one.gid_type == (i % 2 ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1));
+		snprintf(path, sizeof(path), "%s/ports/1/gid_attrs/types/%d", device->ibdev_path, i);
+		CHECK(strcmp(line(path), i % 2 ? "RoCE v2" : "IB/RoCE v1") == 0);
+		snprintf(path, sizeof(path), "%s/ports/1/gids/%d", device->ibdev_path, i);
+		for (int k = 0; k < 8; k++)
+			sprintf(want + 5 * k, "%02x%02x:", gid.raw[2 * k], gid.raw[2 * k + 1]);
+		want[39] = 0;
+		CHECK(strcmp(line(path), want) == 0);
+		snprintf(path, sizeof(path), "%s/ports/1/gid_attrs/ndevs/%d", device->ibdev_path, i);
+		CHECK(strcmp(line(path), if_indextoname(one.ndev_ifindex, want) ? want : "") == 0);
+	}
+	CHECK(ibv_query_gid_ex(context, 1, port.gid_tbl_len, &one, 0) == EINVAL);
+	snprintf(path, sizeof(path), "%s/ports/1/gids/%d", device->ibdev_path, port.gid_tbl_len);
+	CHECK(open(path, O_RDONLY) < 0 && errno == ENOENT);
+	ibv_close_device(context);
+}
+
 int main(void)
 {
 	int n = 0;
@@ -53,14 +87,16 @@ int main(void)
 	CHECK(stat("/dev/infiniband/rdma_cm", &st) == 0 && S_ISCHR(st.st_mode));
 	CHECK(stat("/dev/infiniband/uverbs7", &st) < 0 && errno == ENOENT);
 
-	snprintf(path, sizeof(path), "%s/ports/1/gid_attrs/types/0", list[0]->ibdev_path);
+	snprintf(path, sizeof(path), "%s/ports/1/gid_attrs/types/1", list[0]->ibdev_path);
 	CHECK(stat(path, &st) == 0 && S_ISREG(st.st_mode));
 	CHECK(access(path, R_OK) == 0);
 	CHECK(access(path, W_OK) < 0 && errno == EACCES);
 	CHECK(open(path, O_RDWR) < 0 && errno == EACCES);
 	CHECK(strcmp(line(path), "RoCE v2") == 0);
-	CHECK(ibv_read_sysfs_file(list[0]->ibdev_path, "ports/1/gid_attrs/types/0", text, sizeof(text)) == 7);
+	CHECK(ibv_read_sysfs_file(list[0]->ibdev_path, "ports/1/gid_attrs/types/1", text, sizeof(text)) == 7);
 	CHECK(strcmp(text, "RoCE v2") == 0);
+
+	gids(list[0]);
 
 	uint64_t guid = be64toh(ibv_get_device_guid(list[0]));
 	snprintf(want, sizeof(want), "%04x:%04x:%04x:%04x", (unsigned)(guid >> 48), (unsigned)(guid >> 32 & 0xffff),

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "patience.h"
+
 #define PORT 7777
 #define BYTES 2000000
 
@@ -51,7 +53,7 @@ static void ask(const char *own, const char *server) {
 		/* At most so much under way, or both sides would wait for room. */
 		int more = sent < BYTES && sent - got < 30000;
 		struct pollfd p = {.fd = s, .events = POLLIN | (more ? POLLOUT : 0)};
-		CHECK(poll(&p, 1, 20000) == 1);
+		CHECK(poll(&p, 1, patience_ms(60)) == 1);
 		if (more && p.revents & POLLOUT) {
 			size_t n = sizeof buf < BYTES - sent ? sizeof buf : BYTES - sent;
 			for (size_t i = 0; i < n; i++)

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,15 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SIZE 8192
+#include "device.h"
+#include "patience.h"
 
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno);                               \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#define SIZE 8192
 
 // One side: everything that a queue pair needs.
 struct side {
@@ -35,16 +31,6 @@ struct side {
     struct ibv_mr *mr;
     char *buf;
 };
-
-static struct ibv_context *open_device(void) {
-    int n = 0;
-    struct ibv_device **list = ibv_get_device_list(&n);
-    CHECK(list && n > 0);
-    struct ibv_context *ctx = ibv_open_device(list[0]);
-    CHECK(ctx);
-    ibv_free_device_list(list);
-    return ctx;
-}
 
 static void make(struct side *s, enum ibv_qp_type type, int with_srq) {
     s->ctx = open_device();
@@ -71,15 +57,24 @@ static void make(struct side *s, enum ibv_qp_type type, int with_srq) {
     CHECK(s->qp->handle < 10240 && s->cq->handle < 10240 && s->mr->handle < 10240 && s->pd->handle < 10240);
 }
 
+// The entry of the GID table that programs here use, or the peer's LID, which is used alone if it is not 0.
+static int gid_index;
+static uint16_t peer_lid;
+
+// Bits of newer headers (IBV_ACCESS_FLUSH_GLOBAL, _PERSISTENT) and of none: nothing to a device that does not know them.
+#define NEWER_ACCESS (1 << 8 | 1 << 9 | 1 << 29)
+
 static void connect_to(struct side *s, uint32_t qpn) {
     union ibv_gid gid;
-    CHECK(ibv_query_gid(s->ctx, 1, 0, &gid) == 0);
+    CHECK(ibv_query_gid(s->ctx, 1, gid_index, &gid) == 0);
     int ud = s->qp->qp_type == IBV_QPT_UD;
     struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x11,
-                            .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+                            .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | NEWER_ACCESS};
     CHECK(ibv_modify_qp(s->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
-    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qpn, .max_dest_rd_atomic = 1,
-                             .min_rnr_timer = 1, .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .hop_limit = 1}}};
+    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
+                             .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = gid_index, .hop_limit = 1}}};
+    if (peer_lid)
+        a.ah_attr = (struct ibv_ah_attr){.dlid = peer_lid, .port_num = 1};
     CHECK(ibv_modify_qp(s->qp, &a, ud ? IBV_QP_STATE : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
     a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
     CHECK(ibv_modify_qp(s->qp, &a, ud ? IBV_QP_STATE | IBV_QP_SQ_PSN : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
@@ -187,10 +182,17 @@ static void events(void) {
     CHECK(ibv_req_notify_cq(a.cq, 0) == 0);
     CHECK(write_to(&a, &b, b.mr->rkey ^ 0x5a5a5a, 8) == 0);
     struct pollfd p[2] = {{.fd = a.channel->fd, .events = POLLIN}, {.fd = b.ctx->async_fd, .events = POLLIN}};
-    CHECK(poll(p, 1, 10000) == 1 && ibv_get_cq_event(a.channel, &cq, &context) == 0 && cq == a.cq);
+    CHECK(poll(p, 1, patience_ms(60)) == 1 && ibv_get_cq_event(a.channel, &cq, &context) == 0 && cq == a.cq);
     CHECK(completion(&a).status == IBV_WC_REM_ACCESS_ERR);
-    CHECK(poll(p + 1, 1, 10000) == 1 && ibv_get_async_event(b.ctx, &event) == 0);
-    CHECK(event.element.qp == b.qp && (event.event_type == IBV_EVENT_QP_ACCESS_ERR || event.event_type == IBV_EVENT_QP_FATAL));
+    CHECK(poll(p + 1, 1, patience_ms(60)) == 1 && ibv_get_async_event(b.ctx, &event) == 0);
+    CHECK(event.element.qp == b.qp && event.event_type == IBV_EVENT_QP_ACCESS_ERR);
+    // But for the end of its use of the SRQ that is all: to the requester its completion says it, and neither work queue has a
+    // catastrophic error.
+    struct ibv_async_event other;
+    CHECK(ibv_get_async_event(b.ctx, &other) == 0 && other.element.qp == b.qp && other.event_type == IBV_EVENT_QP_LAST_WQE_REACHED);
+    ibv_ack_async_event(&other);
+    CHECK(ibv_get_async_event(b.ctx, &other) == -1 && errno == EAGAIN);
+    CHECK(fcntl(a.ctx->async_fd, F_SETFL, O_NONBLOCK) == 0 && ibv_get_async_event(a.ctx, &other) == -1 && errno == EAGAIN);
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
     CHECK(ibv_query_qp(b.qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR && init.srq == b.srq);
@@ -229,6 +231,107 @@ static void forks(void) {
     }
     drop(&a);
     drop(&b);
+}
+
+// A program of InfiniBand's days: it knows LIDs and asks for no GID. Without GDRC_LID it is refused.
+static void lid(void) {
+    struct ibv_context *ctx = open_device();
+    struct ibv_port_attr port;
+    CHECK(ibv_query_port(ctx, 1, &port) == 0);
+    struct side a, b;
+    make(&a, IBV_QPT_UD, 0);
+    struct ibv_ah_attr to = {.dlid = port.lid ? port.lid : 1, .port_num = 1};
+    if (!getenv("GDRC_LID")) {
+        CHECK(port.lid == 0 && !ibv_create_ah(a.pd, &to) && errno == EINVAL);
+        drop(&a);
+        CHECK(ibv_close_device(ctx) == 0);
+        return;
+    }
+    CHECK(port.lid != 0);
+    make(&b, IBV_QPT_UD, 0);
+    connect_to(&a, 0);
+    connect_to(&b, 0);
+    struct ibv_ah *ah = ibv_create_ah(a.pd, &to);
+    CHECK(ah);
+    struct ibv_sge into = {.addr = (uintptr_t)b.buf, .length = SIZE, .lkey = b.mr->lkey};
+    struct ibv_recv_wr rwr = {.sg_list = &into, .num_sge = 1}, *rbad;
+    CHECK(ibv_post_recv(b.qp, &rwr, &rbad) == 0);
+    strcpy(a.buf, "by LID");
+    struct ibv_sge from = {.addr = (uintptr_t)a.buf, .length = 7, .lkey = a.mr->lkey};
+    struct ibv_send_wr wr = {.sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND, .wr.ud = {ah, b.qp->qp_num, 0x11}}, *bad;
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+    struct ibv_wc wc = completion(&b);
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == 47 && strcmp(b.buf + 40, "by LID") == 0);
+    CHECK(ibv_destroy_ah(ah) == 0);
+    to.dlid = 0;
+    CHECK(!ibv_create_ah(a.pd, &to) && errno == EINVAL);
+    drop(&a);
+    drop(&b);
+    peer_lid = port.lid;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    transfer(&a, &b);
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+    CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_AV, &init) == 0 && attr.ah_attr.dlid == port.lid && !attr.ah_attr.is_global);
+    drop(&a);
+    drop(&b);
+    peer_lid = 0;
+    CHECK(ibv_close_device(ctx) == 0);
+}
+
+static long long counted(const char *name) {
+    char path[200];
+    long long n = -1;
+    snprintf(path, sizeof path, "/sys/class/infiniband/gdrc0/ports/1/%s", name);
+    FILE *f = fopen(path, "r");
+    CHECK(f && fscanf(f, "%lld", &n) == 1 && fclose(f) == 0);
+    return n;
+}
+
+// The files of the counters, where libgdrcore_preload.so shows them.
+static void counters(void) {
+    CHECK(counted("hw_counters/rdma_writes") == 0);
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    CHECK(counted("hw_counters/rdma_writes") == 0 && counted("counters/link_downed") == 0);
+    transfer(&a, &b);
+    transfer(&a, &b);
+    CHECK(counted("hw_counters/rdma_writes") == 2 && counted("hw_counters/request_bytes") == 2 * SIZE);
+    CHECK(counted("counters/port_xmit_packets") == counted("hw_counters/sent_pkts"));
+    CHECK(counted("counters/port_xmit_data") == counted("hw_counters/sent_bytes") / 4);
+    drop(&a);
+    drop(&b);
+}
+
+// Every entry of the GID table leads to the device, of either type of RoCE, and behind the last one there is none.
+static void gids(void) {
+    struct side a, b;
+    union ibv_gid gid;
+    struct ibv_context *ctx = open_device();
+    struct ibv_port_attr port;
+    CHECK(ibv_query_port(ctx, 1, &port) == 0 && port.gid_tbl_len > 3);
+    int outside[] = {-1, port.gid_tbl_len, 255, 1 << 20};
+    for (unsigned i = 0; i < sizeof outside / sizeof *outside; i++) {
+        errno = 0;
+        CHECK(ibv_query_gid(ctx, 1, outside[i], &gid) == -1 && errno == EINVAL);
+    }
+    for (gid_index = 0; gid_index < port.gid_tbl_len; gid_index++) {
+        pair(&a, &b, IBV_QPT_RC, 0);
+        transfer(&a, &b);
+        struct ibv_qp_attr attr;
+        struct ibv_qp_init_attr init;
+        CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_AV, &init) == 0 && attr.ah_attr.grh.sgid_index == gid_index);
+        CHECK(ibv_query_gid(ctx, 1, gid_index, &gid) == 0);
+        struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = gid_index, .hop_limit = 1}};
+        struct ibv_ah *ah = ibv_create_ah(a.pd, &to);
+        CHECK(ah && ibv_destroy_ah(ah) == 0);
+        to.grh.sgid_index = port.gid_tbl_len;
+        CHECK(!ibv_create_ah(a.pd, &to) && errno == EINVAL);
+        drop(&a);
+        drop(&b);
+    }
+    gid_index = 0;
+    CHECK(ibv_close_device(ctx) == 0);
 }
 
 // Arguments that no program should pass, and memory that vanishes.
@@ -352,6 +455,86 @@ static void grow(void) {
     drop(&b);
 }
 
+// What a process may have is what it is told, whatever others on the address have: exactly that many, and then ENOMEM.
+static void fill_and_empty(int full, int go_on) {
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 0);
+    struct ibv_device_attr attr;
+    CHECK(ibv_query_device(a.ctx, &attr) == 0 && attr.max_qp > 1000);
+    struct ibv_qp_init_attr init = {.send_cq = a.cq, .recv_cq = a.cq, .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+    int more = attr.max_qp - 2;
+    struct ibv_qp **qps = calloc(more, sizeof *qps);
+    CHECK(qps);
+    for (int i = 0; i < more; i++)
+        CHECK((qps[i] = ibv_create_qp(a.pd, &init)));
+    for (int i = 0; i < 2; i++) {
+        errno = 0;
+        CHECK(!ibv_create_qp(a.pd, &init) && errno == ENOMEM);
+        // One less makes room for one.
+        CHECK(ibv_destroy_qp(qps[i]) == 0 && (qps[i] = ibv_create_qp(a.pd, &init)));
+    }
+    char c = 0;
+    CHECK(write(full, &c, 1) == 1 && read(go_on, &c, 1) == 1);
+    transfer(&a, &b);
+    for (int i = 0; i < more; i++)
+        CHECK(ibv_destroy_qp(qps[i]) == 0);
+    free(qps);
+    drop(&a);
+    drop(&b);
+}
+
+static void limits(void) {
+    int full[2], go_on[2];
+    CHECK(pipe(full) == 0 && pipe(go_on) == 0);
+    pid_t children[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK((children[i] = fork()) >= 0);
+        if (children[i] == 0) {
+            fill_and_empty(full[1], go_on[0]);
+            exit(0);
+        }
+    }
+    close(full[1]);
+    // Both have all they may have, at the same time. Who fails closes his end.
+    char c[2];
+    CHECK(read(full[0], c, 1) == 1 && read(full[0], c, 1) == 1);
+    CHECK(write(go_on[1], c, 2) == 2);
+    for (int i = 0; i < 2; i++) {
+        int status;
+        CHECK(waitpid(children[i], &status, 0) == children[i] && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
+// Threads of a program may have little stack (dapltest's have 64 KB), and each of them may run the engine.
+static void *all_of_it(void *unused) {
+    router();
+    struct side a, b;
+    pair(&a, &b, IBV_QPT_RC, 1);
+    // Others come to the address and go while this thread polls.
+    for (int i = 0; i < 10; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct ibv_context *ctx = open_device();
+            _exit(ibv_close_device(ctx) != 0);
+        }
+        int status;
+        CHECK(child > 0);
+        while (waitpid(child, &status, WNOHANG) == 0)
+            transfer(&a, &b);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    drop(&a);
+    drop(&b);
+    return unused;
+}
+
+static void stack(void) {
+    pthread_t thread;
+    pthread_attr_t attr;
+    CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, 64 << 10) == 0);
+    CHECK(pthread_create(&thread, &attr, all_of_it, NULL) == 0 && pthread_join(thread, NULL) == 0);
+}
+
 static int count_lines(const char *file) {
     FILE *f = fopen(file, "r");
     CHECK(f);
@@ -398,12 +581,12 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"router", router}, {"events", events}, {"forks", forks}, {"hostile", hostile}, {"buffers", buffers}, {"grow", grow}, {"leaks", leaks}};
+    } modes[] = {{"router", router}, {"events", events}, {"gids", gids}, {"lid", lid}, {"counters", counters}, {"forks", forks}, {"hostile", hostile}, {"buffers", buffers}, {"grow", grow}, {"limits", limits}, {"stack", stack}, {"leaks", leaks}};
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();
             return 0;
         }
-    fprintf(stderr, "usage: verbs router|events|forks|hostile|grow|leaks\n");
+    fprintf(stderr, "usage: verbs router|events|gids|lid|counters|forks|hostile|buffers|grow|limits|stack|leaks\n");
     return 2;
 }

@@ -1,6 +1,7 @@
 //! Connections by the connection manager, for tests: events of one or two devices, waited for.
 
 use crate::ends::{End, Shape};
+use crate::patience;
 use gdrcore_core::cm::types::{cm_event, port_space, CmEvent, ConnParam};
 use gdrcore_core::device::{CmDevice, Device};
 use gdrcore_core::verbs::types::{qp_type, AhAttr, Handle};
@@ -53,14 +54,14 @@ pub fn connect(end: &End, to: AhAttr, port: u16, param: &ConnParam<'_>) -> Handl
 pub struct Events(Vec<CmEvent>);
 
 impl Events {
-    /// Waits for an event that `wanted` says yes to, running both devices; others are kept for later.
+    /// Waits for an event that `wanted` says yes to, running both devices; others are kept for later. `limit` is for an idle machine.
     pub fn find(
         &mut self,
         devices: [&dyn Device; 2],
         limit: Duration,
         mut wanted: impl FnMut(&CmEvent) -> bool,
     ) -> Option<CmEvent> {
-        let end = Instant::now() + limit;
+        let end = Instant::now() + limit * patience::factor();
         loop {
             if let Some(k) = self.0.iter().position(&mut wanted) {
                 return Some(self.0.remove(k));
@@ -82,7 +83,7 @@ impl Events {
 
     /// As [`Events::find`], for a number of an id (0: any), which must come.
     pub fn expect(&mut self, devices: [&dyn Device; 2], event: u32, id: Handle) -> CmEvent {
-        let found = self.find(devices, Duration::from_secs(20), |e| e.event == event && (id == 0 || e.id == id));
+        let found = self.find(devices, Duration::from_secs(60), |e| e.event == event && (id == 0 || e.id == id));
         found.unwrap_or_else(|| panic!("no event {event}; there are {:?}", self.0))
     }
 }

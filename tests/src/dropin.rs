@@ -2,18 +2,19 @@
 
 use crate::library;
 use crate::tools::{find, loopback, Done, Running};
+use crate::{patience, place};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// No tool runs longer here.
+/// No tool runs longer on an idle machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A program with the drop-in in place of the system's libibverbs, on an address of its own.
 pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
     let mut c = Command::new(program);
     c.env("LD_LIBRARY_PATH", library::dropin()).env("GDRC_ADDRESS", address);
-    for name in ["GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_STATS", "LD_PRELOAD"] {
+    for name in ["GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_STATS", "GDRC_LID", "GDRC_VERBOSE", "LD_PRELOAD"] {
         c.env_remove(name);
     }
     c
@@ -21,8 +22,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
 
 /// A TCP port that nobody listens on, for the tools' own exchange.
 pub fn free_port() -> u16 {
-    let l = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    l.local_addr().expect("its number").port()
+    place::port()
 }
 
 /// Whether somebody listens at a TCP port of a process's network. Connecting would take the tool's only accept.
@@ -41,7 +41,7 @@ fn is_listened_at(port: u16, process: u32) -> bool {
 
 /// Waits until a server listens at a TCP port, or has ended.
 pub fn wait_until_listened_at(port: u16, server: &mut Running) {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + LIMIT * patience::factor();
     while !is_listened_at(port, server.pid()) && server.is_running() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -69,6 +69,7 @@ pub struct Pair {
     addresses: [String; 2],
     port: u16,
     path: &'static str,
+    lid: bool,
 }
 
 impl Pair {
@@ -80,6 +81,7 @@ impl Pair {
             addresses: [1, 2].map(|last| loopback(n, last)),
             port: free_port(),
             path: "auto",
+            lid: false,
         })
     }
 
@@ -89,8 +91,17 @@ impl Pair {
         self
     }
 
+    /// With LIDs.
+    pub fn with_lids(mut self) -> Pair {
+        self.lid = true;
+        self
+    }
+
     fn side(&self, i: usize) -> Command {
         let mut c = command(&self.tool, &self.addresses[i]);
+        if self.lid {
+            c.env("GDRC_LID", "1");
+        }
         c.env("GDRC_PATH", self.path).args(&self.arguments).args(["-p", &self.port.to_string()]);
         c
     }

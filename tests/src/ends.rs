@@ -3,6 +3,7 @@
 //! An [`End`] is one QP with its PD, CQ and one registered buffer. [`Shape`] says how it is made; every field has a
 //! default that suits most tests, so a test names only what it is about.
 
+use crate::patience;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::{
     access, mtu, qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, Handle,
@@ -40,6 +41,8 @@ pub struct Shape {
     pub rnr_retry: u8,
     /// RNR NAK timer code.
     pub min_rnr_timer: u8,
+    /// The peer is known to be a soft device, as the endpoints of the C API tell.
+    pub kin: bool,
 }
 
 impl Default for Shape {
@@ -56,6 +59,7 @@ impl Default for Shape {
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,
+            kin: false,
         }
     }
 }
@@ -180,8 +184,17 @@ pub struct End<'d> {
 impl<'d> End<'d> {
     /// Makes PD, CQ, QP and MR, or nothing. The QP is in RESET.
     pub fn new(dev: &'d dyn Device, shape: Shape) -> Result<End<'d>> {
+        End::with_cq(dev, shape, || dev.cq_create(shape.cqe))
+    }
+
+    /// The same, with a CQ whose events go to a completion channel.
+    pub fn on_channel(dev: &'d dyn Device, shape: Shape, channel: Handle) -> Result<End<'d>> {
+        End::with_cq(dev, shape, || dev.cq_create_on(shape.cqe, channel))
+    }
+
+    fn with_cq(dev: &'d dyn Device, shape: Shape, cq: impl Fn() -> Result<(Handle, u32)>) -> Result<End<'d>> {
         let pd = dev.pd_alloc()?;
-        let cq = dev.cq_create(shape.cqe).map(|(cq, _)| cq);
+        let cq = cq().map(|(cq, _)| cq);
         match cq.and_then(|cq| End::on(dev, shape, pd, cq)) {
             Ok(end) => Ok(end),
             Err(e) => {
@@ -261,6 +274,7 @@ impl<'d> End<'d> {
             ah: peer.ah,
             max_dest_rd_atomic: 8,
             min_rnr_timer: self.shape.min_rnr_timer,
+            kin: self.shape.kin.into(),
             ..QpAttr::default()
         };
         let connected = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
@@ -401,9 +415,9 @@ pub fn connected<'d>(a: &'d dyn Device, b: &'d dyn Device, shape: Shape) -> Resu
     Ok((a, b))
 }
 
-/// Runs both ends until `a` has completed `wr_id`; panics after `limit`.
+/// Runs both ends until `a` has completed `wr_id`; panics after `limit`, which is for an idle machine (see [`patience`]).
 pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
-    let end = Instant::now() + limit;
+    let end = Instant::now() + limit * patience::factor();
     loop {
         a.poll();
         b.poll();
@@ -416,7 +430,7 @@ pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
 
 /// As [`complete`], and it must be a success.
 pub fn succeed(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
-    let wc = complete(a, b, wr_id, Duration::from_secs(20));
+    let wc = complete(a, b, wr_id, Duration::from_secs(60));
     assert_eq!(wc.status, wc_status::SUCCESS, "wr {wr_id}: {wc:?}, cause {:?}", a.dev.qp_cause(a.qp));
     wc
 }

@@ -4,6 +4,7 @@
 //! and answers with its own address; then it serves, and streams if it was asked to.
 
 use crate::ends::{Address, End};
+use crate::patience;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
@@ -19,13 +20,16 @@ pub struct Far {
 impl Far {
     /// Starts `program` (the path of `far_end`) on a device. `options` are `key=value`, see the binary.
     pub fn start(program: &str, device: &str, options: &[&str]) -> Far {
-        let mut child = Command::new(program)
-            .arg(device)
-            .args(options)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|e| panic!("{program}: {e}"));
+        let far = Far::run(Command::new(program).arg(device).args(options));
+        assert_eq!(far.line(Duration::from_secs(60)).as_deref(), Some("open"), "the far end did not open its device");
+        far
+    }
+
+    /// Starts a program that talks in lines, as `far_end` does.
+    pub fn run(command: &mut Command) -> Far {
+        patience::hand_on(command);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let input = child.stdin.take();
         let output = child.stdout.take().expect("stdout is piped");
         let (send, lines) = channel();
@@ -36,14 +40,41 @@ impl Far {
                 }
             }
         });
-        let far = Far { child, input, lines };
-        assert_eq!(far.line(Duration::from_secs(20)).as_deref(), Some("open"), "the far end did not open its device");
-        far
+        Far { child, input, lines }
     }
 
-    /// The next line that it says, `None` after `limit`.
+    /// Connects two far ends with each other; neither streams yet. Their addresses.
+    pub fn connect_far(&mut self, other: &mut Far) -> [Address; 2] {
+        let at = |far: &mut Far| {
+            far.say("make");
+            let line = far.line(Duration::from_secs(60)).expect("the far end did not answer");
+            line.strip_prefix("at ").unwrap_or_else(|| panic!("{line}")).to_owned()
+        };
+        let (a, b) = (at(self), at(other));
+        self.say(&format!("join {b}"));
+        other.say(&format!("join {a}"));
+        [a, b].map(|text| parse_address(&text).expect("an address"))
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line, without what it begins with.
+    pub fn answer(&self, begin: &str) -> String {
+        let line = self.line(Duration::from_secs(60)).unwrap_or_else(|| panic!("no line '{begin}'"));
+        line.strip_prefix(begin).unwrap_or_else(|| panic!("'{line}' where '{begin}' was to come")).trim().to_owned()
+    }
+
+    /// Ends its input.
+    pub fn hang_up(&mut self) {
+        drop(self.input.take());
+    }
+
+    /// The next line that it says, `None` after `limit`, which is for an idle machine (see [`patience`]).
     pub fn line(&self, limit: Duration) -> Option<String> {
-        self.lines.recv_timeout(limit).ok()
+        self.lines.recv_timeout(limit * patience::factor()).ok()
     }
 
     /// A line that it has said already.
@@ -54,9 +85,9 @@ impl Far {
     /// Connects `end` with a new end over there.
     pub fn connect(&mut self, end: &mut End) {
         self.say(&format!("peer {}", print_address(&end.own)));
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = patience::deadline(60);
         let theirs = loop {
-            let line = self.line(Duration::from_secs(20)).expect("the far end did not answer");
+            let line = self.line(Duration::from_secs(60)).expect("the far end did not answer");
             if let Some(address) = line.strip_prefix("at ") {
                 break parse_address(address).expect("an address");
             }
@@ -84,10 +115,20 @@ impl Far {
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
+    /// Stops it (SIGSTOP), and returns when none of its threads runs any more.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let is_stopped = |stat: &str| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'));
+        patience::wait_for(60, "the far end does not stop", || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("procfs");
+            tasks.flatten().all(|t| std::fs::read_to_string(t.path().join("stat")).is_ok_and(|s| is_stopped(&s)))
+        });
+    }
+
     /// Lets it end by itself; true if it closed its device with everything given back.
     pub fn finish(mut self) -> bool {
         drop(self.input.take());
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = patience::deadline(60);
         while Instant::now() < end {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return status.success();

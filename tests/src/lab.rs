@@ -1,6 +1,7 @@
 //! Hosts made of namespaces: each has its own user, network, mount and pid namespace, and programs there have no
 //! capability at all. Needs no root where the kernel lets users make user namespaces.
 
+use crate::patience::deadline;
 use crate::tools::{find, run, Running};
 use std::path::Path;
 use std::process::Command;
@@ -127,7 +128,7 @@ fn succeed(mut command: Command) -> Result<(), String> {
 
 /// Polls a condition about a process that has just been started.
 fn wait_for(condition: impl Fn() -> bool, process: &mut Running) -> Result<(), String> {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = deadline(60);
     while !condition() {
         if !process.is_running() || Instant::now() > end {
             return Err("a namespace did not come up".to_string());

@@ -14,11 +14,17 @@ fn make(target: &str, once: &OnceLock<()>) {
     });
 }
 
-/// Builds libgdrcore.so and .a; returns the folder that holds them.
+/// Builds libgdrcore.so and .a; returns the folder that holds the first.
 pub fn build() -> PathBuf {
     static ONCE: OnceLock<()> = OnceLock::new();
     make("lib", &ONCE);
     target_dir().join("release")
+}
+
+/// Builds the static library as it is installed.
+pub fn archive() -> PathBuf {
+    build();
+    root().join("build/lib/libgdrcore.a")
 }
 
 /// Builds the C examples too; returns the folder of the programs' folders.

@@ -1,6 +1,7 @@
 //! Unmodified librdmacm programs under `gdrcore-run`: two sides of a tool, each on its own address.
 
 use crate::library;
+use crate::patience;
 use crate::source::root;
 use crate::tools::{find, loopback, Done, Running};
 use std::net::Ipv4Addr;
@@ -8,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// No tool runs longer here.
+/// No tool runs longer on an idle machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The launcher.
@@ -40,9 +41,7 @@ pub fn counted(output: &str, name: &str) -> u64 {
 /// Waits until a program listens on an address: each service that it offers is the name of a socket, by which the processes of an
 /// address find it.
 pub fn wait_until_it_listens(server: &mut Running, address: &str) {
-    let is = |l: &str| {
-        l.rsplit(' ').next().is_some_and(|n| n.starts_with(&format!("@gdrc/{address}/")) && n.contains("/service/"))
-    };
+    let is = |l: &str| l.rsplit(' ').next().is_some_and(|n| n.contains(&format!("/{address}-")) && n.contains("/c"));
     wait_for("/proc/net/unix", is, server);
 }
 
@@ -53,7 +52,7 @@ fn wait_until_it_joins(server: &mut Running, group: Ipv4Addr) {
 }
 
 fn wait_for(file: &str, line: impl Fn(&str) -> bool, server: &mut Running) {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + LIMIT * patience::factor();
     let there = || std::fs::read_to_string(file).is_ok_and(|t| t.lines().any(&line));
     while !there() && server.is_running() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));

@@ -151,13 +151,13 @@ pub fn without_tests(code: &str) -> String {
     out
 }
 
-/// Whether a file below `core/src` (named relative to it) is compiled for tests only: a `tests.rs`, or a top-level
+/// Whether a file below `core/src` (named relative to it) is compiled for tests only: a `tests.rs` or in its folder, or a top-level
 /// module that the crate's root declares under `#[cfg(test)]`.
 pub fn is_test_only(file: &str, root_of_crate: &str) -> bool {
     let top = file.split('/').next().unwrap_or(file).trim_end_matches(".rs");
     let declares = |code: &str| words(code).zip(words(code).skip(1)).any(|(a, b)| a == "mod" && b == top);
     let all = code(root_of_crate);
-    file.ends_with("tests.rs") || (declares(&all) && !declares(&without_tests(&all)))
+    file.ends_with("tests.rs") || file.contains("/tests/") || (declares(&all) && !declares(&without_tests(&all)))
 }
 
 /// Where the bracket at `open` closes: the index after it.

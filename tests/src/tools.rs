@@ -1,12 +1,15 @@
 //! Running other programs from tests: found or skipped, bounded in time, ended by their own pid.
 
+use crate::{patience, place};
 use std::ffi::{CString, OsStr};
 use std::io::Read;
+use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// What a program did.
@@ -34,12 +37,15 @@ impl Done {
 /// output is collected meanwhile.
 pub struct Running {
     child: Child,
-    readers: Vec<std::thread::JoinHandle<String>>,
+    /// Its standard output and error as far as they were read.
+    outputs: [Arc<Mutex<Vec<u8>>>; 2],
+    readers: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Running {
     /// Starts the program with its output piped to readers, so that it never blocks on a full pipe.
     pub fn start(command: &mut Command) -> Running {
+        patience::hand_on(command);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -47,19 +53,41 @@ impl Running {
             .process_group(0)
             .spawn()
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        fn reader(pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+        fn reader(pipe: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
             let mut pipe = pipe;
             std::thread::spawn(move || {
-                let mut bytes = Vec::new();
-                let _ = pipe.read_to_end(&mut bytes);
-                String::from_utf8_lossy(&bytes).into_owned()
+                let mut bytes = [0; 4096];
+                while let Ok(n) = pipe.read(&mut bytes) {
+                    if n == 0 {
+                        break;
+                    }
+                    into.lock().expect("no reader panics").extend_from_slice(&bytes[..n]);
+                }
             })
         }
+        let outputs: [Arc<Mutex<Vec<u8>>>; 2] = Default::default();
         let readers = vec![
-            reader(child.stdout.take().expect("stdout is piped")),
-            reader(child.stderr.take().expect("stderr is piped")),
+            reader(child.stdout.take().expect("stdout is piped"), outputs[0].clone()),
+            reader(child.stderr.take().expect("stderr is piped"), outputs[1].clone()),
         ];
-        Running { child, readers }
+        Running { child, outputs, readers }
+    }
+
+    /// What it has printed so far: standard output, then standard error.
+    pub fn output(&self) -> String {
+        let text = |o: &Arc<Mutex<Vec<u8>>>| String::from_utf8_lossy(&o.lock().expect("no reader panics")).into_owned();
+        self.outputs.iter().map(text).collect()
+    }
+
+    /// Waits until it has printed a text; panics when it ends before that.
+    pub fn wait_for_output(&mut self, text: &str) {
+        let end = patience::deadline(60);
+        while !self.output().contains(text) {
+            // Whatever it printed at its end is read before the second look.
+            let ended = !self.is_running();
+            assert!(!ended && Instant::now() < end, "no '{text}' (ended: {ended}) in: {}", self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Its process id.
@@ -74,7 +102,13 @@ impl Running {
 
     /// Asks it to end (SIGINT).
     pub fn interrupt(&self) {
-        run(Command::new("kill").args(["-INT", &self.pid().to_string()]), 10);
+        self.signal(libc::SIGINT);
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: takes no pointers. The child is not reaped before `finish`, so the number is its own.
+        unsafe { libc::kill(self.pid() as i32, signal) };
     }
 
     /// Kills it at once, and what it started.
@@ -86,9 +120,9 @@ impl Running {
         }
     }
 
-    /// Waits for its end, or kills it at the limit.
+    /// Waits for its end, or kills it at the limit, which is for an idle machine (see [`patience`]).
     pub fn finish(mut self, limit: Duration) -> Done {
-        let end = Instant::now() + limit;
+        let end = Instant::now() + limit * patience::factor();
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
@@ -100,8 +134,10 @@ impl Running {
                 }
             }
         };
-        let output = self.readers.drain(..).map(|r| r.join().unwrap_or_default()).collect();
-        Done { status, output }
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+        Done { status, output: self.output() }
     }
 }
 
@@ -112,7 +148,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a program to its end, at most `seconds`.
+/// Runs a program to its end, at most `seconds` of an idle machine.
 pub fn run(command: &mut Command, seconds: u64) -> Done {
     Running::start(command).finish(Duration::from_secs(seconds))
 }
@@ -184,5 +220,6 @@ pub fn scratch(test: &str) -> Scratch {
 
 /// A loopback address that no other test process uses. `n` and `last` are the test's own choice.
 pub fn loopback(n: u32, last: u32) -> String {
-    format!("127.{}.{n}.{last}", 50 + std::process::id() % 200)
+    let part = |n: u32| u8::try_from(n).expect("a part of an IPv4 address");
+    Ipv4Addr::from(place::loopback(part(n), part(last))).to_string()
 }

@@ -1,8 +1,9 @@
 //! Every operation of a transport at the lengths where packets begin, end and multiply, with all bytes checked.
 
 use crate::ends::{pattern, succeed, End, Op};
+use crate::patience::deadline;
 use gdrcore_core::verbs::types::{qp_type, wc_flags, wc_opcode, wc_status, Wc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of the GRH in front of a UD message.
 pub const GRH: u32 = 40;
@@ -46,7 +47,7 @@ fn half(end: &End) -> usize {
 
 /// Runs both ends until `b` has received something.
 pub fn received(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     loop {
         a.poll();
         b.poll();

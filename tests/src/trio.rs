@@ -1,6 +1,7 @@
 //! One round of router, client and peer, wherever each of them runs.
 
 use crate::ends::pattern;
+use crate::patience;
 use crate::tools::{Done, Running};
 use std::fs;
 use std::path::Path;
@@ -38,12 +39,19 @@ pub fn run_with(round: &Round, of_router: &[&str], of_peer: &[&str]) -> [Done; 3
     let start = |which: usize, program: &str, arguments: &[&str]| {
         Running::start((round.command)(which, program).args(arguments))
     };
-    let router = [&["-d", round.router, "-s", &socket, "-t", "60"], of_router].concat();
+    let seconds = patience::limit(60).as_secs().to_string();
+    let router = [&["-d", round.router, "-s", &socket, "-t", &seconds], of_router].concat();
     let router = start(0, "freeflow_gdr/router", &router);
-    let client =
-        start(1, "freeflow_gdr/client", &["-s", &socket, "-f", &path("note"), "-o", &path("note.back"), "-w", "60"]);
-    let peer =
-        [&["-d", round.peer, "-f", &path("answer"), "-o", &path("answer.back"), "-t", "60"], of_peer, &[round.address]];
+    let client = start(
+        1,
+        "freeflow_gdr/client",
+        &["-s", &socket, "-f", &path("note"), "-o", &path("note.back"), "-w", &seconds],
+    );
+    let peer = [
+        &["-d", round.peer, "-f", &path("answer"), "-o", &path("answer.back"), "-t", &seconds],
+        of_peer,
+        &[round.address],
+    ];
     let peer = start(2, "freeflow_gdr/peer", &peer.concat());
     let limit = Duration::from_secs(90);
     let peer = peer.finish(limit);

@@ -3,7 +3,7 @@
 use gdrcore_tests::library;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{run, target_dir};
+use gdrcore_tests::tools::{loopback, run, target_dir};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -169,10 +169,15 @@ fn library_has_its_soname_and_needs_only_the_c_library() {
 
 /// Installs below a scratch folder as a packager does; returns DESTDIR.
 fn install(test: &str, prefix: &str) -> PathBuf {
+    install_with(test, prefix, &[])
+}
+
+/// The same with more variables.
+fn install_with(test: &str, prefix: &str, more: &[&str]) -> PathBuf {
     library::build();
     let dest = scratch(test).join("dest");
     let mut make = Command::new("make");
-    make.args(["--no-print-directory", "-C"]).arg(root()).arg("install");
+    make.args(["--no-print-directory", "-C"]).arg(root()).arg("install").args(more);
     make.arg(format!("PREFIX={prefix}")).arg(format!("DESTDIR={}", dest.display()));
     expect(&mut make, 600);
     dest
@@ -217,6 +222,69 @@ fn installed_tree_works_with_pkg_config_shared_and_static() {
 }
 
 #[test]
+fn static_library_shows_only_its_own_functions_and_links_into_any_program() {
+    if !installed("nm") {
+        skip!("no nm to list symbols (apt-get install binutils)");
+    }
+    let dest = install("static", "/usr");
+    let archive = dest.join("usr/lib/libgdrcore.a");
+    let told = expect(Command::new("nm").args(["-g", "--defined-only", "--format=posix"]).arg(&archive), 60);
+    let shown: BTreeSet<&str> =
+        told.lines().filter_map(|l| l.split_once(' ')).map(|(name, _)| name).filter(|n| !n.ends_with(':')).collect();
+    let list = std::fs::read_to_string(root().join("tests/abi/libgdrcore.symbols")).expect("the list");
+    assert_eq!(shown, list.lines().collect::<BTreeSet<&str>>());
+    // A program with a Rust runtime of its own, as far as names go.
+    let dir = dest.join("program");
+    std::fs::create_dir(&dir).unwrap();
+    let clash = dir.join("clash.c");
+    std::fs::write(
+        &clash,
+        "void rust_eh_personality(void) {}\nvoid __rust_alloc(void) {}\nvoid rust_begin_unwind(void) {}\n",
+    )
+    .unwrap();
+    for more in [&[][..], &["-Wl,--gc-sections"], &["-static"]] {
+        let program = dir.join("use");
+        let mut cc = Command::new("cc");
+        cc.args(C11).arg(format!("-I{}", dest.join("usr/include").display())).arg(source("use.c")).arg(&clash);
+        cc.arg(&archive).args(["-lpthread", "-ldl", "-lm"]).args(more).arg("-o").arg(&program);
+        expect(&mut cc, 60);
+        expect(&mut Command::new(&program), 20);
+        // What protects from vanished memory is a table that the linker finds by name alone.
+        let sections = expect(Command::new("readelf").args(["-SW"]).arg(&program), 20);
+        assert!(sections.contains("gdrc_fixup"), "{more:?}: {sections}");
+    }
+}
+
+#[test]
+fn installed_tree_works_with_pkg_config_where_it_was_moved_to() {
+    if !installed("pkg-config") {
+        skip!("no pkg-config to use the installed gdrcore.pc (apt-get install pkg-config)");
+    }
+    // Folders as Debian has them, and all in one.
+    for (test, more) in [("moved", &[][..]), ("moved-multiarch", &["LIBDIR=/opt/one/lib/x86_64-linux-gnu"])] {
+        let dest = install_with(test, "/opt/one", more);
+        let moved = dest.with_file_name("else where");
+        let _ = std::fs::remove_dir_all(&moved);
+        std::fs::rename(dest.join("opt/one"), &moved).unwrap();
+        let lib = moved.join(if more.is_empty() { "lib" } else { "lib/x86_64-linux-gnu" });
+        let pkg = |args: &[&str]| {
+            let mut c = Command::new("pkg-config");
+            expect(c.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).args(args).arg("gdrcore"), 20)
+        };
+        // What a shell would read as quotes.
+        let real = |text: String| std::fs::canonicalize(text.trim().replace('\\', "")).expect("a folder");
+        assert_eq!(real(pkg(&["--variable=prefix"])), moved.canonicalize().unwrap());
+        assert_eq!(real(pkg(&["--variable=libdir"])), lib.canonicalize().unwrap());
+        // Through a shell, which reads what pkg-config quotes.
+        let script = "eval cc -std=c11 \"$1\" $(pkg-config --cflags --libs gdrcore) -o use_moved";
+        let mut sh = Command::new("sh");
+        sh.args(["-euc", script, "sh"]).arg(source("use.c")).current_dir(&moved);
+        expect(sh.env("PKG_CONFIG_PATH", lib.join("pkgconfig")), 60);
+        expect(Command::new(moved.join("use_moved")).env("LD_LIBRARY_PATH", &lib), 20);
+    }
+}
+
+#[test]
 fn installed_tree_works_with_cmake_where_it_was_moved_to() {
     if !installed("cmake") {
         skip!("no cmake to use the installed package (apt-get install cmake)");
@@ -232,5 +300,30 @@ fn installed_tree_works_with_cmake_where_it_was_moved_to() {
     expect(Command::new("cmake").arg("--build").arg(&build), 120);
     for program in ["use_shared", "use_static"] {
         expect(&mut Command::new(build.join(program)), 20);
+    }
+}
+
+/// The recipes of docs/ABI.md for threads that sleep, as they stand there.
+#[test]
+fn the_recipes_for_sleeping_work_and_take_no_cpu_time() {
+    let page = std::fs::read_to_string(root().join("docs/ABI.md")).expect("docs/ABI.md");
+    let blocks: Vec<&str> = page.split("```c\n").skip(1).filter_map(|b| b.split("```").next()).collect();
+    let recipes: Vec<&str> = blocks.into_iter().filter(|b| b.starts_with("static int wait_")).collect();
+    assert_eq!(recipes.len(), 2, "the page has two recipes");
+    let dir = scratch("sleep");
+    std::fs::write(dir.join("recipes.h"), recipes.concat()).unwrap();
+    let lib = library::build();
+    let program = dir.join("sleep");
+    let loader = with_soname(&lib, "sleep");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]).arg(include());
+    cc.arg(format!("-I{}", dir.display())).arg("-o").arg(&program).arg(source("sleep.c"));
+    cc.arg(lib.join("libgdrcore.so")).arg(format!("-Wl,-rpath,{}", loader.display()));
+    expect(&mut cc, 60);
+    for (n, way) in ["one", "many", "many helper", "fd helper"].into_iter().enumerate() {
+        let n = n as u32;
+        let words: Vec<&str> = way.split(' ').collect();
+        let devices = [1, 2].map(|host| format!("soft:{}", loopback(91, 2 * n + host)));
+        println!("{way}: {}", expect(Command::new(&program).arg(words[0]).args(&devices).args(&words[1..]), 120));
     }
 }

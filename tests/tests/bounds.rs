@@ -1,12 +1,14 @@
 //! Handles, pools, rings and queues at their ends: an error or a wait, never a wrong object and never a lost completion.
 
 use gdrcore_core::device::{Device, MrReg, SrqAttr};
-use gdrcore_core::verbs::types::{access, send_flags, wc_status, AhAttr, QpAttr, Wc};
+use gdrcore_core::verbs::types::{access, qp_type, send_flags, wc_status, AhAttr, QpAttr, QpCap, QpInit, Wc};
 use gdrcore_core::Error;
+use gdrcore_net::map::Map;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
-use gdrcore_tests::soft::{over_each, over_each_with, Soft};
-use std::time::{Duration, Instant};
+use gdrcore_tests::patience::deadline;
+use gdrcore_tests::soft::{address, over_each, over_each_with, Soft};
+use std::time::Instant;
 
 #[test]
 fn stale_and_foreign_handles_are_errors_everywhere() {
@@ -106,7 +108,7 @@ fn a_full_send_queue_says_again_and_loses_nothing() {
         let (mut a, mut b) = connected(x, y, shape).expect("connected ends");
         let total = 5000u64;
         let (mut posted, mut completed, mut refused) = (0u64, 0u64, 0u64);
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = deadline(60);
         while completed < total {
             while posted < total {
                 match a.post(posted, Op::Write(posted % 1000 * 8, None), 0, 8) {
@@ -135,7 +137,7 @@ fn unsignalled_requests_free_their_slots() {
     over_each(|x, y| {
         let (mut a, mut b) = connected(x, y, Shape { depth: 8, ..Shape::default() }).expect("connected ends");
         let piece = [a.piece(0, 8)];
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = deadline(60);
         let mut posted = 0;
         while posted < 2000 {
             let mut wr = a.request(posted, Op::Write(0, None), &piece);
@@ -170,7 +172,7 @@ fn a_cq_smaller_than_its_queues_never_loses_a_completion() {
             a.post(n, Op::Send(None), 0, 64).expect("post_send");
         }
         // One side at a time: the other's CQ stays full for a while.
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = deadline(60);
         while a.done.len() < 32 || b.done.len() < 32 {
             b.poll();
             if b.done.len() >= 8 {
@@ -206,6 +208,35 @@ fn a_qp_cycle_leaves_nothing_behind() {
         }
         assert_eq!((x.leaks().expect("leaks"), y.leaks().expect("leaks")), before);
     });
+}
+
+/// What a device says is its own, whatever another one on its address has, and where the block of QPNs is the narrower bound it says that.
+#[test]
+fn there_are_as_many_queue_pairs_as_the_device_says() {
+    let mut config = SoftConfig::default();
+    (config.core.max_qp, config.core.qpn_count) = (64, 256);
+    let two = [(); 2].map(|()| Soft::open(&address(5), &config).expect("two devices of one address"));
+    let mut made = Vec::new();
+    for soft in &two {
+        let dev = soft.dev();
+        let said = dev.query().expect("query").max_qp;
+        assert_eq!(said, 256, "a table of 64 grows to 1024, but there are 256 numbers");
+        let memory = Map::new(64 << 20).expect("memory");
+        // SAFETY: fresh memory, which nobody gives back.
+        unsafe { dev.arena_add(memory.as_ptr(), memory.len()).expect("arena_add") };
+        std::mem::forget(memory);
+        let pd = dev.pd_alloc().expect("pd");
+        let cq = dev.cq_create(16).expect("cq").0;
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..QpInit::default() };
+        for n in 0..said {
+            made.push((dev, dev.qp_create(&init).unwrap_or_else(|e| panic!("{n} of {said}: {e}")).0));
+        }
+        assert_eq!(dev.qp_create(&init).err(), Some(Error::NoMemory));
+    }
+    for (dev, qp) in made {
+        dev.qp_destroy(qp).expect("destroy");
+    }
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Captures of our own traffic hold no malformed packet and no wrong ICRC: tshark and scapy say so, not we.
 
 use gdrcore_tests::lab::Lab;
+use gdrcore_tests::patience::{limit, wait_for};
+use gdrcore_tests::place;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TYPES: [&str; 3] = ["rc", "uc", "ud"];
 
@@ -22,6 +24,9 @@ fn checkers_missing() -> Option<&'static str> {
 
 /// Least RoCE frames of each capture: UD's are the fewest.
 const FRAMES_MIN: &str = "36";
+
+/// Bytes of a capture without a frame.
+const EMPTY: u64 = 24;
 
 /// Both checkers must be content with each file; what they said.
 fn check(files: &[PathBuf], ports: &[&str]) -> String {
@@ -64,7 +69,9 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
     let dir = scratch("tee");
     let mut files = Vec::new();
     let (v4_from, v4_to) = (format!("soft:{}", loopback(42, 1)), format!("soft:{}", loopback(42, 2)));
-    let families = [("v4", v4_from.as_str(), v4_to.as_str()), ("v6", "soft:[::1]:4861", "soft:[::1]:4862")];
+    let ports = [place::port(), place::port()].map(|p| p.to_string());
+    let [v6_from, v6_to] = ports.each_ref().map(|p| format!("soft:[::1]:{p}"));
+    let families = [("v4", v4_from.as_str(), v4_to.as_str()), ("v6", v6_from.as_str(), v6_to.as_str())];
     for (family, from, to) in families {
         if family == "v6" && !Path::new("/proc/net/if_inet6").exists() {
             println!("this machine has no IPv6");
@@ -84,7 +91,7 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
             }
         }
     }
-    check(&files, &["4791", "4861", "4862"]);
+    check(&files, &["4791", &ports[0], &ports[1]]);
 }
 
 #[test]
@@ -115,11 +122,7 @@ fn what_the_kernel_really_sent() {
                 record.args(["-i", "lo", "-f", "udp port 4791", "-P", "-B", "64", "-q", "-w"]).arg(&file);
                 let recorder = Running::start(&mut record);
                 // The file appears once the capture runs.
-                let began = (0..400).any(|_| {
-                    std::thread::sleep(Duration::from_millis(10));
-                    file.exists()
-                });
-                assert!(began, "dumpcap did not start: {}", recorder.finish(Duration::ZERO).output);
+                wait_for(60, "dumpcap does not start", || file.exists());
                 std::thread::sleep(Duration::from_millis(100));
                 let mut command = lab.command(0, traffic());
                 command.args([qp_type, from, to]);
@@ -128,9 +131,17 @@ fn what_the_kernel_really_sent() {
                 }
                 let done = run(&mut command, 60);
                 assert!(done.ok(), "{qp_type} {family} gso={gso}: {}", done.output);
-                std::thread::sleep(Duration::from_millis(600));
+                // It writes now and then: all is there when nothing has come for a while.
+                let (mut length, mut since) = (0, Instant::now());
+                wait_for(60, "the capture has no end", || {
+                    let now = file.metadata().map_or(0, |m| m.len());
+                    if now != length {
+                        (length, since) = (now, Instant::now());
+                    }
+                    now > EMPTY && since.elapsed() > limit(1)
+                });
                 recorder.interrupt();
-                recorder.finish(Duration::from_secs(10));
+                recorder.finish(Duration::from_secs(60));
                 files.push(file);
             }
         }

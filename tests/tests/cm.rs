@@ -3,6 +3,7 @@
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::types::{cm_event, port_space, reject, ConnParam, CONNECT_DATA_MAX};
 use gdrcore_core::device::Device;
+use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
     qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr, QpAttr, SendWr, UdWr, WrOp,
 };
@@ -12,6 +13,7 @@ use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::cm::{address, cm, connect, connected, listen, offer, Events};
 use gdrcore_tests::ends::{complete, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::forge::{bth, plain, send_valid};
+use gdrcore_tests::patience::{deadline, limit_ms};
 use gdrcore_tests::soft::{self, over_each, Soft};
 use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
 use gdrcore_tests::{library, skip};
@@ -31,6 +33,7 @@ const SHAPE: Shape = Shape {
     retry_cnt: 0,
     rnr_retry: 0,
     min_rnr_timer: 0,
+    kin: false,
 };
 
 fn two() -> (Soft, Soft) {
@@ -95,6 +98,8 @@ fn refusals_say_why() {
     let id = connect(&end, address(b), 9, &offer(b""));
     let e = events.expect([a, b], cm_event::REJECTED, id);
     assert_eq!(e.status, i32::from(reject::INVALID_SERVICE_ID), "nobody listens");
+    let cause = a.qp_cause(end.qp).unwrap();
+    assert_eq!((cause.code, cause.arg0), (CauseCode::Rejected as u32, 8), "{cause}");
     assert_eq!(a.qp_query(end.qp).unwrap().0.qp_state, qp_state::ERR);
 
     let (_, port) = listen(b, port_space::TCP, 0);
@@ -116,13 +121,17 @@ fn refusals_say_why() {
     assert_eq!(cm(b).accept(request, good.qp, &offer(&[0; 197])), Err(Error::MessageSize));
     cm(b).accept(request, good.qp, &offer(b"")).unwrap();
 
-    // Nobody there at all: 16 requests of 16 ms each.
+    // Nobody there at all, as the kernel says by ICMP, which anybody can send: 16 requests of 16 ms each.
     let end = End::new(a, SHAPE).unwrap();
     let nobody = AhAttr { dgid: gdrcore_core::wire::ip::gid_of_v4([127, 43, 251, 251]), ..address(b) };
     let start = Instant::now();
     let id = connect(&end, nobody, port, &ConnParam { response_timeout: 12, ..offer(b"") });
     let e = events.expect([a, b], cm_event::UNREACHABLE, id);
-    assert!(e.status == -110 && start.elapsed() > Duration::from_millis(200), "{e:?} after {:?}", start.elapsed());
+    assert!(
+        e.status == -libc::ECONNREFUSED && !e.local && start.elapsed() > Duration::from_millis(200),
+        "{e:?} after {:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
@@ -135,9 +144,9 @@ fn a_sleeping_listener_wakes_for_a_request() {
         let id = std::thread::scope(|s| {
             // What an earlier round left behind is an event as well.
             let sleeper = s.spawn(|| {
-                let limit = Instant::now() + Duration::from_secs(20);
+                let limit = deadline(60);
                 while Instant::now() < limit {
-                    assert!(b.dev().wait(20_000).unwrap(), "slept through it");
+                    assert!(b.dev().wait(limit_ms(60)).unwrap(), "slept through it");
                     while let Some(e) = cm(b.dev()).event().unwrap() {
                         if e.event == cm_event::CONNECT_REQUEST {
                             return true;
@@ -239,16 +248,14 @@ fn a_peer_that_vanished_costs_its_own_connection_only() {
         drop(mine);
         drop(a);
         theirs.post(2, Op::Write(0, None), 0, 100).unwrap();
-        let limit = Instant::now() + Duration::from_secs(20);
+        let limit = deadline(60);
         while theirs.take(2).is_none() {
             theirs.poll();
             assert!(Instant::now() < limit, "round {round}: an operation without an end");
         }
         // The error ended the QP; the connection ends when nobody answers its goodbye.
-        let start = Instant::now();
         cm(b).disconnect(passive).unwrap();
         events.expect([b, b], cm_event::DISCONNECTED, passive);
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         cm(b).destroy(passive).unwrap();
         theirs.destroy().unwrap();
     }
@@ -283,7 +290,7 @@ fn garbage_at_qp1_disturbs_nobody() {
             b.dev().progress().unwrap();
         }
     }
-    let limit = Instant::now() + Duration::from_secs(5);
+    let limit = deadline(60);
     let seen = || {
         let c = b.dev().counters().unwrap();
         (c.cm_rcvd - before.cm_rcvd) + (c.rcvd_refused - before.rcvd_refused)
@@ -348,9 +355,9 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
         command
     };
     let first = server();
-    let asked = run(&mut client("20"), 30);
+    let asked = run(&mut client("20"), 60);
     assert!(asked.ok() && asked.output.contains("20 rounds"), "{}", asked.output);
-    let served = first.finish(Duration::from_secs(10));
+    let served = first.finish(Duration::from_secs(60));
     assert!(served.ok() && served.output.contains("20 rounds"), "{}", served.output);
     assert!(served.output.contains("ping data: rdma-ping-19: "), "{}", served.output);
 
@@ -363,7 +370,7 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
     let second = Running::start(&mut told);
     let mut doomed = Running::start(&mut client("0"));
     let said = || std::fs::read_to_string(&words).unwrap_or_default();
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     while !said().contains("ping data") {
         assert!(Instant::now() < end && doomed.is_running(), "they never talked: {}", said());
         std::thread::sleep(Duration::from_millis(20));
@@ -372,6 +379,14 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
     let left = second.finish(Duration::from_secs(40));
     assert!(left.code().is_some() && said().contains("rounds"), "the server ended by itself: {}", said());
 
-    let nobody = run(&mut client("1"), 30);
+    let nobody = run(&mut client("1"), 60);
     assert!(nobody.code().is_some_and(|c| c > 0) && nobody.output.contains("UNREACHABLE"), "{}", nobody.output);
+}
+
+#[test]
+fn connections_are_made_under_a_flood_of_requests() {
+    // docs/PROOF.md has the figures for 10,000.
+    let flood = env!("CARGO_BIN_EXE_cm_flood");
+    let done = run(Command::new(flood).args(["300", "1000", "1000"]), 120);
+    assert!(done.ok() && done.output.contains("300 of 300 connections stood"), "{:?} {}", done.status, done.output);
 }

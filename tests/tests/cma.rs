@@ -9,6 +9,7 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, Buffer, End, Op, Shape};
 use gdrcore_tests::far::Far;
 use gdrcore_tests::library;
+use gdrcore_tests::patience::{self, deadline};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{loopback, Running};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -47,7 +48,7 @@ fn carried(end: &End) -> u64 {
 /// WRITEs, as long as they must be, until one went past the ring, for which the initiator asks beside the first of them.
 fn until_carried(x: &mut End, mut others: impl FnMut()) {
     let before = carried(x);
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = deadline(60);
     let mut n = 1 << 40;
     while carried(x) == before {
         n += 1;
@@ -72,7 +73,7 @@ fn lent(devices: &[Soft; 2]) -> (End<'_>, End<'_>) {
 
 /// Runs one end alone until `wr_id` has completed.
 fn alone(x: &mut End, wr_id: u64) -> Wc {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     loop {
         x.poll();
         if let Some(wc) = x.take(wr_id) {
@@ -142,14 +143,18 @@ fn both_ends_choose() {
     for (near, far) in [(false, false), (true, false), (false, true), (true, true)] {
         let devices = [open(1, near), open(2, far)];
         let (mut x, mut y) = ends(&devices);
-        let end = Instant::now() + Duration::from_millis(300);
-        while Instant::now() < end {
+        let (end, wanted) = (deadline(60), near && far);
+        let mut rounds = 0;
+        // Long enough to ask for it several times, and until it is given.
+        while rounds < 1000 || wanted && (carried(&x) == 0 || carried(&y) == 0) {
+            assert!(Instant::now() < end, "{} and {} carried", carried(&x), carried(&y));
+            rounds += 1;
             x.post(1, Op::Write(0, None), 0, LEAST as u32).expect("post_send");
             succeed(&mut x, &mut y, 1);
             y.post(2, Op::Write(0, None), 0, LEAST as u32).expect("post_send");
             succeed(&mut y, &mut x, 2);
         }
-        assert_eq!((carried(&x) > 0, carried(&y) > 0), (near && far, near && far), "{near} {far}");
+        assert_eq!((carried(&x) > 0, carried(&y) > 0), (wanted, wanted), "{near} {far}");
     }
 }
 
@@ -172,6 +177,17 @@ fn what_follows_arrives_after_it() {
     assert!(carried(&x) - before > 250, "{} of 500", carried(&x) - before);
 }
 
+/// Looks without a pause, as a program that polls; after a while the other one may need this very CPU.
+fn spin_until(mut is: impl FnMut() -> bool) {
+    let mut looks = 0u32;
+    while !is() {
+        looks += 1;
+        if looks % 4096 == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// A program that polls the last byte has the others then.
 #[test]
 fn the_last_word_is_stored_last() {
@@ -190,15 +206,14 @@ fn the_last_word_is_stored_last() {
                 unsafe { std::ptr::with_exposed_provenance::<u8>(at + i).read_volatile() }
             };
             for round in 1..=rounds {
-                while told.load(Ordering::Acquire) < round {
-                    std::hint::spin_loop();
-                }
+                spin_until(|| told.load(Ordering::Acquire) >= round);
                 let (to, len) = place(round);
                 let value = round as u8 | 1;
-                let end = Instant::now() + Duration::from_secs(20);
-                while byte(to + len - 1) != value {
+                let end = deadline(60);
+                spin_until(|| {
                     assert!(Instant::now() < end, "round {round} never arrives");
-                }
+                    byte(to + len - 1) == value
+                });
                 // Backwards: what might come too late is nearest.
                 let late = (0..len).rev().filter(|&i| byte(to + i) != value).count();
                 // Of a writer that waits for it in vain there would be no report.
@@ -215,9 +230,7 @@ fn the_last_word_is_stored_last() {
             told.store(round, Ordering::Release);
             x.post(round, Op::Write(to as u64, None), 0, len as u32).expect("post_send");
             assert_eq!(alone(&mut x, round).status, wc_status::SUCCESS);
-            while seen.load(Ordering::Acquire) < round {
-                std::hint::spin_loop();
-            }
+            spin_until(|| seen.load(Ordering::Acquire) >= round);
         }
         assert_eq!(carried(&x) - before, rounds);
     });
@@ -336,7 +349,7 @@ fn memory_that_the_program_shares_is_mapped_instead() {
         y.poll();
     });
     y.dev.mr_share(mr, fd.as_raw_fd(), 0).expect("mr_share");
-    let (mapped, end) = (|x: &End| x.dev.counters().unwrap().mapped_writes, Instant::now() + Duration::from_secs(10));
+    let (mapped, end) = (|x: &End| x.dev.counters().unwrap().mapped_writes, deadline(60));
     let before = carried(&x);
     while mapped(&x) == 0 {
         x.post(1, Op::Write(0, None), 0, LEAST as u32).expect("post_send");
@@ -408,8 +421,7 @@ fn another_process_is_written_also_while_it_is_stopped() {
         assert_eq!(carried(&x), before + 1);
         read_back(&mut x, seed, len);
     }
-    far.signal(libc::SIGSTOP);
-    std::thread::sleep(Duration::from_millis(50));
+    far.stop();
     let before = carried(&x);
     x.buffer.write(0, &pattern(4, MIB as usize));
     for _ in 0..100 {
@@ -428,7 +440,7 @@ fn a_process_that_is_killed_while_it_is_written_is_a_lost_path() {
     for _ in 0..3 {
         let mut far = Far::start(FAR, &there, &OPTIONS);
         let mut x = across(&here, &mut far);
-        let (mut posted, mut moved, start) = (0u64, 0u64, Instant::now());
+        let (mut posted, mut moved, end) = (0u64, 0u64, deadline(60));
         let failed = 'stream: loop {
             while posted < moved + 8 && x.post(posted, Op::Write(0, None), 0, MIB).is_ok() {
                 posted += 1;
@@ -443,7 +455,7 @@ fn a_process_that_is_killed_while_it_is_written_is_a_lost_path() {
                     far.kill();
                 }
             }
-            assert!(start.elapsed() < Duration::from_secs(20), "no end of it");
+            assert!(Instant::now() < end, "no end of it");
         };
         assert!(moved >= 200, "failed before the kill: {failed:?}");
         assert_eq!(failed.status, wc_status::RETRY_EXC_ERR);
@@ -459,7 +471,7 @@ fn a_writer_that_is_stopped_holds_nobody_up() {
         let mut far = Far::start(FAR, &there, &[&OPTIONS[..], &["stream=write"]].concat());
         let mut x = End::new(here.dev(), Shape { buffer: BYTES, ..Shape::default() }).expect("an end");
         far.connect(&mut x);
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = deadline(60);
         // It has moved some, and goes on.
         let mut moved = 0;
         while moved < 8 {
@@ -468,10 +480,11 @@ fn a_writer_that_is_stopped_holds_nobody_up() {
             assert!(Instant::now() < end, "nothing moves");
         }
         assert!(told(&mut far) > 0, "by the ring");
-        far.signal(libc::SIGSTOP);
-        let start = Instant::now();
+        far.stop();
+        // Comes back, although the writer goes on only later.
+        let watch = patience::watch(60, "mr_dereg beside a writer that is stopped");
         x.dev.mr_dereg(x.mr).expect("mr_dereg");
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        drop(watch);
         // What it is in the middle of lands before it, or never; so do all others.
         std::thread::sleep(Duration::from_millis(20));
         let before = x.buffer.read(0, BYTES);
@@ -510,7 +523,7 @@ fn perf_writes_so_and_finds_every_byte() {
 /// How many WRITEs of another process went past the ring so far.
 fn told(far: &mut Far) -> u64 {
     far.say("tell");
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     loop {
         let said = far.line(Duration::from_secs(20)).expect("counters");
         if let Some(counters) = said.strip_prefix("counters ") {
@@ -520,26 +533,28 @@ fn told(far: &mut Far) -> u64 {
     }
 }
 
-/// What two processes of another user do, of which the target may be traced by others of that user, or not.
-fn strangers(dumpable: &str) -> u64 {
+/// What two processes of another user do, of which the target may be traced by others of that user, or not: how many WRITEs of more than a
+/// thousand went past the ring, or of as many as it takes for `wanted`.
+fn strangers(dumpable: &str, wanted: u64) -> u64 {
     let [mut from, mut to] = ["stream=write", "stream=read"].map(|stream| {
         let n = if stream == "stream=write" { 1 } else { 2 };
         // Only one of them streams: it alone is told to go.
         Far::start(FAR, &address(n), &[&OPTIONS[..], &["user=65534", dumpable, stream]].concat())
     });
-    let at = |far: &mut Far| {
-        far.say("make");
-        far.line(Duration::from_secs(20)).and_then(|l| Some(l.strip_prefix("at ")?.to_owned())).expect("an address")
-    };
-    let (a, b) = (at(&mut from), at(&mut to));
-    from.say(&format!("join {b}"));
-    to.say(&format!("join {a}"));
+    from.connect_far(&mut to);
     from.say("go");
-    for _ in 0..20 {
-        let said = from.line(Duration::from_secs(20)).expect("it moves");
+    let (mut lines, end) = (0, deadline(60));
+    loop {
+        let said = from.line(Duration::from_secs(60)).expect("it moves");
         assert!(said.starts_with("moved"), "{said}");
+        lines += 1;
+        if lines >= 20 {
+            let carried = told(&mut from);
+            if carried >= wanted || Instant::now() > end {
+                return carried;
+            }
+        }
     }
-    told(&mut from)
 }
 
 #[test]
@@ -549,10 +564,10 @@ fn what_the_kernel_forbids_goes_through_the_ring() {
         println!("skipped: only root can start processes that may do less");
         return;
     }
-    assert_eq!(strangers("dumpable=0"), 0, "of more than a thousand WRITEs");
+    assert_eq!(strangers("dumpable=0", 0), 0, "of more than a thousand WRITEs");
     let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     if yama.is_empty() || yama.trim() == "0" {
-        assert!(strangers("dumpable=1") > 500, "of more than a thousand WRITEs");
+        assert!(strangers("dumpable=1", 500) >= 500);
     } else {
         println!("skipped: Yama allows no process of a user to write others of it");
     }

@@ -6,6 +6,7 @@ use gdrcore_core::verbs::types::wc_status;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::forge::{bth, plain, send_valid};
+use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{find, run, scratch};
@@ -90,20 +91,33 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     for _ in 0..20 {
         send_valid(&stranger, target, &mut packet());
     }
-    let limit = Instant::now() + Duration::from_secs(5);
+    let limit = deadline(60);
     while counts(dy.dev())[0] < 20 {
         b.dev.progress().expect("progress");
         assert!(Instant::now() < limit, "the kernel shows no mark");
     }
     assert_eq!(counts(dy.dev())[1], 0, "a stranger's marks are nobody's congestion");
-    // The same WRITEs without congestion, and with it: marks all the time.
-    let free = (0..3).map(|_| time_of(&mut a, &mut b, &mut || {})).min().expect("three");
-    let (began, mut sent) = (Instant::now(), 0u64);
-    let congested = time_of(&mut a, &mut b, &mut || {
-        send_valid(&forger, target, &mut packet());
-        sent += 1;
-    });
-    let limit = Instant::now() + Duration::from_secs(5);
+    // The same WRITEs without congestion and with it, in turn, until the marks have had their effect: a fast machine ends the
+    // first WRITEs before the first notification arrives, and on a busy one the WRITEs without congestion are slow as well.
+    let mut free = (0..3).map(|_| time_of(&mut a, &mut b, &mut || {})).min().expect("three");
+    let (began, mut sent, mut congested) = (Instant::now(), 0u64, Duration::ZERO);
+    loop {
+        let took = time_of(&mut a, &mut b, &mut || {
+            send_valid(&forger, target, &mut packet());
+            sent += 1;
+        });
+        congested = congested.max(took);
+        let ([marked, cnps, ..], [_, _, handled, _]) = (counts(dy.dev()), counts(dx.dev()));
+        if marked > 40 && cnps > 10 && handled > 10 && congested > 3 * free {
+            break;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{marked} marks, {cnps} notifications, {handled} followed; {free:?} without, {congested:?} with congestion"
+        );
+        free = free.min(time_of(&mut a, &mut b, &mut || {}));
+    }
+    let limit = deadline(60);
     while counts(dx.dev())[2] + counts(dx.dev())[3] < counts(dy.dev())[1] && Instant::now() < limit {
         b.dev.progress().expect("progress");
         a.dev.progress().expect("progress");
@@ -112,11 +126,8 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     let ([marked, cnps, ..], [_, _, handled, ignored]) = (counts(dy.dev()), counts(dx.dev()));
     println!("{sent} marked packets, {marked} seen, {cnps} notifications (at most {most}), {handled} followed");
     println!("{} MiB in {free:?} without, in {congested:?} with congestion", (WRITES * BYTES) >> 20);
-    assert!(marked > 40 && cnps > 10, "{marked} marks, {cnps} notifications");
     assert!(cnps <= most && cnps <= marked, "{cnps} notifications in {most} intervals");
     assert_eq!(handled + ignored, cnps, "all of them arrived");
-    assert!(handled > 10);
-    assert!(congested > 3 * free, "the sender did not slow down");
     assert!(b.buffer.read(0, BYTES) == pattern(1, BYTES));
     // Nobody complains any more.
     std::thread::sleep(Duration::from_millis(200));
@@ -132,7 +143,8 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     let port = target.port().to_string();
     let mut tshark = Command::new(root().join("scripts/tshark_roce.sh"));
     tshark.args(["-p", &port]).arg(&file).args(["-T", "fields", "-e", "infiniband.bth.opcode"]);
-    let read = run(&mut tshark, 60);
+    // All that was sent is in the file: up to some hundred MiB.
+    let read = run(&mut tshark, 300);
     assert!(read.ok(), "{}", read.output);
     let seen = read.output.lines().filter(|l| l.trim() == "129").count() as u64;
     assert_eq!(seen, cnps, "tshark reads each notification as a CNP (0x81)");

@@ -297,13 +297,13 @@ fn every_failure_of_the_driver_ends_the_examples_with_its_words() {
 
 #[test]
 fn the_c_interface_keeps_its_word() {
-    let lib = library::build();
+    let archive = library::archive();
     let program = target_dir().join("fakecuda").join(format!("cuda_api.{}", std::process::id()));
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g"]);
     cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/cuda.c"));
     // The archive: the program finds the fake driver by LD_LIBRARY_PATH, and nothing else.
-    let done = run(cc.arg(lib.join("libgdrcore.a")).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program), 120);
+    let done = run(cc.arg(archive).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program), 120);
     assert!(done.ok(), "{}", done.output);
     let real = if cuda::driver() == Driver::Real { "real" } else { "fake" };
     let done = Running::start(with_driver(&program).arg(real)).finish(LIMIT);

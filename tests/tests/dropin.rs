@@ -1,6 +1,8 @@
 //! The libibverbs drop-in under programs as Debian ships them.
 
+use gdrcore_tests::cpu;
 use gdrcore_tests::dropin::{command, free_port, wait_until_listened_at, Pair};
+use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
 use gdrcore_tests::{library, skip};
@@ -101,9 +103,34 @@ fn rdma_cores_ping_pongs_run_unmodified() {
         91,
         &["-g 0 -c", "-g 0 -c -e", "-g 0 -t", "-g 0 -n 100000 -s 64", "-g 0 -c -m 4096 -s 1000000 -n 20", "-g 0 -o"],
     );
+    // Every index that a NIC usually has.
+    all_pass("ibv_rc_pingpong", 91, &["-g 1 -c", "-g 2 -c", "-g 3 -c"]);
+    all_pass("ibv_ud_pingpong", 91, &["-g 3 -c"]);
     all_pass("ibv_uc_pingpong", 91, &["-g 0 -c", "-g 0 -e"]);
     all_pass("ibv_ud_pingpong", 91, &["-g 0 -c", "-g 0 -e"]);
     all_pass("ibv_srq_pingpong", 91, &["-g 0 -c", "-g 0 -e -q 32"]);
+}
+
+/// Programs that were written for InfiniBand and know no GIDs: so do the ping-pongs when they are given no index.
+#[test]
+fn programs_that_know_lids_only_run_when_asked_for() {
+    for (kind, arguments) in [("rc", "-c"), ("uc", "-c"), ("ud", "-c"), ("srq", "-c -q 4")] {
+        let tool = format!("ibv_{kind}_pingpong");
+        let Some(with) = Pair::new(&tool, arguments, 98) else { skip!("no {tool} (ibverbs-utils)") };
+        let [server, client] = with.with_lids().run();
+        assert!(server.ok() && client.ok(), "{tool}: {server:?} {client:?}");
+        assert!(!server.output.contains("LID 0x0000"), "{}", server.output);
+    }
+    let [server, client] = Pair::new("ibv_rc_pingpong", "-c", 98).expect("looked for").run();
+    assert!(!server.ok() && !client.ok(), "it has no need of LIDs: {server:?} {client:?}");
+    let dir = scratch("dropin-lid");
+    let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    let done = run(command(&program, &loopback(98, 3)).env("GDRC_LID", "1").arg("lid"), 60);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    let launched = gdrcore_tests::rdmacm::command(Some(&loopback(98, 4)), &["--lid"], &program).arg("lid").output();
+    assert!(launched.expect("it starts").status.success());
 }
 
 #[test]
@@ -143,6 +170,8 @@ fn perftests_latency_tools_run_unmodified() {
             "-F -x 0 -n 500 -c UC",
             "-F -x 0 -n 500 -c UD",
             "-F -x 0 -n 500 -I 64",
+            "-F -x 3 -n 500",
+            "-F -n 500",
         ],
     );
     all_pass("ib_write_lat", 92, &["-F -x 0 -n 500", "-F -x 0 -n 500 -c UC", "-F -x 0 -n 500 -I 128"]);
@@ -180,7 +209,7 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
     let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
     };
-    for mode in ["router", "events", "forks", "hostile", "buffers", "grow", "leaks"] {
+    for mode in ["router", "events", "gids", "lid", "forks", "hostile", "buffers", "grow", "limits", "stack", "leaks"] {
         let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
         assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
     }
@@ -188,6 +217,20 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
     let Some(readelf) = find("readelf") else { skip!("no readelf (binutils)") };
     let needs = run(Command::new(readelf).args(["-W", "-V"]).arg(&program), 20).output;
     assert!(needs.contains("IBVERBS_1.1") && !needs.contains("IBVERBS_1.2"), "{needs}");
+}
+
+/// As FreeFlow's router does. Without the preloaded library nothing can answer within write(2), so it fails.
+#[test]
+fn commands_written_to_a_context_are_answered_or_refused_and_never_swallowed() {
+    let dir = scratch("dropin-commands");
+    let Some(program) = compiled(&dir, "commands", &["-libverbs", "-lpthread"]) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    let done = run(command(&program, &loopback(94, 7)).arg("refused"), 60);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    let mut launched = gdrcore_tests::rdmacm::command(Some(&loopback(94, 7)), &[], &program);
+    let done = run(launched.arg("answered"), 60);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
 }
 
 #[test]
@@ -220,7 +263,9 @@ fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
 fn left_alone(tool: &str, arguments: &str, victim: &str) -> bool {
     let pair = Pair::new(tool, arguments, 96).expect("looked for before");
     let (mut server, mut client) = (pair.server(), pair.client());
-    std::thread::sleep(Duration::from_millis(400));
+    // The client is busy: they are in their traffic.
+    let at_work = || cpu::of(client.pid()).is_none_or(|used| used > Duration::from_millis(300));
+    wait_for(60, "the client does nothing", at_work);
     assert!(server.is_running() && client.is_running());
     let rest = if victim == "server" {
         server.kill();
@@ -229,7 +274,7 @@ fn left_alone(tool: &str, arguments: &str, victim: &str) -> bool {
         client.kill();
         server
     };
-    rest.finish(Duration::from_secs(20)).code().is_some_and(|c| c != 0)
+    rest.finish(Duration::from_secs(60)).code().is_some_and(|c| c != 0)
 }
 
 #[test]
@@ -246,4 +291,61 @@ fn who_is_left_alone_gets_an_error_and_the_next_run_works() {
         }
     }
     all_pass("ibv_rc_pingpong", 96, &["-g 0 -c"]);
+}
+
+/// Copies a file with one name in it put in the place of another of the same length.
+fn renamed(from: &std::path::Path, to: &std::path::Path, old: &[u8], new: &[u8]) {
+    let mut bytes = std::fs::read(from).expect("the file");
+    let places: Vec<usize> =
+        bytes.windows(old.len()).enumerate().filter_map(|(at, w)| (w == old).then_some(at)).collect();
+    assert!(!places.is_empty(), "{}: its library's name", from.display());
+    for at in places {
+        bytes[at..at + old.len()].copy_from_slice(new);
+    }
+    std::fs::write(to, bytes).expect("the copy");
+    let mode = std::fs::metadata(from).expect("it is there").permissions();
+    std::fs::set_permissions(to, mode).expect("its rights");
+}
+
+/// As Python wheels do: the program comes with Debian's library under a name of its own and asks for that one only.
+#[test]
+fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
+    let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
+    if !theirs.exists() {
+        skip!("no libibverbs.so.1 (libibverbs1)");
+    }
+    let dir = scratch("dropin-bundled");
+    let Some(program) = compiled(&dir, "verbs", &["-libverbs", "-Wl,-rpath,$ORIGIN"]) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    let (old, new) = (b"libibverbs.so.1", b"libibverbz.so.1");
+    renamed(theirs, &dir.join("libibverbz.so.1"), old, new);
+    renamed(&program, &dir.join("bundled"), old, new);
+    // LD_LIBRARY_PATH alone leaves it its own library, which has no devices.
+    let alone = run(command(dir.join("bundled"), &loopback(94, 5)).arg("router"), 60);
+    assert!(!alone.ok(), "there is a device already, so this shows nothing: {}", alone.output);
+    let mut launched = Command::new(gdrcore_tests::rdmacm::launcher());
+    launched.args(["--stats", "--address", &loopback(94, 5)]).arg(dir.join("bundled")).arg("router");
+    let done = run(launched.env_remove("LD_PRELOAD"), 60);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(gdrcore_tests::rdmacm::counted(&done.output, "rdma_writes") > 0, "{}", done.output);
+}
+
+#[test]
+fn the_launcher_says_what_it_can_do_nothing_about() {
+    let dir = scratch("dropin-static");
+    let launch = |program: &std::path::Path| {
+        run(Command::new(gdrcore_tests::rdmacm::launcher()).args(["--address", &loopback(94, 6)]).arg(program), 20)
+    };
+    std::fs::write(dir.join("empty.c"), "int main(void) { return 0; }\n").expect("a file");
+    for flag in ["-static", "-static-pie"] {
+        let program = dir.join(flag.trim_start_matches('-'));
+        let built = run(Command::new("cc").arg(flag).arg("-o").arg(&program).arg(dir.join("empty.c")), 60);
+        assert!(built.ok(), "{}", built.output);
+        let done = launch(&program);
+        assert!(done.ok() && done.output.contains("is statically linked"), "{flag}: {}", done.output);
+    }
+    // What is as it should be is run without a word.
+    let done = launch(&find("true").expect("true"));
+    assert!(done.ok() && done.output.is_empty(), "{}", done.output);
 }

@@ -1,9 +1,11 @@
 //! The C examples do their job over UDP, and fail as they should.
 
 use gdrcore_tests::source::files;
-use gdrcore_tests::tools::{loopback, run, scratch, Running};
+use gdrcore_tests::tools::{compile, loopback, run, scratch, Running};
 use gdrcore_tests::{library, trio};
-use std::process::Command;
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -110,6 +112,133 @@ fn perf_measures_a_target_that_only_watches_its_memory() {
 }
 
 #[test]
+fn perf_ends_at_a_signal_and_reports_what_it_measured() {
+    let perf = library::examples().join("perf/perf");
+    let tests: [&[&str]; 4] = [
+        &["send", "lat"],
+        &["write", "bw", "-q", "2", "--json"],
+        &["send", "bw", "-b", "-c", "UD", "-s", "1024"],
+        &["write", "bw", "-b", "-e"],
+    ];
+    for (k, signal) in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().enumerate() {
+        for (i, test) in tests.iter().enumerate() {
+            let (port, last) = (19_950 + 4 * k + i, 70 + 2 * (4 * k + i) as u32);
+            let port = port.to_string();
+            let device = |last| format!("soft:{}", loopback(41, last));
+            let server = Running::start(Command::new(&perf).args(["-d", &device(last), "-p", &port]));
+            let mut client = Command::new(&perf);
+            client.args(["-d", &device(last + 1), "-p", &port]).args(*test).arg(loopback(41, last));
+            let mut client = Running::start(client.args(["-n", "1000000000"]));
+            client.wait_for_output(if test.contains(&"--json") { "\"results\"" } else { "#bytes" });
+            client.signal(signal);
+            let done = client.finish(LIMIT);
+            assert_eq!(done.code(), Some(128 + signal), "{test:?}: {}", done.output);
+            assert!(done.output.contains("perf: interrupted"), "{test:?}: {}", done.output);
+            if test.contains(&"--json") {
+                assert!(done.output.contains("],\"interrupted\":true}\n"), "{test:?}: {}", done.output);
+            }
+            // The ends agreed on the end of the run.
+            let served = server.finish(LIMIT);
+            assert!(served.ok(), "{test:?}: {}: {}", served.output, done.output);
+        }
+    }
+}
+
+#[test]
+fn perf_on_loopback_and_its_server_end_at_a_signal() {
+    let perf = library::examples().join("perf/perf");
+    for test in [["send", "lat"], ["read", "bw"]] {
+        let mut alone = Running::start(Command::new(&perf).args(["-d", "loopback", "-n", "1000000000"]).args(test));
+        alone.wait_for_output("#bytes");
+        alone.interrupt();
+        let done = alone.finish(LIMIT);
+        assert_eq!(done.code(), Some(130), "{test:?}: {}", done.output);
+        assert_eq!(done.output.lines().filter(|l| l.starts_with("  ")).count(), 2, "head and row: {}", done.output);
+    }
+    // A server in the middle of a test tells its client; the client keeps what it has measured.
+    let (address, port) = (loopback(41, 101), "19980");
+    let server = Running::start(Command::new(&perf).args(["-k", "-d", &format!("soft:{address}"), "-p", port]));
+    let mut client = Command::new(&perf);
+    client.args(["-d", &format!("soft:{}", loopback(41, 102)), "-p", port, "write", "bw", "--json"]);
+    let mut client = Running::start(client.args(["-n", "1000000000", &address]));
+    client.wait_for_output("\"results\"");
+    server.signal(libc::SIGTERM);
+    let (served, done) = (server.finish(LIMIT), client.finish(LIMIT));
+    assert_eq!(served.code(), Some(143), "{}", served.output);
+    assert_eq!(done.code(), Some(1), "{}", done.output);
+    assert!(done.output.contains("it was interrupted") && done.output.contains("]}\n"), "{}", done.output);
+    // One that waits for its next client has nothing to give up.
+    let mut idle = Running::start(Command::new(&perf).args(["-k", "-d", &format!("soft:{address}"), "-p", port]));
+    idle.wait_for_output("waiting on");
+    idle.signal(libc::SIGTERM);
+    let idle = idle.finish(LIMIT);
+    assert!(idle.ok(), "{:?}: {}", idle.status, idle.output);
+}
+
+#[test]
+fn perf_sends_as_many_messages_as_it_was_told_to() {
+    let perf = library::examples().join("perf/perf");
+    for (test, count) in [
+        (["send", "lat"], "\"iterations\":10,"),
+        (["write", "bw"], "\"messages\":10,"),
+        (["read", "lat"], "\"iterations\":10,"),
+    ] {
+        let done = run(Command::new(&perf).args(["-d", "loopback", "-n", "10", "--json"]).args(test), 30);
+        assert!(done.ok() && done.output.contains(count), "{test:?}: {}", done.output);
+    }
+    // More than 64 bits hold, times the largest size: -a bounds the count by a division.
+    let mut all = Command::new(&perf);
+    let mut all = Running::start(all.args(["-d", "loopback", "write", "lat", "-a", "-n", "1099511627776", "--json"]));
+    all.wait_for_output("\"results\"");
+    all.interrupt();
+    assert_eq!(all.finish(LIMIT).code(), Some(130));
+}
+
+#[test]
+fn cm_ping_says_why_it_failed() {
+    let ping = library::examples().join("cm/cm_ping");
+    let device = |last| format!("soft:{}", loopback(41, last));
+    let command = |last, more: &[&str]| {
+        let mut c = Command::new(&ping);
+        c.args(["-d", &device(last), "-p", "7991"]).args(more);
+        c
+    };
+    for (how, said) in [(libc::SIGINT, "ended the connection after"), (libc::SIGKILL, "shared memory is gone")] {
+        let mut server = Running::start(&mut command(111, &["-s"]));
+        server.wait_for_output("waiting on");
+        let mut client = Running::start(&mut command(112, &["-c", "-v", "-C", "0", &loopback(41, 111)]));
+        client.wait_for_output("rdma-ping-5");
+        server.signal(how);
+        let done = client.finish(LIMIT);
+        assert_eq!(done.code(), Some(1), "{}", done.output);
+        assert!(done.output.contains(said), "signal {how}: {}", done.output);
+        drop(server);
+    }
+    let nobody = run(&mut command(112, &["-c", &loopback(41, 113)]), 60);
+    assert!(nobody.code() == Some(1) && nobody.output.contains(&loopback(41, 113)), "{}", nobody.output);
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let full = || fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let refused = |command: &mut Command| {
+        let mut child = command.stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped()).spawn().expect("a program");
+        let mut said = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut said).expect("its messages");
+        let status = child.wait().expect("its end");
+        assert!(!status.success() && said.contains("standard output"), "{command:?}: {status}: {said}");
+    };
+    for program in files(&library::examples(), &[""]) {
+        if !program.ends_with("gdrcore-run") {
+            refused(Command::new(&program).arg("--help"));
+        }
+    }
+    // Behind a device and a table, too.
+    refused(Command::new(library::examples().join("perf/perf")).args(["-d", "loopback", "send", "lat", "-n", "10"]));
+    refused(&mut Command::new(library::examples().join("static_mem")));
+}
+
+#[test]
 fn static_memory_is_enough_and_nothing_is_allocated() {
     let done = run(&mut Command::new(library::examples().join("static_mem")), 60);
     assert!(done.ok() && done.output.contains("proven: nothing was allocated"), "{}", done.output);
@@ -133,10 +262,48 @@ fn the_data_plane_allocates_nothing_under_the_examples() {
         bytes: 900_000,
         dir: &dir,
     });
-    let report = std::fs::read_to_string(&report).expect("the counter's report");
+    let report = fs::read_to_string(&report).expect("the counter's report");
     let lines: Vec<&str> = report.lines().filter(|l| l.contains("data-plane calls")).collect();
     assert!(lines.iter().any(|l| l.contains("peer") && !l.contains(" 0 data-plane")), "{report}");
     assert!(lines.iter().all(|l| l.ends_with(", 0 allocations")), "{report}");
+}
+
+/// Posts and polls through pins are inline functions; the counter sees them all the same.
+#[test]
+fn the_counter_of_allocations_sees_what_goes_through_pins() {
+    let bin = library::examples();
+    let dir = scratch("malloc-pins");
+    let counted = |preload: &str, test: &[&str]| {
+        let report = dir.join("report");
+        let _ = fs::remove_file(&report);
+        let mut command = Command::new(bin.join("perf/perf"));
+        command.env("LD_PRELOAD", preload).env("GDRC_MALLOC_REPORT", &report).env("GDRC_MALLOC_FAIL", "1");
+        let done = run(command.args(["-d", &format!("soft:{},path=udp", loopback(41, 121))]).args(test), 60);
+        (done, fs::read_to_string(&report).unwrap_or_default())
+    };
+    let counter = bin.join("malloc_count.so").to_string_lossy().into_owned();
+    // Each test of perf is two posts and a poll at least for each of its messages, and nothing else calls the data plane so often.
+    let serve = |port: &str| {
+        let device = format!("soft:{}", loopback(41, 122));
+        let mut server = Running::start(Command::new(bin.join("perf/perf")).args(["-d", &device, "-p", port]));
+        server.wait_for_output("waiting on");
+        server
+    };
+    let server = serve("19981");
+    let (done, report) = counted(&counter, &["-p", "19981", "send", "lat", "-n", "2000", &loopback(41, 122)]);
+    assert!(done.ok(), "{}: {report}", done.output);
+    let calls = report.split(' ').find_map(|w| w.parse::<u64>().ok()).unwrap_or(0);
+    assert!(calls > 3 * 2000 && report.ends_with(", 0 allocations\n"), "{report}");
+    assert!(server.finish(LIMIT).ok());
+    // An allocation inside such a call is found: a sendmsg that allocates.
+    let wasteful = compile("cc", "wasteful", &dir, &["-shared", "-fPIC", "-ldl"]);
+    let server = serve("19982");
+    let (done, report) = counted(
+        &format!("{counter}:{}", wasteful.display()),
+        &["-p", "19982", "write", "bw", "-n", "10", &loopback(41, 122)],
+    );
+    assert_eq!(done.code(), Some(99), "{}: {report}", done.output);
+    assert!(server.finish(LIMIT).ok());
 }
 
 #[test]

@@ -6,8 +6,10 @@
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_status, Wc};
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
+use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, End, Op, Shape};
 use gdrcore_tests::library;
+use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{loopback, run, scratch, Running};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -57,7 +59,7 @@ fn drive(a: &End, b: &End, n: usize) -> [usize; 32] {
     let mut seen = [0; 32];
     let mut total = 0;
     let mut wc = [Wc::default(); 8];
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     while total < n {
         let got = inside(|| a.dev.poll_cq(a.cq, &mut wc)).expect("poll_cq");
         for w in &wc[..got] {
@@ -173,7 +175,7 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
         command.args(["-a", &over_udp(&loopback(44, last)), "-p", port, "-t", kind, "-n", n, "-s", "1M", "-c", &here]);
         command
     };
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     while std::net::TcpStream::connect(format!("{here}:{port}")).is_err() {
         assert!(Instant::now() < end, "the server does not listen");
         std::thread::sleep(Duration::from_millis(20));
@@ -184,14 +186,15 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
     }
     // One dies in the middle; the server says so and serves the next.
     let mut dying = Running::start(&mut client(4, "0", "1000000"));
-    std::thread::sleep(Duration::from_millis(700));
+    let at_work = || cpu::of(dying.pid()).is_some_and(|used| used > Duration::from_millis(200));
+    wait_for(60, "the client to be at work", at_work);
     assert!(dying.is_running());
     dying.kill();
     let done = run(&mut client(5, "1", "20"), 60);
     assert!(done.ok(), "after the kill: {}", done.output);
     std::thread::sleep(Duration::from_millis(200));
     server.interrupt();
-    let done = server.finish(Duration::from_secs(20));
+    let done = server.finish(Duration::from_secs(60));
     let text = std::fs::read_to_string(&report).unwrap_or_default();
     assert!(done.status.is_some(), "the server did not end: {}\n{text}", done.output);
     let of = |tool: &str, program: &str| -> Vec<String> {

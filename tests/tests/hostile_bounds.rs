@@ -5,6 +5,7 @@ use gdrcore_core::verbs::types::{wc_opcode, wc_status, QpCap, QpInit};
 use gdrcore_core::Error;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, Buffer, End, Op, Shape};
+use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{over_each, Soft};
 use std::time::{Duration, Instant};
 
@@ -92,7 +93,7 @@ fn cqs_of_one_entry_carry_a_load_in_both_directions() {
             a.post_recv(1000 + n, 100_000, 50_000).expect("post_recv");
             b.post_recv(1000 + n, 100_000, 50_000).expect("post_recv");
         }
-        let end = Instant::now() + Duration::from_secs(40);
+        let end = deadline(60);
         while received[0] < TOTAL || received[1] < TOTAL || completed[0] < TOTAL || completed[1] < TOTAL {
             for (side, e) in [&mut a, &mut b].into_iter().enumerate() {
                 let len = [8, 1000, 40_000][(posted[side] % 3) as usize];
@@ -120,7 +121,7 @@ fn cqs_of_one_entry_carry_a_load_in_both_directions() {
 fn half_received(a: &End, b: &mut End) {
     b.post_recv(50, 0, 500_000).expect("post_recv");
     a.post(1, Op::Send(None), 0, 500_000).expect("post_send");
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = deadline(60);
     while b.dev.qp_counters(b.qp).expect("counters").rcvd_pkts == 0 {
         b.dev.progress().expect("progress");
         assert!(Instant::now() < end, "nothing arrived");
@@ -136,13 +137,13 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_others() {
     half_received(&a, &mut b);
     // The message's entry of the CQ is promised for good. The end of a request of the same QP must be heard all the same.
     b.post(2, Op::Write(0, None), 0, 64).expect("post_send");
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = deadline(60);
     while !b.done.iter().any(|wc| wc.wr_id == 2) {
         b.poll();
         assert!(Instant::now() < end, "no completion: {:?}, {:?}", b.done, b.dev.qp_cause(b.qp));
     }
     assert_eq!(b.take(2).map(|wc| wc.status), Some(wc_status::RETRY_EXC_ERR));
-    assert_eq!(CauseCode::from_u32(b.dev.qp_cause(b.qp).expect("cause").code), Some(CauseCode::RetryExceeded));
+    assert_eq!(CauseCode::from_u32(b.dev.qp_cause(b.qp).expect("cause").code), Some(CauseCode::NotPolled));
     while b.take(50).is_none() {
         b.poll();
         assert!(Instant::now() < end, "the receive was not flushed: {:?}", b.done);
@@ -170,7 +171,7 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_other_qps() {
     let bytes = pattern(4, 5000);
     d.buffer.write(0, &bytes);
     d.post(9, Op::Write(0, None), 0, 5000).expect("post_send");
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = deadline(60);
     while b.take(9).is_none() {
         b.poll();
         c.dev.progress().expect("progress");

@@ -6,24 +6,25 @@ use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::patience::{self, deadline, limit_ms};
 use gdrcore_tests::soft::{address, over_each, Soft};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn everything_changes_while_a_stream_goes_on() {
     let (dx, dy) = (Soft::new(&address(1)), Soft::new(&address(2)));
     let (x, y) = (dx.dev(), dy.dev());
     let stop = AtomicBool::new(false);
-    let (streamed, cycles, turns) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let counts = [const { AtomicU64::new(0) }; 3];
     std::thread::scope(|scope| {
         let stop = &stop;
+        let [streamed, cycles, turns] = &counts;
         // Two streams, every byte checked.
         for thread in 0..2u64 {
             let (a, b) = connected(x, y, Shape::default()).expect("connected ends");
-            let streamed = &streamed;
             scope.spawn(move || {
                 let (mut a, mut b) = (a, b);
                 let mut round = 0;
@@ -41,7 +42,6 @@ fn everything_changes_while_a_stream_goes_on() {
             });
         }
         // Connections that come and go.
-        let cycles = &cycles;
         scope.spawn(move || {
             let mut n = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -67,7 +67,6 @@ fn everything_changes_while_a_stream_goes_on() {
             }
         });
         // Helpers that start and stop, regions, events.
-        let turns = &turns;
         scope.spawn(move || {
             let memory = gdrcore_tests::ends::Buffer::new(1 << 16);
             while !stop.load(Ordering::Relaxed) {
@@ -90,16 +89,22 @@ fn everything_changes_while_a_stream_goes_on() {
             }
         });
         std::thread::sleep(Duration::from_secs(3));
+        // As long as it takes until each has done enough.
+        let moved = || [streamed, cycles, turns].map(|n| n.load(Ordering::Relaxed));
+        let watch = patience::watch(60, "streams, connections and helpers all move");
+        while moved().iter().any(|&n| n <= 20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(watch);
         stop.store(true, Ordering::Relaxed);
+        println!("(streamed, cycles, turns) = {:?}", moved());
     });
-    let moved = (streamed.into_inner(), cycles.into_inner(), turns.into_inner());
-    assert!(moved.0 > 20 && moved.1 > 20 && moved.2 > 20, "(streamed, cycles, turns) = {moved:?}");
     assert_eq!((x.leaks(), y.leaks()), (Ok(Default::default()), Ok(Default::default())));
 }
 
 /// As `End::destroy`, where another thread may be inside for a moment.
 fn destroy(e: End) {
-    let end = Instant::now() + SOON;
+    let end = deadline(60);
     while let Err(Error::Busy) = e.dev.qp_destroy(e.qp) {
         assert!(Instant::now() < end, "busy for ever");
     }
@@ -153,7 +158,7 @@ fn a_region_taken_back_under_traffic_ends_it_with_an_access_error() {
             }
             b.dev.progress().expect("progress");
             b.dev.mr_dereg(b.mr).expect("mr_dereg");
-            let end = Instant::now() + SOON;
+            let end = deadline(60);
             let mut posted = 8;
             while a.done.len() < posted as usize || a.done.iter().all(|wc| wc.status == wc_status::SUCCESS) {
                 // Between QPs of one device all may have been done before the region went.
@@ -194,9 +199,9 @@ fn a_sleeper_hears_of_a_peer_that_died() {
             let y = Some(y).filter(|_| !device_gone);
             a.dev.cq_arm(a.cq, false).expect("cq_arm");
             a.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
-            assert_eq!(a.dev.wait(10_000), Ok(true), "flags {flags}, device gone {device_gone}");
+            assert_eq!(a.dev.wait(limit_ms(60)), Ok(true), "flags {flags}, device gone {device_gone}");
             // The asynchronous event of the QP may wake it before the completion's does.
-            let end = Instant::now() + SOON;
+            let end = deadline(60);
             while a.dev.cq_event() != Ok(Some(a.cq)) {
                 while a.dev.async_event().expect("async_event").is_some() {}
                 assert!(Instant::now() < end, "no event of the CQ");
@@ -205,8 +210,13 @@ fn a_sleeper_hears_of_a_peer_that_died() {
             a.poll();
             let wc = a.take(1).expect("a completion");
             assert_eq!(wc.status, wc_status::RETRY_EXC_ERR);
-            let cause = if device_gone { CauseCode::PeerUnreachable } else { CauseCode::RetryExceeded };
-            assert_eq!(wc.vendor_err, cause as u32, "flags {flags}: {:?} {:?}", a.dev.qp_cause(a.qp), a.dev.counters());
+            // Where a helper thread runs the peer's device, somebody takes what comes for a QP that is not there.
+            let causes: &[CauseCode] = match device_gone {
+                true => &[CauseCode::PeerUnreachable],
+                false => &[CauseCode::NotPolled, CauseCode::Unanswered],
+            };
+            let cause = CauseCode::from_u32(wc.vendor_err).expect("a cause");
+            assert!(causes.contains(&cause), "flags {flags}: {:?} {:?}", a.dev.qp_cause(a.qp), a.dev.counters());
             drop(y);
         }
     }
@@ -223,7 +233,7 @@ fn a_receiver_that_died_and_came_back_in_error_flushes_once() {
         a.post(2, Op::Send(None), 0, 100).expect("post_send");
         succeed(&mut a, &mut b, 1);
         assert_eq!(complete(&mut a, &mut b, 2, SOON).status, wc_status::REM_INV_REQ_ERR);
-        let end = Instant::now() + SOON;
+        let end = deadline(60);
         while b.done.len() < 16 {
             b.poll();
             assert!(Instant::now() < end, "{:?}", b.done);

@@ -5,6 +5,7 @@ use gdrcore_core::verbs::types::{wc_opcode, wc_status, RecvWr, Sge};
 use gdrcore_core::Error;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::map::{register, Map};
+use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, over_each, Soft};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ fn stream_until_gone(x: &dyn Device, y: &dyn Device, op: Op, whose: Whose, how: 
     }
     let beside = pattern(1, 30_000);
     c.buffer.write(0, &beside);
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     let gone_at = Instant::now() + Duration::from_millis(15);
     let (mut posted, mut gone, mut rounds) = (0u64, false, 0u64);
     let (mut here, mut there) = (None, None);
@@ -147,7 +148,7 @@ fn byte<'e>(end: &'e End, offset: usize) -> &'e AtomicU8 {
 /// `op` brings bytes into `into`; a thread that looks only at the last of them must never find an earlier one missing.
 fn last_byte(x: &dyn Device, y: &dyn Device, op: Op) {
     let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = deadline(60);
     for len in [1usize, 2, 5, 8, 9, 63, 64, 257, 1023, 1024, 1025, 4096, 5003, 65_536, 100_001, 1 << 20] {
         let rounds = if len > 50_000 { 4 } else { 30 };
         let value = |round: u64| round as u8 + 1;

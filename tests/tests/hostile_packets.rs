@@ -5,9 +5,10 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, QpAttr};
 use gdrcore_tests::ends::{connected, pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::forge::{bth, octets, plain, send_valid, still_works};
+use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Small numbers from a seed.
@@ -31,11 +32,16 @@ fn a_flood_costs_time_and_nothing_else() {
     let (x, y) = (address(1), address(2));
     let (dx, dy) = (Soft::new(&x), Soft::new(&y));
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
-    let stop = AtomicBool::new(false);
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let target = plain(&x);
     let qpn = a.own.qpn;
-    let sent = std::thread::scope(|scope| {
-        let flood = scope.spawn(|| {
+    // Which of them were seen, and dropped.
+    let seen = || {
+        let c = counters(dx.dev());
+        c.rcvd_icrc_err > 0 && c.rcvd_malformed > 0 && c.rcvd_no_qp > 0
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
             let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
             let forger = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
             let mut n = 0u64;
@@ -54,26 +60,31 @@ fn a_flood_costs_time_and_nothing_else() {
                     _ => stranger.send_to(&packet, target),
                 };
                 n += 1;
+                sent.store(n, Ordering::Relaxed);
                 if n % 64 == 0 {
                     std::thread::sleep(Duration::from_micros(200));
                 }
             }
-            n
         });
-        for round in 0..20u64 {
+        let (end, mut round) = (deadline(60), 0);
+        while round < 20 || !seen() || sent.load(Ordering::Relaxed) <= 100 {
+            assert!(Instant::now() < end, "{sent:?} sent; {:?}", counters(dx.dev()));
             let bytes = pattern(round, 200_000);
             b.buffer.write(0, &bytes);
             b.post(round, Op::Write(300_000, None), 0, 200_000).expect("post_send");
             succeed(&mut b, &mut a, round);
             assert!(a.buffer.read(300_000, 200_000) == bytes, "round {round}");
+            round += 1;
         }
         stop.store(true, Ordering::Relaxed);
-        flood.join().expect("the flood")
     });
-    let c = counters(dx.dev());
-    assert!(sent > 100, "{sent}");
-    assert!(c.rcvd_icrc_err > 0 && c.rcvd_malformed > 0 && c.rcvd_no_qp > 0, "{c:?}");
     still_works(&mut a, &mut b);
+}
+
+/// Packets that found nobody, wherever they were counted: which check comes first is not asked for here.
+fn refused(c: &Counters) -> u64 {
+    let known = c.rcvd_no_qp + c.rcvd_refused + c.rcvd_malformed + c.rcvd_icrc_err;
+    known + c.rcvd_stray + c.rcvd_throttled + c.rcvd_dropped + c.share_dropped + c.cm_dropped
 }
 
 #[test]
@@ -97,16 +108,14 @@ fn packets_for_qps_that_are_gone_or_not_ready_find_nobody() {
         for opcode in [0x04u8, 0x0A, 0x0C, 0x11, 0x13, 0x24, 0x64, 0x81] {
             send_valid(&forger, plain(&x), &mut [bth(opcode, 0x40, qpn, true, 5), pattern(9, 64)].concat());
         }
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = deadline(60);
         loop {
             dx.dev().progress().expect("progress");
             let c = counters(dx.dev());
-            let dropped = c.rcvd_no_qp + c.rcvd_refused + c.rcvd_malformed + c.rcvd_icrc_err;
-            let was = before.rcvd_no_qp + before.rcvd_refused + before.rcvd_malformed + before.rcvd_icrc_err;
-            if dropped >= was + 8 {
+            if refused(&c) >= refused(&before) + 8 {
                 break;
             }
-            assert!(Instant::now() < end, "QPN {qpn:#x}: {c:?}");
+            assert!(Instant::now() < end, "QPN {qpn:#x}: {before:?}; then {c:?}");
         }
     }
     init.poll();
@@ -228,7 +237,7 @@ fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
         for n in 0..3 {
             a.post(n, op, 8192, len).expect("post_send");
         }
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = deadline(60);
         let mut heard = [0u8; 2048];
         while a.done.len() < 3 {
             a.poll();
@@ -282,7 +291,7 @@ fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
     };
     for try_ in 0..5 {
         send_valid(&peer_socket, plain(&x), &mut request());
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = deadline(60);
         let mut heard = [0u8; 64];
         let answer = loop {
             dx.dev().progress().expect("progress");
@@ -298,7 +307,7 @@ fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
     let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
     let before = counters(dx.dev()).rcvd_no_qp;
     send_valid(&stranger, plain(&x), &mut request());
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = deadline(60);
     while counters(dx.dev()).rcvd_no_qp == before {
         dx.dev().progress().expect("progress");
         assert!(Instant::now() < end, "the stranger's packet was not dropped");
@@ -330,7 +339,7 @@ fn a_late_copy_of_a_read_whose_key_has_gone_ends_nothing_and_a_new_one_does() {
     // The answer's opcode, PSN and syndrome.
     let ask = |psn: u32| {
         read(psn);
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = deadline(60);
         let mut heard = [0u8; 64];
         loop {
             dx.dev().progress().expect("progress");
@@ -346,7 +355,7 @@ fn a_late_copy_of_a_read_whose_key_has_gone_ends_nothing_and_a_new_one_does() {
     // A late copy of the first request meets a key that is gone: it is counted, and neither answered nor held against
     // the connection, since its peer may be past it.
     read(70);
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = deadline(60);
     while a.dev.qp_counters(a.qp).expect("qp_counters").duplicate_request == 0 {
         dx.dev().progress().expect("progress");
         assert!(Instant::now() < end, "the copy did not arrive");

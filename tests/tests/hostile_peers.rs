@@ -5,6 +5,7 @@ use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr, Wc};
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{complete, pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::far::Far;
+use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ fn cause(end: &End) -> CauseCode {
 }
 
 /// Runs one end alone (its peer is elsewhere) until `wr_id` has completed.
-fn alone(a: &mut End, wr_id: u64, limit: Duration) -> Wc {
-    let end = Instant::now() + limit;
+fn alone(a: &mut End, wr_id: u64) -> Wc {
+    let end = deadline(60);
     loop {
         if a.poll() == 0 {
             std::thread::yield_now();
@@ -28,12 +29,12 @@ fn alone(a: &mut End, wr_id: u64, limit: Duration) -> Wc {
         if let Some(wc) = a.take(wr_id) {
             return wc;
         }
-        assert!(Instant::now() < end, "no completion of {wr_id} within {limit:?}; cause {:?}", cause(a));
+        assert!(Instant::now() < end, "no completion of {wr_id}; cause {:?}", cause(a));
     }
 }
 
 fn alone_succeeds(a: &mut End, wr_id: u64) {
-    let wc = alone(a, wr_id, Duration::from_secs(20));
+    let wc = alone(a, wr_id);
     assert_eq!(wc.status, wc_status::SUCCESS, "{wc:?}, cause {:?}", cause(a));
 }
 
@@ -46,7 +47,7 @@ fn a_peer_killed_in_a_stream_ends_it_with_its_cause_and_the_survivor_goes_on() {
         let mut a = End::new(here.dev(), Shape::default()).expect("an end");
         far.connect(&mut a);
         let (mut posted, mut moved) = (0u64, 0u64);
-        let mut killed: Option<Instant> = None;
+        let (mut killed, end) = (false, deadline(60));
         let failed = 'stream: loop {
             while posted < STREAM && posted < moved + 8 {
                 a.post(posted, op, 0, MIB).expect("post_send");
@@ -66,21 +67,20 @@ fn a_peer_killed_in_a_stream_ends_it_with_its_cause_and_the_survivor_goes_on() {
             if let Some(wc) = a.done.first() {
                 break 'stream *wc;
             }
-            if moved == 24 && killed.is_none() {
+            if moved == 24 && !killed {
                 far.kill();
-                killed = Some(Instant::now());
+                killed = true;
             }
             assert!(moved < STREAM, "{op:?}: the stream outlived its peer");
-            // Eight timeouts of 67 ms.
-            assert!(killed.is_none_or(|at| at.elapsed() < Duration::from_secs(8)), "{op:?} did not end");
+            assert!(Instant::now() < end, "{op:?} did not end");
         };
-        assert!(killed.is_some(), "{op:?} failed before the kill: {failed:?}, cause {:?}", cause(&a));
+        assert!(killed, "{op:?} failed before the kill: {failed:?}, cause {:?}", cause(&a));
         assert_eq!((failed.status, failed.wr_id), (wc_status::RETRY_EXC_ERR, moved), "{op:?}");
         // The kernel of a peer that is gone says so.
         assert_eq!(cause(&a), CauseCode::PeerUnreachable, "{op:?}");
         assert_eq!(a.dev.qp_cause(a.qp).expect("qp_cause").peer, a.peer.ah.dgid);
         for n in moved + 1..posted {
-            assert_eq!(alone(&mut a, n, Duration::from_secs(5)).status, wc_status::WR_FLUSH_ERR, "{op:?}");
+            assert_eq!(alone(&mut a, n).status, wc_status::WR_FLUSH_ERR, "{op:?}");
         }
         a.destroy().expect("destroy");
         // The same device, and a new peer at the same address.
@@ -111,7 +111,7 @@ fn a_requester_killed_in_its_stream_costs_its_target_nothing() {
         for n in 0..4 {
             a.post_recv(n, 0, MIB).expect("post_recv");
         }
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = deadline(60);
         let mut received = 0;
         let before = a.dev.counters().expect("counters").rcvd_pkts;
         loop {
@@ -157,7 +157,7 @@ fn processes_stopped_for_five_seconds() {
     // A target that does not answer for longer than its peer asks, one whose peer is patient, one that streams itself.
     let mut gone = Far::start(FAR, &address(2), &[]);
     let mut patient = Far::start(FAR, &address(3), &[]);
-    let mut busy = Far::start(FAR, &address(4), &["stream=write", "piece=65536", "timeout=14", "retry=7"]);
+    let mut busy = Far::start(FAR, &address(4), &["stream=write", "piece=65536", "timeout=16", "retry=7"]);
     let mut a = End::new(here.dev(), Shape::default()).expect("an end");
     // 2.1 s for each of eight tries.
     let mut b = End::new(here.dev(), Shape { timeout: 19, ..Shape::default() }).expect("an end");
@@ -172,7 +172,7 @@ fn processes_stopped_for_five_seconds() {
             }
         }
     };
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     let line = loop {
         drive(&mut [&mut a, &mut b, &mut c], Instant::now() + Duration::from_millis(5));
         if let Some(line) = busy.said() {
@@ -181,6 +181,20 @@ fn processes_stopped_for_five_seconds() {
         assert!(Instant::now() < end, "the stream stands still");
     };
     assert!(line.starts_with("moved"), "{line}; {:?}", here.dev().counters());
+    let tell = |busy: &mut Far, c: &mut End, end: Instant| -> u64 {
+        busy.say("tell");
+        loop {
+            drive(&mut [c], Instant::now() + Duration::from_millis(5));
+            match busy.said() {
+                Some(line) if line.starts_with("counters") => {
+                    break line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+                }
+                Some(line) => assert!(line.starts_with("moved"), "{line}"),
+                None => assert!(Instant::now() < end, "no answer"),
+            }
+        }
+    };
+    let timeouts = tell(&mut busy, &mut c, end);
     for far in [&gone, &patient, &busy] {
         far.signal(libc::SIGSTOP);
     }
@@ -191,15 +205,21 @@ fn processes_stopped_for_five_seconds() {
     b.post(1, Op::Write(0, None), 0, 400_000).expect("post_send");
     b.post(2, Op::Read(0), 500_000, 400_000).expect("post_send");
     drive(&mut [&mut a, &mut b, &mut c], stopped + Duration::from_secs(5));
-    // Eight tries of 67 ms were over long ago.
-    let wc = a.take(1).expect("an operation towards a stopped process ends by its deadline");
-    assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded));
+    // Eight tries of 67 ms were over long ago, were it not for a machine that is busy.
+    let wc = loop {
+        if let Some(wc) = a.take(1) {
+            break wc;
+        }
+        drive(&mut [&mut a, &mut b, &mut c], Instant::now() + Duration::from_millis(5));
+        assert!(b.done.is_empty(), "eight tries of 67 ms take longer than eight of 2.1 s");
+    };
+    assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::NotPolled));
     assert!(b.done.is_empty() && c.done.is_empty(), "{:?} {:?}", b.done, c.done);
     for far in [&gone, &patient, &busy] {
         while far.said().is_some() {}
         far.signal(libc::SIGCONT);
     }
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = deadline(60);
     while b.done.len() < 2 {
         drive(&mut [&mut b, &mut c], Instant::now() + Duration::from_millis(5));
         assert!(Instant::now() < end, "{:?}, cause {:?}", b.done, cause(&b));
@@ -215,16 +235,7 @@ fn processes_stopped_for_five_seconds() {
         assert!(Instant::now() < end, "the stream stands still");
     };
     assert!(line.starts_with("moved"), "{line}");
-    busy.say("tell");
-    let counters = loop {
-        drive(&mut [&mut c], Instant::now() + Duration::from_millis(5));
-        match busy.said() {
-            Some(line) if line.starts_with("counters") => break line,
-            Some(line) => assert!(line.starts_with("moved"), "{line}"),
-            None => assert!(Instant::now() < end, "no answer"),
-        }
-    };
-    let timeouts: u64 = counters.split_whitespace().nth(1).expect("a number").parse().expect("a number");
+    let timeouts = tell(&mut busy, &mut c, end) - timeouts;
     assert!(timeouts <= 1, "a process that was stopped charged {timeouts} timeouts to its peer");
     // The process whose peer gave up is as good as new for another connection.
     let mut d = End::new(here.dev(), Shape::default()).expect("an end");
@@ -256,7 +267,7 @@ fn a_peer_that_never_answers_ends_every_operation_by_the_deadline() {
     let here = Soft::open(&address(1), &config).expect("a device");
     let (_socket, nobody) = mute(2);
     // Code 10 is 4.2 ms, three tries; code 0 leaves it to the device.
-    for (timeout, retry_cnt, expected) in [(10, 2, CauseCode::RetryExceeded), (0, 7, CauseCode::Deadline)] {
+    for (timeout, retry_cnt) in [(10, 2), (0, 7)] {
         let shape = Shape { timeout, retry_cnt, ..Shape::default() };
         let began = Instant::now();
         let mut ends: Vec<End> = (0..8).map(|_| End::new(here.dev(), shape).expect("an end")).collect();
@@ -267,12 +278,14 @@ fn a_peer_that_never_answers_ends_every_operation_by_the_deadline() {
             a.post(2, Op::Write(0, None), 0, 8).expect("post_send");
         }
         for a in &mut ends {
-            assert_eq!(alone(a, 1, Duration::from_secs(10)).status, wc_status::RETRY_EXC_ERR);
-            assert_eq!(alone(a, 2, Duration::from_secs(10)).status, wc_status::WR_FLUSH_ERR);
-            assert_eq!(cause(a), expected);
+            assert_eq!(alone(a, 1).status, wc_status::RETRY_EXC_ERR);
+            assert_eq!(alone(a, 2).status, wc_status::WR_FLUSH_ERR);
+            // Nobody reads that socket.
+            assert_eq!(cause(a), CauseCode::NotPolled);
         }
-        // All eight share one window: what one holds is free when it ends, and the next has its own deadline then.
-        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+        // All eight share one window: what one holds is free when it ends, and the next has its own deadline then. The deadline of a device
+        // that was told nothing is 30 s.
+        assert!(began.elapsed() < Duration::from_secs(28), "{:?}", began.elapsed());
         ends.into_iter().for_each(|e| e.destroy().expect("destroy"));
     }
 }
@@ -286,7 +299,7 @@ fn an_address_where_nobody_listens_is_named_as_the_cause() {
         let mut a = End::new(here.dev(), Shape { timeout: 10, retry_cnt: 3, ..Shape::default() }).expect("an end");
         a.connect(nobody).expect("connect");
         a.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
-        let wc = alone(&mut a, 1, Duration::from_secs(10));
+        let wc = alone(&mut a, 1);
         assert_eq!((wc.status, wc.vendor_err), (wc_status::RETRY_EXC_ERR, CauseCode::PeerUnreachable as u32));
         let c = a.dev.qp_cause(a.qp).expect("qp_cause");
         assert_eq!((c.peer, c.arg0), (nobody.ah.dgid, libc::ECONNREFUSED as u64));
@@ -300,7 +313,8 @@ fn a_refusal_of_long_ago_is_not_the_cause_of_a_later_silence() {
     // Two devices that are made alike give their first QP the same number.
     let mut config = SoftConfig::default();
     config.core.seed = 0x5EED;
-    let shape = Shape { timeout: 14, retry_cnt: 2, ..Shape::default() };
+    // Three seconds, in which the second one is made.
+    let shape = Shape { timeout: 17, retry_cnt: 4, ..Shape::default() };
     let mut a = End::new(here.dev(), shape).expect("an end");
     let was = {
         let first = Soft::open(&address(2), &config).expect("a device");
@@ -308,7 +322,7 @@ fn a_refusal_of_long_ago_is_not_the_cause_of_a_later_silence() {
     };
     a.connect(was).expect("connect");
     a.post(1, Op::Send(None), 0, 1000).expect("post_send");
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = deadline(60);
     while cause(&a) != CauseCode::PeerUnreachable {
         a.poll();
         assert!(Instant::now() < end, "the refusal was not noticed");
@@ -327,6 +341,6 @@ fn a_refusal_of_long_ago_is_not_the_cause_of_a_later_silence() {
     }
     b.dev.qp_destroy(b.qp).expect("qp_destroy");
     a.post(2, Op::Write(0, None), 0, 1000).expect("post_send");
-    let wc = complete(&mut a, &mut b, 2, Duration::from_secs(10));
-    assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded));
+    let wc = complete(&mut a, &mut b, 2, Duration::from_secs(60));
+    assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::Unanswered));
 }

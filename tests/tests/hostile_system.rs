@@ -6,6 +6,7 @@ use gdrcore_core::verbs::types::{wc_status, Wc};
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig, SoftDevice};
 use gdrcore_tests::ends::{connected, pattern, succeed, Buffer, End, Op, Shape};
+use gdrcore_tests::patience::{deadline, limit_ms};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{find, run};
@@ -70,9 +71,7 @@ fn sockets_without_room_lose_packets_and_no_bytes() {
         set(fd, libc::SO_SNDBUF, 1);
     }
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
-    let began = Instant::now();
     exchange(&mut a, &mut b, 3, 300_000);
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let c = dx.dev().counters().expect("counters");
     assert_eq!((c.send_err, c.retry_exceeded_err, c.rcvd_icrc_err), (0, 0, 0), "{c:?}");
 }
@@ -132,7 +131,7 @@ fn a_slow_link_fills_the_send_buffer_and_the_sleeper_is_woken_when_it_drains() {
                 }
             });
             // The sender sleeps whenever the socket has no room, and hears of every completion.
-            let end = Instant::now() + Duration::from_secs(30);
+            let end = deadline(60);
             let mut heard = BTreeSet::new();
             while heard.len() < pairs.len() {
                 dx.dev().wait(1000).expect("wait");
@@ -209,7 +208,7 @@ fn child_traffic(x: &str, y: &str, m1: &Buffer, m2: &Buffer, bytes: usize, data:
         let (mut p, mut q) = connected(a, b, shape)?;
         p.buffer.write(0, data);
         p.post(1, Op::Write(0, None), 0, data.len() as u32)?;
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = deadline(60);
         loop {
             p.poll();
             q.poll();
@@ -275,7 +274,7 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
         scope.spawn(move || {
             // As docs/ABI.md has it: arm the CQ, poll once more, arm the descriptor, sleep, poll.
             let mut got = 0;
-            let end = Instant::now() + Duration::from_secs(30);
+            let end = deadline(60);
             while got < rounds {
                 assert!(Instant::now() < end, "{got} of {rounds}: a completion woke nobody");
                 y.dev.cq_arm(y.cq, false).expect("cq_arm");
@@ -285,7 +284,7 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
                     } else {
                         let mut p = libc::pollfd { fd: y.dev.fd().expect("fd"), events: libc::POLLIN, revents: 0 };
                         // SAFETY: one entry that lives through the call.
-                        let n = unsafe { libc::poll(&mut p, 1, 5000) };
+                        let n = unsafe { libc::poll(&mut p, 1, limit_ms(60)) };
                         assert!(n > 0, "{got} of {rounds}: slept through it; {:?}", y.dev.counters());
                     }
                     while y.dev.cq_event().expect("cq_event").is_some() {}
@@ -302,7 +301,7 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
             x.post(round, Op::Send(None), 0, 64).expect("post_send");
             // Now close behind each other, now after the sleeper has gone to sleep.
             if round % 8 == 7 {
-                let end = Instant::now() + Duration::from_secs(20);
+                let end = deadline(60);
                 while heard.load(Ordering::Acquire) <= round {
                     std::thread::sleep(Duration::from_micros(300));
                     assert!(Instant::now() < end, "round {round}: {} heard", heard.load(Ordering::Relaxed));
@@ -328,7 +327,7 @@ fn one_who_sleeps_in_wait_beside_a_helper_hears_of_an_event() {
                 std::thread::sleep(Duration::from_micros(round * 100));
                 x.post(round, Op::Send(None), 0, 64).expect("post_send");
             });
-            assert_eq!(y.dev.wait(10_000), Ok(true), "round {round}: {:?}", y.dev.counters());
+            assert_eq!(y.dev.wait(limit_ms(60)), Ok(true), "round {round}: {:?}", y.dev.counters());
         });
         assert_eq!(y.dev.cq_event(), Ok(Some(y.cq)));
         y.poll();
@@ -342,7 +341,7 @@ fn two_threads_on_one_side_are_told_so_and_break_nothing() {
     let (a, b) = connected(dx.dev(), dy.dev(), Shape { depth: 32, ..Shape::default() }).expect("connected ends");
     let (posted, completed, busy) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     const TOTAL: u64 = 20_000;
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = deadline(60);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {

@@ -9,6 +9,7 @@ use std::path::Path;
 /// so they stand low although the objects of `verbs` and the engine, which give them life, stand high.
 const CORE: &[&[&str]] = &[
     &["error"],
+    &["reason"],
     &["config"],
     &["counters"],
     &["sync"],
@@ -16,7 +17,8 @@ const CORE: &[&[&str]] = &[
     &["cm::types"],
     &["device"],
     &["arena"],
-    &["pool", "ring", "sleep", "bitmap", "wheel", "bucket"],
+    &["random"],
+    &["pool", "ring", "sleep", "lease", "frame", "bitmap", "wheel", "bucket"],
     &["dcqcn"],
     &["wire"],
     &["mem"],
@@ -30,10 +32,12 @@ const CORE: &[&[&str]] = &[
 const WIRE_MAY: &[&str] = &["error", "wire"];
 
 /// Names that core's root re-exports, and where they live.
-const REEXPORTS: &[(&str, &str)] = &[("Error", "error"), ("Result", "error"), ("Config", "config")];
+const REEXPORTS: &[(&str, &str)] =
+    &[("Error", "error"), ("Result", "error"), ("Config", "config"), ("refuse", "reason")];
 
 /// Which workspace crates a crate may import outside of its tests.
 const CRATES: &[(&str, &[&str])] = &[
+    ("gdrcore-testkit", &[]),
     ("gdrcore-core", &[]),
     ("gdrcore-net", &["gdrcore-core"]),
     ("gdrcore-verbs", &["gdrcore-core"]),
@@ -48,7 +52,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sim", &["gdrcore-core"]),
     ("gdrcore-fuzz", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
     ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
-    ("gdrcore-tests", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore"]),
+    ("gdrcore-tests", &["gdrcore-testkit", "gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore"]),
 ];
 
 /// All that core may take from outside. `loom` only under its own cfg.

@@ -1,5 +1,6 @@
 //! Program memory that is gone before an operation uses it. Memory that goes or changes meanwhile: `hostile_memory.rs`.
 
+use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::types::{wc_status, Sge};
 use gdrcore_tests::ends::{complete, connected, succeed, End, Op, Shape};
 use gdrcore_tests::map::{register, Map};
@@ -32,6 +33,11 @@ fn an_unmapped_target_is_an_access_error_of_that_qp_only() {
             a.post(2, op, 0, len).expect("post_send");
             let status = complete(&mut a, &mut b, 2, Duration::from_secs(10)).status;
             assert!(REMOTE.contains(&status), "{op:?}: {status}");
+            // No completion tells the target that its own memory has failed its queue pair: an event does. The initiator has its own.
+            let told = y.async_event().expect("async_event").expect("an event");
+            assert_eq!((told.event, told.handle), (async_event::QP_FATAL, b.qp), "{op:?}");
+            assert_eq!(x.async_event(), Ok(None), "{op:?}");
+            assert_eq!(y.async_event(), Ok(None), "{op:?}");
             c.post(3, Op::Write(0, None), 0, 5000).expect("post_send");
             succeed(&mut c, &mut d, 3);
             y.mr_dereg(mr).expect("a region without memory is given back like any other");

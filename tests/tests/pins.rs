@@ -4,7 +4,7 @@
 use gdrcore_tests::library;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch};
+use gdrcore_tests::tools::{find, loopback, run, scratch};
 use std::process::Command;
 
 /// Builds the program with a compiler and runs it on devices of both kinds that every machine has.
@@ -23,8 +23,8 @@ fn pins(compiler: &str, flags: &[&str]) {
     cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-lpthread", "-o"]).arg(&program);
     let built = run(&mut cc, 60);
     assert!(built.ok(), "{}", built.output);
-    for device in ["loopback", "soft:127.0.0.61"] {
-        let done = run(Command::new(&program).arg(device).env("LD_LIBRARY_PATH", &dir), 60);
+    for device in ["loopback".to_string(), format!("soft:{}", loopback(61, 1))] {
+        let done = run(Command::new(&program).arg(&device).env("LD_LIBRARY_PATH", &dir), 60);
         assert!(done.ok() && done.output.contains("ok"), "{device}: {}", done.output);
     }
 }

@@ -2,7 +2,9 @@
 
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
+use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
+use gdrcore_tests::patience::{limit_ms, wait_for};
 use gdrcore_tests::soft::{address, Soft};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -71,11 +73,7 @@ fn a_helper_thread_moves_data_without_any_poll() {
     let bytes = pattern(1, 200_000);
     x.buffer.write(0, &bytes);
     x.post(1, Op::Write(0, None), 0, 200_000).expect("post_send");
-    let arrived = (0..1000).any(|_| {
-        std::thread::sleep(Duration::from_millis(10));
-        y.buffer.read(0, 200_000) == bytes
-    });
-    assert!(arrived, "nobody polled, and the helpers did not move the data");
+    wait_for(60, "nobody polled, and the helpers did not move the data", || y.buffer.read(0, 200_000) == bytes);
 }
 
 #[test]
@@ -84,30 +82,20 @@ fn a_blocking_wait_sleeps_and_wakes() {
     let (x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     y.post_recv(5, 0, 64).expect("post_recv");
     b.dev().cq_arm(y.cq, false).expect("cq_arm");
-    let cpu = || {
-        // SAFETY: fills a struct of ours.
-        unsafe {
-            let mut t = std::mem::zeroed::<libc::timespec>();
-            libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t);
-            Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
-        }
-    };
-    let before = cpu();
+    let before = cpu::of_thread();
     assert_eq!(b.dev().wait(300), Ok(false), "nothing came, so it timed out");
-    assert!(cpu() - before < Duration::from_millis(60), "the wait was busy: {:?}", cpu() - before);
+    let used = cpu::of_thread() - before;
+    assert!(used < Duration::from_millis(60), "the wait was busy: {used:?}");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
             x.post(1, Op::Send(None), 0, 64).expect("post_send");
         });
-        let mut got = false;
-        for _ in 0..50 {
-            if b.dev().wait(1000) == Ok(true) && b.dev().cq_event().expect("cq_event") == Some(y.cq) {
-                got = true;
-                break;
-            }
+        let mut woken = false;
+        while !woken {
+            assert_eq!(b.dev().wait(limit_ms(60)), Ok(true), "the completion did not wake the waiter");
+            woken = b.dev().cq_event().expect("cq_event") == Some(y.cq);
         }
-        assert!(got, "the completion did not wake the waiter");
     });
     y.poll();
     assert!(y.take(5).is_some());

@@ -4,20 +4,10 @@
 
 use gdrcore_core::config::Config;
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
+use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, succeed, End, Op, Shape};
 use gdrcore_tests::soft::{address, Soft};
 use std::time::{Duration, Instant};
-
-/// What the whole process has used.
-fn cpu() -> Duration {
-    // SAFETY: fills a struct of ours.
-    let t = unsafe {
-        let mut t = std::mem::zeroed::<libc::timespec>();
-        libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t);
-        t
-    };
-    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
-}
 
 #[test]
 fn a_hundred_idle_connections_cost_no_cpu_time() {
@@ -39,12 +29,12 @@ fn a_hundred_idle_connections_cost_no_cpu_time() {
         succeed(x, y, 1);
     }
     // What is still owed or being found out comes to its end.
-    let settled = Instant::now() + Duration::from_millis(300);
-    while Instant::now() < settled {
+    let settled = cpu::of_thread() + Duration::from_millis(300);
+    while cpu::of_thread() < settled {
         [&a, &b, &c].into_iter().for_each(|d| _ = d.dev().progress());
     }
     let limit = Duration::from_secs(seconds);
-    let before = cpu();
+    let before = cpu::of_process();
     std::thread::scope(|scope| {
         for d in [&a, &c] {
             scope.spawn(move || {
@@ -56,7 +46,7 @@ fn a_hundred_idle_connections_cost_no_cpu_time() {
         }
         std::thread::sleep(limit);
     });
-    let used = cpu() - before;
+    let used = cpu::of_process() - before;
     println!("100 idle connections, {seconds} s: {used:?} of CPU time");
     assert!(used < limit / 50, "{used:?} in {limit:?}");
 }

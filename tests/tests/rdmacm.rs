@@ -1,5 +1,7 @@
 //! Debian's librdmacm and its tools, unmodified, over the drop-in's end of the kernel interface.
 
+use gdrcore_tests::patience::wait_for;
+use gdrcore_tests::place;
 use gdrcore_tests::rdmacm::{command, counted, launcher, wait_until_it_listens, Pair};
 use gdrcore_tests::skip;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running};
@@ -92,8 +94,7 @@ fn the_examples_of_rdma_create_ep() {
 
 #[test]
 fn multicast_between_processes() {
-    let n = std::process::id();
-    let group = Ipv4Addr::new(239, 1 + (n % 200) as u8, (n / 200 % 250) as u8, 9);
+    let group = Ipv4Addr::new(239, place::number(), 0, 9);
     let (receiver, sender) = (format!("mckey -m {group} -b {{S}}"), format!("mckey -m {group} -b {{C}} -s"));
     let dir = scratch("mckey");
     for together in [false, true] {
@@ -302,7 +303,7 @@ fn the_launcher_becomes_the_program() {
     assert_eq!(bare(&["--path", "tcp", "true"]).code(), Some(125));
     assert_eq!(bare(&["/etc/passwd"]).code(), Some(126));
     let help = bare(&["--help"]);
-    assert!(help.ok() && help.output.contains("--address") && help.output.contains("--no-agent"), "{}", help.output);
+    assert!(help.ok() && help.output.contains("--address") && help.output.contains("--pcap"), "{}", help.output);
     // What is not there says so; what the caller preloads stays.
     let lost = run(Command::new(launcher()).env("GDRC_LIBRARIES", "/nowhere").arg("true"), 20);
     assert!(lost.code() == Some(125) && lost.output.contains("GDRC_LIBRARIES"), "{}", lost.output);
@@ -316,14 +317,38 @@ fn the_launcher_becomes_the_program() {
 fn counters_are_printed_when_asked_for() {
     let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
     let (address, other) = (loopback(74, 1), loopback(74, 2));
-    let mut server = Running::start(command(Some(&address), &["--stats"], &rping).args(["-P", "-s", "-a", &address]));
+    // Its words go into a file, where they can be waited for.
+    let dir = scratch("stats");
+    let words = dir.join("words");
+    let said = || std::fs::read_to_string(&words).unwrap_or_default();
+    let sh = ["-c", "exec \"$0\" \"$@\" >\"$WORDS\" 2>&1"];
+    let mut c = command(Some(&address), &["--stats"], find("sh").expect("sh"));
+    let mut server = Running::start(c.args(sh).arg(&rping).args(["-P", "-s", "-a", &address]).env("WORDS", &words));
     wait_until_it_listens(&mut server, &address);
     let client = run(command(Some(&other), &["--stats"], &rping).args(["-c", "-a", &address, "-C", "10"]), 30);
     assert!(client.ok() && client.output.contains("gdrcore: rcvd_pkts "), "{}", client.output);
     run(Command::new("kill").args(["-USR2", &server.pid().to_string()]), 10);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(server.is_running(), "SIGUSR2 has ended it");
+    wait_for(60, "no counters were printed", || said().contains("gdrcore: rcvd_pkts ") || !server.is_running());
+    assert!(server.is_running(), "SIGUSR2 has ended it: {}", said());
     server.kill();
-    let server = server.finish(Duration::from_secs(5));
-    assert!(server.output.contains("gdrcore: rcvd_pkts "), "{}", server.output);
+}
+
+/// The one that says no, and the one that hears it.
+#[test]
+fn a_rejection_is_told_with_its_reason_at_both_ends() {
+    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let (address, other) = (loopback(75, 1), loopback(75, 2));
+    let side = |at: &str, options: &[&str]| {
+        let mut c = command(Some(at), &[], &rping);
+        c.args(options).args(["-a", &address, "-C", "1"]).env("GDRC_VERBOSE", "1");
+        c
+    };
+    let mut server = Running::start(&mut side(&address, &["-s", "-p", "7201"]));
+    wait_until_it_listens(&mut server, &address);
+    let client = run(&mut side(&other, &["-c", "-p", "7202"]), 60);
+    let heard =
+        format!("gdrcore: {address} rejected the connection with its port 7202: reason 8: nobody listens at this port");
+    assert!(!client.ok() && client.output.contains(&heard), "{}", client.output);
+    server.wait_for_output(&format!("gdrcore: rejected {other}, which asked for port 7202: reason 8: nobody listens"));
+    server.kill();
 }

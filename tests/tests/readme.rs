@@ -1,7 +1,7 @@
 //! README.md is true: its C program compiles, runs and says what it should; its commands exist or run; its links lead somewhere.
 
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch};
+use gdrcore_tests::tools::{find, run, scratch, Done};
 use gdrcore_tests::{library, skip};
 use std::fs;
 use std::process::Command;
@@ -42,6 +42,34 @@ fn the_c_program_installs_compiles_and_runs_as_written() {
     );
     assert!(done.ok(), "{}", done.output);
     assert!(done.output.lines().any(|l| l.ends_with("hello, RDMA")), "{}", done.output);
+}
+
+#[test]
+fn the_c_program_is_cpp20_too() {
+    let lib = library::build();
+    let dir = scratch("readme-cpp");
+    fs::write(dir.join("hello.c"), &blocks(&readme(), "c")[0]).expect("hello.c");
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0")).expect("a link");
+    let build = |compiler: &str, flags: &[&str]| {
+        let mut cc = Command::new(compiler);
+        // Members that are not named are 0 in both languages; g++ warns of them all the same.
+        cc.args(flags).args(["-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wno-missing-field-initializers"]);
+        cc.arg(format!("-I{}", root().join("include").display())).arg("hello.c");
+        cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-o", "hello"]).current_dir(&dir);
+        let done = run(&mut cc, 60);
+        assert!(done.ok(), "{compiler}: {}", done.output);
+        let mut hello = Command::new(dir.join("hello"));
+        hello.env("LD_LIBRARY_PATH", &*dir);
+        hello
+    };
+    let is_right = |done: Done| {
+        assert!(done.ok() && done.output.lines().any(|l| l.ends_with("hello, RDMA")), "{}", done.output);
+    };
+    is_right(run(&mut build("cc", &["-std=c11"]), 30));
+    match find("g++") {
+        Some(_) => is_right(run(&mut build("g++", &["-x", "c++", "-std=c++20"]), 30)),
+        None => skip!("g++ is not installed"),
+    }
 }
 
 #[test]

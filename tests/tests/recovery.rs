@@ -5,6 +5,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
 use gdrcore_core::Error;
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::over_each;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ const LEFT: u64 = 6;
 
 /// Resets an end; returns how many completions that took. They are thrown away.
 fn reset(end: &mut End) -> usize {
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = deadline(60);
     let mut taken = 0;
     loop {
         let done = end.dev.qp_reset(end.qp);

@@ -1,9 +1,10 @@
-//! Descriptors, mappings and abstract sockets are what they were, after a thousand devices and a hundred dead processes on
+//! Descriptors, mappings and named sockets are what they were, after a thousand devices and a hundred dead processes on
 //! one address.
 
 use gdrcore_core::config::Config;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, succeed, Op, Shape};
+use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,8 +14,7 @@ fn held(name: &str) -> (usize, usize, usize) {
     let read = |path: &str| std::fs::read_to_string(path).expect("procfs");
     let fds = std::fs::read_dir("/proc/self/fd").expect("procfs").count();
     let maps = read("/proc/self/maps").lines().filter(|l| l.contains("gdrcore-ring")).count();
-    let socket = format!("@gdrc/{}", name.trim_start_matches("soft:").replace(':', "/"));
-    (fds, maps, read("/proc/net/unix").lines().filter(|l| l.contains(&socket)).count())
+    (fds, maps, gdrcore_tests::soft::names_of(name).len())
 }
 
 #[test]
@@ -24,21 +24,22 @@ fn nothing_is_left_behind() {
     let name = address(1);
     let open = || Soft::open(&name, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
     let stays = open();
-    let settle = |wanted: Option<(usize, usize, usize)>| {
-        let end = Instant::now() + Duration::from_secs(5);
+    let settle = |wanted: (usize, usize, usize)| {
+        let end = deadline(60);
         loop {
             stays.dev().progress().expect("progress");
             let now = held(&name);
-            if Instant::now() > end || wanted.is_some_and(|w| w == now) {
-                return now;
-            }
-            if wanted.is_none() && Instant::now() + Duration::from_millis(4900) > end {
+            if now == wanted || Instant::now() > end {
                 return now;
             }
         }
     };
     let shape = Shape { buffer: 4096, depth: 4, cqe: 8, ..Shape::default() };
-    let before = settle(None);
+    let begun = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < begun {
+        stays.dev().progress().expect("progress");
+    }
+    let before = held(&name);
     for round in 0..1000 {
         let comes = open();
         if round % 10 == 0 {
@@ -49,7 +50,7 @@ fn nothing_is_left_behind() {
             y.destroy().expect("nothing in use");
         }
     }
-    assert_eq!(settle(Some(before)), before, "after a thousand devices");
+    assert_eq!(settle(before), before, "after a thousand devices");
     for round in 0..100u32 {
         // It asks this one's slot, where nobody listens, until it is dead.
         let mut child = Command::new(env!("CARGO_BIN_EXE_swarm"))
@@ -65,7 +66,7 @@ fn nothing_is_left_behind() {
         child.kill().expect("kill");
         child.wait().expect("wait");
     }
-    assert_eq!(settle(Some(before)), before, "after a hundred dead processes");
+    assert_eq!(settle(before), before, "after a hundred dead processes");
     // And it still works.
     let comes = open();
     let (mut x, mut y) = connected(comes.dev(), stays.dev(), shape).expect("connected ends");

@@ -1,11 +1,11 @@
 //! Processes of one address that come, go and are killed: the short form of what the program `swarm` does for as long as it is told.
 
-use gdrcore_tests::tools::run;
+use gdrcore_tests::tools::{loopback, run};
 use std::process::Command;
 
 /// An address that no other run of the tests uses.
-fn address(last: u8) -> String {
-    format!("127.54.{}.{last}:4791", std::process::id() % 250)
+fn address(last: u32) -> String {
+    format!("{}:4791", loopback(54, last))
 }
 
 #[test]
@@ -24,4 +24,11 @@ fn where_the_kernel_takes_no_program_they_pass_packets_on() {
     }
     assert!(done.ok(), "{}", done.output);
     assert!(done.output.contains("the kernel does not steer packets"), "nobody said so: {}", done.output);
+}
+
+#[test]
+fn processes_that_are_stopped_for_a_while_lose_nothing() {
+    let done = run(Command::new(env!("CARGO_BIN_EXE_swarm")).args(["8", "6", &address(3), "stops"]), 120);
+    println!("{}", done.output);
+    assert!(done.ok(), "{}", done.output);
 }

@@ -6,11 +6,12 @@ use gdrcore_core::verbs::types::{access, qp_attr_mask, qp_state, wc_status, QpAt
 use gdrcore_core::Error;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{over_each, over_each_with};
 use gdrcore_tests::traffic::received;
 use std::time::{Duration, Instant};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 fn state(end: &End) -> u32 {
     end.dev.qp_query(end.qp).expect("qp_query").0.qp_state
@@ -139,11 +140,13 @@ fn without_a_receive_request_the_sender_waits_or_gives_up() {
         let bytes = pattern(4, 3000);
         a.buffer.write(0, &bytes);
         a.post(1, Op::Send(None), 0, 3000).expect("post_send");
-        let until = Instant::now() + Duration::from_millis(50);
-        while Instant::now() < until {
+        // More often than any other count of retries allows.
+        let end = deadline(60);
+        while b.dev.qp_counters(b.qp).expect("counters").send_rnr_err < 20 {
             a.poll();
             b.poll();
             assert!(a.done.is_empty(), "{:?}", a.done);
+            assert!(Instant::now() < end, "{:?}", b.dev.qp_counters(b.qp));
         }
         b.post_recv(7, 8192, 4096).expect("post_recv");
         assert_eq!(received(a, b, 7).byte_len, 3000);
@@ -191,13 +194,14 @@ fn a_message_longer_than_two_gibibytes_is_not_taken() {
 fn a_peer_that_is_gone_costs_the_retries_and_no_more() {
     beside_others(Shape { timeout: 8, retry_cnt: 3, ..Shape::default() }, |a, b| {
         b.dev.qp_destroy(b.qp).expect("qp_destroy");
-        let began = Instant::now();
         a.post(1, Op::Write(0, None), 0, 64).expect("post_send");
         a.post(2, Op::Send(None), 0, 64).expect("post_send");
         assert_eq!(complete(a, b, 1, SOON).status, wc_status::RETRY_EXC_ERR);
         assert_eq!(complete(a, b, 2, SOON).status, wc_status::WR_FLUSH_ERR);
-        assert_eq!(cause(a), Some(CauseCode::RetryExceeded));
-        assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+        // Of a device of its own process it is known that it lives, but for a loopback device, which has no peers.
+        assert!(matches!(cause(a), Some(CauseCode::RetryExceeded | CauseCode::Unanswered)), "{:?}", cause(a));
+        // As many timeouts as tries, and none for what came behind.
+        assert_eq!(a.dev.qp_counters(a.qp).expect("counters").retry_timeouts, 4);
         assert!(b.dev.counters().expect("counters").rcvd_no_qp >= 1);
     });
 }
@@ -213,8 +217,9 @@ fn without_an_ack_timeout_the_deadline_ends_the_operation() {
         a.post(1, Op::Read(0), 0, 64).expect("post_send");
         let wc = complete(&mut a, &mut b, 1, SOON);
         assert!([wc_status::RETRY_EXC_ERR, wc_status::RESP_TIMEOUT_ERR].contains(&wc.status), "{wc:?}");
+        // Not before its time; and long before that of a device that was told nothing, which is 30 s.
         let took = began.elapsed();
-        assert!(took >= Duration::from_millis(250) && took < Duration::from_secs(3), "took {took:?}");
+        assert!(took >= Duration::from_millis(250) && took < Duration::from_secs(25), "took {took:?}");
     });
 }
 

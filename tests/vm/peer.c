@@ -435,6 +435,15 @@ static void request(void)
 		return bind_window(e);
 	if (!strcmp(w, "state"))
 		return state(e);
+	if (!strcmp(w, "counter")) { /* ID NAME, of the device */
+		char path[200], text[32] = "";
+		snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/hw_counters/%s", ibv_get_device_name(ctx->device), words[2]);
+		FILE *f = count > 2 ? fopen(path, "r") : NULL;
+		int missing = !f || !fgets(text, sizeof text, f);
+		if (f)
+			fclose(f);
+		return missing ? fail(ENOENT, w) : ok("%lld", atoll(text));
+	}
 	if (!strcmp(w, "modify")) { /* ID STATE, to ERR or RESET */
 		struct ibv_qp_attr a = { .qp_state = num(2) };
 		return done(ibv_modify_qp(e->qp, &a, IBV_QP_STATE), w);

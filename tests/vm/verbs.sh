@@ -4,6 +4,7 @@
 # and closes with the numbers.
 cd "$(dirname "$0")" || exit 2
 passed=0 failed=0
+patience=${GDRC_TEST_PATIENCE:-1}
 A=verbs:rxe0 B=verbs:rxe1 to=10.77.0.2
 work=$(mktemp -d)
 head -c 3000001 /dev/urandom >"$work/note"
@@ -13,10 +14,10 @@ export GDRC_MALLOC_REPORT=$work/mallocs GDRC_MALLOC_FAIL=1
 both() {
     local name=$1 server=$2
     shift 2
-    bash -c "exec timeout 60 $server" >"$work/server" 2>&1 &
+    bash -c "exec timeout $((60 * patience)) $server" >"$work/server" 2>&1 &
     local pid=$! rc
     sleep 1.5
-    timeout 50 "$@" >"$work/client" 2>&1
+    timeout $((60 * patience)) "$@" >"$work/client" 2>&1
     rc=$?
     wait "$pid"
     rc="$rc $?"

@@ -27,10 +27,12 @@ impl Failure {
     /// The error that programs see.
     pub fn error(&self) -> Error {
         match self.code {
+            // No words here and below: whoever reports the failure writes it out whole.
             api::INVALID_VALUE | api::INVALID_CONTEXT | api::INVALID_HANDLE => Error::Invalid,
             api::OUT_OF_MEMORY => Error::NoMemory,
             api::NO_DEVICE | api::INVALID_DEVICE | Failure::MISSING | Failure::BROKEN => Error::NoDevice,
             api::NOT_PERMITTED => Error::Access,
+            // No words: as above.
             api::NOT_SUPPORTED => Error::Unsupported,
             _ => Error::Os(libc::EIO),
         }

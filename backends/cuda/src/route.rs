@@ -130,6 +130,7 @@ pub fn register<W: Ways>(
         record.route = Route::Staged;
         return Ok((ways.staged()?, record));
     }
+    // No words: the record has the reasons.
     let mut last = Error::Unsupported;
     let exported = match own {
         Some((fd, offset)) => Ok((None, fd, offset)),

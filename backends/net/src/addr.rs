@@ -1,11 +1,16 @@
 //! Device names and endpoints: an IP address, its zone and a UDP port.
 
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// RoCEv2's UDP port (IANA: roce).
 pub const ROCE_PORT: u16 = 4791;
+
+/// The device names that there are.
+const KNOWN: &str =
+    "a device is \"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<NIC>[:port][:gid-index]\" or \"loopback\"";
 
 /// What a program opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +31,11 @@ impl DeviceName {
         if name == "loopback" {
             return Ok(DeviceName::Loopback);
         }
-        Endpoint::parse(name.strip_prefix("soft:").ok_or(Error::Invalid)?).map(DeviceName::Soft)
+        match name.split_once(':') {
+            Some(("soft", at)) => Endpoint::parse(at).map(DeviceName::Soft),
+            Some((kind, _)) => Err(refuse!(Invalid, "device type '{kind}': {KNOWN}")),
+            None => Err(refuse!(Invalid, "no device type before a ':': {KNOWN}")),
+        }
     }
 }
 
@@ -114,7 +123,7 @@ impl Endpoint {
         };
         let ip = match host.parse::<Ipv4Addr>() {
             Ok(v4) => v4.to_ipv6_mapped(),
-            Err(_) => host.parse::<Ipv6Addr>().map_err(|_| Error::Invalid)?,
+            Err(_) => host.parse::<Ipv6Addr>().map_err(|_| no_address(host))?,
         };
         let scope_id = match zone {
             Some(z) => parse_zone(z)?,
@@ -122,10 +131,26 @@ impl Endpoint {
         };
         let ep = Endpoint { ip: ip.octets(), scope_id, port };
         // A zone elsewhere would be dropped silently, and without one the kernel cannot know the link.
-        if !ep.is_unicast() || ep.is_link_local_v6() != (scope_id != 0) {
-            return Err(Error::Invalid);
+        if !ep.is_unicast() {
+            return Err(refuse!(
+                Invalid,
+                "address '{host}': one that an interface has, not one of a group, of all or of none"
+            ));
         }
-        Ok(ep)
+        match (ep.is_link_local_v6(), scope_id != 0) {
+            (true, false) => Err(refuse!(
+                Invalid,
+                "address '{host}': link-local, so its interface must follow: [{host}%<interface>]"
+            )),
+            (false, true) => {
+                let zone = zone.unwrap_or_default();
+                Err(refuse!(
+                    Invalid,
+                    "interface '%{zone}': only a link-local address (fe80::/10) has one, not '{host}'"
+                ))
+            }
+            _ => Ok(ep),
+        }
     }
 
     /// The socket address, and its length.
@@ -217,16 +242,34 @@ impl SockAddr {
     pub(crate) const LEN: libc::socklen_t = core::mem::size_of::<SockAddr>() as libc::socklen_t;
 }
 
+/// Why `host` is no address.
+#[cold]
+fn no_address(host: &str) -> Error {
+    if let Some((before, option)) = host.split_once(',') {
+        return refuse!(Invalid, "',{option}' after '{before}': a device name has no options; gdrc_config has");
+    }
+    match host {
+        "" => refuse!(Invalid, "address '': it is missing"),
+        _ => {
+            refuse!(Invalid, "address '{host}': neither an IPv4 nor an IPv6 address (names of hosts are not looked up)")
+        }
+    }
+}
+
 /// Host, zone and port of the text.
 fn split(text: &str) -> Result<(&str, Option<&str>, Option<&str>)> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (inside, after) = rest.split_once(']').ok_or(Error::Invalid)?;
+        let inside = rest.split_once(']');
+        let (inside, after) = inside.ok_or_else(|| refuse!(Invalid, "address '{text}': ']' is missing"))?;
         let port = match after {
             "" => None,
-            _ => Some(after.strip_prefix(':').ok_or(Error::Invalid)?),
+            _ => {
+                let port = after.strip_prefix(':');
+                Some(port.ok_or_else(|| refuse!(Invalid, "'{after}' after the address: ':' and a port, or nothing"))?)
+            }
         };
         if inside.parse::<Ipv4Addr>().is_ok() {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "address '[{inside}]': brackets are for IPv6, write {inside}"));
         }
         (inside, port)
     } else {
@@ -245,26 +288,28 @@ fn split(text: &str) -> Result<(&str, Option<&str>, Option<&str>)> {
 
 fn parse_port(text: &str) -> Result<u16> {
     // parse::<u16> would take a sign.
-    if !text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(Error::Invalid);
-    }
-    text.parse().map_err(|_| Error::Invalid)
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    digits
+        .then(|| text.parse().ok())
+        .flatten()
+        .ok_or_else(|| refuse!(Invalid, "port '{text}': a number from 0 to 65535"))
 }
 
 /// An interface index by number or name.
 fn parse_zone(text: &str) -> Result<u32> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
-        return text.parse().ok().filter(|&n| n != 0).ok_or(Error::Invalid);
+        let n = text.parse().ok().filter(|&n| n != 0);
+        return n.ok_or_else(|| refuse!(Invalid, "interface '%{text}': a name, or an index from 1 on"));
     }
     let mut name = [0u8; libc::IF_NAMESIZE];
     if text.len() >= name.len() || text.contains('\0') {
-        return Err(Error::NoDevice);
+        return Err(refuse!(NoDevice, "interface '%{text}': no name that an interface can have"));
     }
     name[..text.len()].copy_from_slice(text.as_bytes());
     // SAFETY: `name` ends with a zero byte, because the text is shorter than it.
     let index = unsafe { libc::if_nametoindex(name.as_ptr().cast()) };
     if index == 0 {
-        return Err(Error::NoDevice);
+        return Err(refuse!(NoDevice, "interface '%{text}': there is none of this name; `ip link` lists them"));
     }
     Ok(index)
 }

@@ -4,7 +4,7 @@
 //! where the TSC is sound (some 20 ns a call), and falls back by itself where it is not (migrated and nested
 //! virtual machines), which a private calibration would have to learn the hard way.
 
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
 
 /// Nanoseconds of CLOCK_MONOTONIC. Any thread. Cost: one vdso call, no system call on usual machines.
 #[inline]
@@ -38,7 +38,7 @@ pub fn random(out: &mut [u8]) -> Result<()> {
         if rc > 0 {
             done += rc as usize;
         } else if crate::sys::errno() != libc::EINTR {
-            return Err(Error::Unsupported);
+            return Err(gdrcore_core::refuse!(Unsupported, "the kernel gives no random numbers (getrandom)"));
         }
     }
     Ok(())

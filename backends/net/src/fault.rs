@@ -1,9 +1,14 @@
 //! Memory that vanishes: a fault inside core's copies becomes an error of the copy.
 //!
 //! The copy loops of [`gdrcore_core::mem::host`] know a landing place for each of their instructions. The handlers
-//! here look a fault's address up among them and continue there; every other fault goes to whoever handled it before.
+//! here look a fault's address up among them and continue there; every other fault goes to the handler that was there before.
 //! Threads that run the engine must leave SIGSEGV and SIGBUS unblocked: the kernel kills a process whose blocked
 //! signal is a real fault.
+//!
+//! A program may install a handler of its own later. Then ours is put in front of it by the next [`install`]: with an entry
+//! point of its own for each handler that it replaces, so that a program which restores an older action gets what it had. The
+//! program's handler may pass a signal on to ours, which it replaced. What was called for a signal is noted in the signal's own
+//! information, so that no two handlers pass it on to each other for ever.
 
 use crate::map::page_size;
 use crate::sys::{check, errno};
@@ -11,84 +16,226 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The two signals of a bad access, and where their previous actions are kept.
+/// The two signals of a bad access.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Who handled a signal before us. Written before our handler is in place, only read afterwards.
-struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
+/// Different handlers of the program that ours can be in front of, for each signal. Later ones stay in front of it.
+const HANDLERS: usize = 16;
 
-// SAFETY: `install` writes it once, before the handler that reads it can run.
-unsafe impl Sync for Previous {}
+/// A handler with siginfo, as the kernel calls it.
+type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-static PREVIOUS: [Previous; 2] = [const { Previous(UnsafeCell::new(MaybeUninit::uninit())) }; 2];
+/// Our handler in front of each of them.
+static ENTRIES: [Handler; HANDLERS] = [
+    handler::<0>,
+    handler::<1>,
+    handler::<2>,
+    handler::<3>,
+    handler::<4>,
+    handler::<5>,
+    handler::<6>,
+    handler::<7>,
+    handler::<8>,
+    handler::<9>,
+    handler::<10>,
+    handler::<11>,
+    handler::<12>,
+    handler::<13>,
+    handler::<14>,
+    handler::<15>,
+];
 
-static STATE: AtomicU32 = AtomicU32::new(NOT_INSTALLED);
-const NOT_INSTALLED: u32 = 0;
-const INSTALLING: u32 = 1;
-const INSTALLED: u32 = 2;
+/// The actions of one signal that ours has replaced, oldest first. Entry `n` is what `ENTRIES[n]` stands in front of.
+struct Replaced {
+    actions: [UnsafeCell<MaybeUninit<libc::sigaction>>; HANDLERS],
+    len: AtomicUsize,
+}
 
-/// Installs the handlers, once per process; later calls do nothing. Any thread, before the first copy.
-///
-/// A program that sets its own handlers afterwards should call the one that it replaced for faults that are not its
-/// own. On machines where core has no landing places (other than x86-64) there is nothing to install.
+// SAFETY: an entry is written once, by the thread that holds `CHANGING`, before `len` counts it with release, and only read
+// afterwards, by threads that loaded `len` with acquire.
+unsafe impl Sync for Replaced {}
+
+impl Replaced {
+    const fn new() -> Self {
+        Replaced { actions: [const { UnsafeCell::new(MaybeUninit::uninit()) }; HANDLERS], len: AtomicUsize::new(0) }
+    }
+
+    fn get(&self, n: usize) -> Option<&libc::sigaction> {
+        // SAFETY: what `len` counts was written before and does not change.
+        (n < self.len.load(Ordering::Acquire)).then(|| unsafe { (*self.actions[n].get()).assume_init_ref() })
+    }
+
+    /// The entry of an action, new or known. `None`: there are too many. The caller holds `CHANGING`.
+    fn put(&self, action: libc::sigaction) -> Option<usize> {
+        let len = self.len.load(Ordering::Relaxed);
+        if let Some(known) = (0..len).find(|&n| self.get(n).is_some_and(|a| is_same(a, &action))) {
+            return Some(known);
+        }
+        let free = self.actions.get(len)?;
+        // SAFETY: nobody reads an entry that `len` does not count, and no other thread writes (`CHANGING`).
+        unsafe { (*free.get()).write(action) };
+        self.len.store(len + 1, Ordering::Release);
+        Some(len)
+    }
+}
+
+static REPLACED: [Replaced; 2] = [const { Replaced::new() }; 2];
+
+/// A thread changes actions.
+static CHANGING: AtomicBool = AtomicBool::new(false);
+
+fn is_same(a: &libc::sigaction, b: &libc::sigaction) -> bool {
+    // SAFETY: sets are plain words, all of which the kernel has written.
+    let mask = |s: &libc::sigaction| unsafe { core::mem::transmute::<libc::sigset_t, [u64; 16]>(s.sa_mask)[0] };
+    a.sa_sigaction == b.sa_sigaction && a.sa_flags == b.sa_flags && mask(a) == mask(b)
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    ENTRIES.iter().any(|&e| e as *const () as usize == action.sa_sigaction)
+}
+
+/// What is installed for a signal.
+fn current(signal: i32) -> Result<libc::sigaction> {
+    // SAFETY: sigaction is plain data for which zeroes are valid.
+    let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: asks only; `now` has room for the answer.
+    check(unsafe { libc::sigaction(signal, core::ptr::null(), &mut now) })?;
+    Ok(now)
+}
+
+/// Sees to it that our handlers are in front. Any thread, before the first copy, and whenever the program may have installed
+/// handlers of its own. On machines where core has no landing places (other than x86-64) there is nothing to install.
 ///
 /// # Errors
-/// What sigaction(2) says; it does not fail on Linux.
+/// What sigaction(2) says; it does not fail on Linux. `Busy`: another thread has been at it for long: that of a parent, in a child
+/// of a fork.
+///
+/// # Cost
+/// Two system calls.
 pub fn install() -> Result<()> {
-    if !cfg!(target_arch = "x86_64") {
+    if !cfg!(target_arch = "x86_64") || (is_ours(&current(SIGNALS[0])?) && is_ours(&current(SIGNALS[1])?)) {
         return Ok(());
     }
-    loop {
-        match STATE.compare_exchange(NOT_INSTALLED, INSTALLING, Ordering::Acquire, Ordering::Acquire) {
-            Ok(_) => break,
-            Err(INSTALLED) => return Ok(()),
-            // Another thread is between two system calls.
-            Err(_) => std::thread::yield_now(),
+    let mut tries = 0u32;
+    while CHANGING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // The other thread is between two system calls.
+        if tries > 10_000 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        if tries > 11_000 {
+            return Err(Error::Busy);
+        }
+        tries += 1;
+        std::thread::yield_now();
     }
-    let result = install_both();
-    STATE.store(if result.is_ok() { INSTALLED } else { NOT_INSTALLED }, Ordering::Release);
+    let result = SIGNALS.into_iter().zip(&REPLACED).try_for_each(|(signal, replaced)| put_in_front(signal, replaced));
+    CHANGING.store(false, Ordering::Release);
     result
 }
 
-fn install_both() -> Result<()> {
-    for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS) {
+/// Installs an action. Returns what it replaced.
+fn set(signal: i32, new: &libc::sigaction) -> Result<libc::sigaction> {
+    // SAFETY: sigaction is plain data for which zeroes are valid.
+    let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: a whole action, and room for the old one.
+    check(unsafe { libc::sigaction(signal, new, &mut old) })?;
+    Ok(old)
+}
+
+/// The caller holds `CHANGING`.
+fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
+    let mut behind = current(signal)?;
+    let mut last = 0;
+    // Other threads of the program may install handlers meanwhile: each call says what it has replaced, and none is lost.
+    while !is_ours(&behind) {
         // SAFETY: sigaction is plain data for which zeroes are valid.
-        let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: asks only; `old` has room for the answer.
-        check(unsafe { libc::sigaction(signal, core::ptr::null(), &mut old) })?;
-        if old.sa_sigaction == handler as *const () as usize {
-            continue;
-        }
-        // SAFETY: INSTALLING keeps other threads out, and our handler does not run for this signal yet.
-        unsafe { (*previous.0.get()).write(old) };
-        // SAFETY: as above.
         let mut new: libc::sigaction = unsafe { core::mem::zeroed() };
-        new.sa_sigaction = handler as *const () as usize;
+        let Some(n) = replaced.put(behind) else {
+            // No place in front of it: it stays as it was.
+            return if last == 0 { Ok(()) } else { set(signal, &behind).map(|_| ()) };
+        };
+        new.sa_sigaction = ENTRIES[n] as *const () as usize;
         // On the alternate stack where there is one: the previous handler may be one for stack overflows.
         new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: the mask is part of `new`.
         unsafe { libc::sigemptyset(&mut new.sa_mask) };
-        // SAFETY: `new` is a whole action and the handler is async-signal-safe.
-        check(unsafe { libc::sigaction(signal, &new, core::ptr::null_mut()) })?;
+        let old = set(signal, &new)?;
+        if is_same(&old, &behind) || old.sa_sigaction == last {
+            return Ok(());
+        }
+        if is_ours(&old) {
+            // The program has just gone back to an action of ours.
+            return set(signal, &old).map(|_| ());
+        }
+        (behind, last) = (old, new.sa_sigaction);
     }
     Ok(())
 }
 
+/// What is noted in the information of a signal: which handlers it was passed on to, by each copy of this library.
+#[repr(C)]
+struct Note {
+    /// Which copy; 0: none.
+    owner: usize,
+    /// A bit for each of its `REPLACED`.
+    called: u64,
+}
+
+/// Bytes of a siginfo that the kernel uses for faults, and all of them. The rest it sets to 0.
+const NOTES_AT: usize = 48;
+const INFO_BYTES: usize = 128;
+const _: () = assert!(size_of::<libc::siginfo_t>() == INFO_BYTES && NOTES_AT.is_multiple_of(align_of::<Note>()));
+
+/// Our note. `None`: there is no room.
+///
+/// # Safety
+/// `info` is a signal's, or a copy of it, and nobody else is at it.
+unsafe fn note<'a>(info: *mut libc::siginfo_t) -> Option<&'a mut Note> {
+    let owner = (&raw const REPLACED).addr();
+    (0..(INFO_BYTES - NOTES_AT) / size_of::<Note>()).find_map(|n| {
+        // SAFETY: inside of `info`, whose alignment is that of its pointers; any bits are a note.
+        let note = unsafe { &mut *info.byte_add(NOTES_AT).cast::<Note>().add(n) };
+        if note.owner == 0 {
+            *note = Note { owner, called: 0 };
+        }
+        (note.owner == owner).then_some(note)
+    })
+}
+
+/// Which handler gets the signal now: of those that stood before `ENTRIES[top]`, the newest that has not had it.
+fn next<'a>(replaced: &'a Replaced, top: usize, note: &mut Note) -> Option<&'a libc::sigaction> {
+    let n = (0..=top).rev().find(|&n| note.called & 1 << n == 0)?;
+    note.called |= 1 << n;
+    replaced.get(n)
+}
+
 /// Continues a copy that faulted at its landing place, or passes the signal on.
-extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo to SA_SIGINFO handlers.
-    let from_kernel = unsafe { (*info).si_code } > 0;
+extern "C" fn handler<const TOP: usize>(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let errno = errno();
+    pass(TOP, signal, info, context);
+    // SAFETY: the thread's own variable.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Some(k) = SIGNALS.iter().position(|&s| s == signal) else { return };
+    // A handler that passes a signal on without its information gets what the system does.
+    // SAFETY: else it is a valid siginfo: the kernel passes one to SA_SIGINFO handlers.
+    let from_kernel = info.is_null() || unsafe { (*info).si_code } > 0;
     // SAFETY: the kernel passes the interrupted context, ours to change until we return.
-    if from_kernel && unsafe { land(context) } {
+    if from_kernel && !context.is_null() && unsafe { land(context) } {
         return;
     }
-    let Some(k) = SIGNALS.iter().position(|&s| s == signal) else { return };
-    // SAFETY: written before this handler was installed, and never again.
-    let previous = unsafe { (*PREVIOUS[k].0.get()).assume_init_ref() };
-    match previous.sa_sigaction {
+    let previous = if info.is_null() {
+        None
+    } else {
+        // SAFETY: as above; a handler has its signal's information to itself.
+        unsafe { note(info) }.and_then(|note| next(&REPLACED[k], top, note))
+    };
+    let (function, flags) = previous.map_or((libc::SIG_DFL, 0), |p| (p.sa_sigaction, p.sa_flags));
+    match function {
         libc::SIG_IGN if !from_kernel => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             // A fault repeats itself when we return and now ends the process as it would have without us; a signal
@@ -104,21 +251,22 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
         function => {
             // SAFETY: async-signal-safe; the masks are whole. The kernel restores the mask when we return.
             unsafe {
-                libc::pthread_sigmask(libc::SIG_BLOCK, &previous.sa_mask, core::ptr::null_mut());
-                if previous.sa_flags & libc::SA_NODEFER != 0 {
+                if let Some(p) = previous {
+                    libc::pthread_sigmask(libc::SIG_BLOCK, &p.sa_mask, core::ptr::null_mut());
+                }
+                if flags & libc::SA_NODEFER != 0 {
                     let mut own: libc::sigset_t = core::mem::zeroed();
                     libc::sigemptyset(&mut own);
                     libc::sigaddset(&mut own, signal);
                     libc::pthread_sigmask(libc::SIG_UNBLOCK, &own, core::ptr::null_mut());
                 }
             }
-            if previous.sa_flags & libc::SA_SIGINFO != 0 {
-                // SAFETY: whoever installed it with SA_SIGINFO promised this signature.
-                let f: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
-                    unsafe { core::mem::transmute(function) };
+            if flags & libc::SA_SIGINFO != 0 {
+                // SAFETY: it was installed with SA_SIGINFO, which promises this signature.
+                let f: Handler = unsafe { core::mem::transmute(function) };
                 f(signal, info, context);
             } else {
-                // SAFETY: whoever installed it without SA_SIGINFO promised this signature.
+                // SAFETY: it was installed without SA_SIGINFO, which promises this signature.
                 let f: extern "C" fn(i32) = unsafe { core::mem::transmute(function) };
                 f(signal);
             }

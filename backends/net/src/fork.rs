@@ -114,6 +114,7 @@ mod tests {
 
     #[test]
     fn a_child_is_no_owner_but_may_make_guards() {
+        let _fork = gdrcore_testkit::descriptors::fork();
         let guard = ForkGuard::new();
         assert!(guard.is_owner());
         assert_eq!(guard.check(), Ok(()));

@@ -6,6 +6,7 @@
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and randomness, memory,
 //!   the fork check, faults on memory that vanished.
 //!
+//! * [`reason`]: why a thread's last call was refused, in words.
 //! * [`share`]: many processes on one address; `local`: the names under which processes of one host find each other.
 //! * [`soft`]: the soft device: engine, port, progress.
 //!
@@ -18,6 +19,7 @@ pub mod fork;
 mod local;
 pub mod map;
 pub mod pcap;
+pub mod reason;
 pub mod share;
 pub mod shm;
 pub mod soft;

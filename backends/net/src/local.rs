@@ -1,24 +1,110 @@
-//! Other processes of this host: the abstract Unix sockets under which they are found, and who may stand behind them.
+//! Other processes of this host: the Unix sockets by which processes of one user find each other.
 //!
-//! The kernel scopes an abstract name to the network namespace, as it does the address in it, gives it to one socket
-//! at a time and takes it back with the process. So a bound name is also a claim that no crash leaves behind.
+//! A socket has a path below the user's directory ([`home`]). Who may bind a path is decided by a lock on the directory that it lies in:
+//! the kernel gives the lock to one process and takes it back with the process, so a lock is a claim that no crash leaves
+//! behind. What a dead process left in the directory is removed by the next one that has the lock.
 //!
-//! | name | socket | held by |
+//! | directory | sockets | held by |
 //! |---|---|---|
-//! | `@gdrc/<address>/<port>` | listens | the first device of the address: links of datagrams |
-//! | `@gdrc/<address>/<port>/door/<block>` | listens | the owner of the QPN block: links |
-//! | `@gdrc/<address>/<port>/block/<block>` | datagrams | the owner of the QPN block: the claim, and its mail |
-//! | `@gdrc/<address>/<port>/service/<port space>/<port>` | datagrams | who listens for connections there |
-//! | `@gdrc/<address>/<port>/life/<block>` | listens | the owner of the QPN block: connections to it end with it |
+//! | `<address>-<port>/any` | `door` | the first device of the address: links of datagrams |
+//! | `<address>-<port>/<block>` | `door`, `mail`, `life` | the owner of the QPN block: links; datagrams of the group; connections that end with the owner |
+//! | `<address>-<port>/c<port space>-<port>` | `mail` | the listener of the connection manager at that port |
+
+mod home;
+mod sweep;
+
+pub(crate) use home::Home;
+pub(crate) use sweep::sweep;
 
 use crate::addr::Endpoint;
-use crate::sys::{check, errno, Fd};
-use gdrcore_core::error::Result;
-use std::fmt::Arguments;
+use crate::sys::{check, errno, set_option, stat, Fd};
+use gdrcore_core::error::{Error, Result};
+use home::{make_dir, open_dir, Path};
 use std::io::Write;
 use std::os::fd::RawFd;
 
-/// An abstract socket name.
+/// Tries to make a directory that others remove meanwhile.
+const TRIES: usize = 100;
+/// setsockopt(2), asm-generic/socket.h, since Linux 6.16: whether descriptors may be received.
+const SO_PASSRIGHTS: i32 = 83;
+
+/// How long nobody is accepted after there was no descriptor for it.
+pub(crate) const ACCEPT_AGAIN_NS: u64 = 10_000_000;
+
+/// What a process may hold of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The address itself.
+    Address,
+    /// A block of QPNs.
+    Block(u16),
+    /// A port of the connection manager: port space, port.
+    Service(u16, u16),
+}
+
+/// The sockets of a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Listens: links.
+    Door,
+    /// Datagrams.
+    Mail,
+    /// Listens: connections that end with the holder.
+    Life,
+}
+
+impl Role {
+    const ALL: [Role; 3] = [Role::Door, Role::Mail, Role::Life];
+
+    fn file(self) -> &'static [u8] {
+        match self {
+            Role::Door => b"door",
+            Role::Mail => b"mail",
+            Role::Life => b"life",
+        }
+    }
+}
+
+/// Text of an address or a holder, as a directory is named.
+struct Part {
+    bytes: [u8; 48],
+    len: usize,
+}
+
+impl Part {
+    fn of(text: core::fmt::Arguments<'_>) -> Part {
+        let mut bytes = [0; 48];
+        let mut left = &mut bytes[..];
+        // The longest, an IPv6 address with zone and port, has 47 bytes: it cannot fail.
+        let _ = left.write_fmt(text);
+        let left = left.len();
+        Part { bytes, len: 48 - left }
+    }
+
+    fn of_address(at: &Endpoint) -> Part {
+        match at.to_v4() {
+            Some([a, b, c, d]) => Part::of(format_args!("{a}.{b}.{c}.{d}-{}", at.port)),
+            None if at.scope_id != 0 => {
+                Part::of(format_args!("{:032x}%{:x}-{}", u128::from_be_bytes(at.ip), at.scope_id, at.port))
+            }
+            None => Part::of(format_args!("{:032x}-{}", u128::from_be_bytes(at.ip), at.port)),
+        }
+    }
+
+    fn of_holder(holder: Holder) -> Part {
+        match holder {
+            Holder::Address => Part::of(format_args!("any")),
+            Holder::Block(n) => Part::of(format_args!("{n}")),
+            Holder::Service(space, port) => Part::of(format_args!("c{space}-{port}")),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The path of a socket.
 #[derive(Clone, Copy)]
 pub(crate) struct Name {
     addr: libc::sockaddr_un,
@@ -26,84 +112,162 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// The name of an address itself.
-    pub(crate) fn address(at: &Endpoint) -> Name {
-        Name::below(at, format_args!(""))
-    }
-
-    /// Where links to the owner of a QPN block are asked for.
-    pub(crate) fn door(at: &Endpoint, block: u16) -> Name {
-        Name::below(at, format_args!("/door/{block}"))
-    }
-
-    /// The claim and the mail of the owner of a QPN block.
-    pub(crate) fn block(at: &Endpoint, block: u16) -> Name {
-        Name::below(at, format_args!("/block/{block}"))
-    }
-
-    /// The mail of whoever listens for connections.
-    pub(crate) fn service(at: &Endpoint, port_space: u16, port: u16) -> Name {
-        Name::below(at, format_args!("/service/{port_space}/{port}"))
-    }
-
-    /// What ends when the owner of a QPN block does.
-    pub(crate) fn life(at: &Endpoint, block: u16) -> Name {
-        Name::below(at, format_args!("/life/{block}"))
-    }
-
-    fn below(at: &Endpoint, rest: Arguments<'_>) -> Name {
+    /// The name of a holder's socket.
+    pub(crate) fn of(home: &Home, at: &Endpoint, holder: Holder, role: Role) -> Name {
         // SAFETY: zeroes are a valid sockaddr_un.
         let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
         addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        let mut text = [0u8; 106];
-        let ip = std::net::Ipv6Addr::from(at.ip);
-        let mut left = &mut text[..];
-        // The longest form, an IPv6 address with zone and a service, has 92 bytes: it cannot fail.
-        let _ = match at.to_v4() {
-            Some([a, b, c, d]) => write!(left, "gdrc/{a}.{b}.{c}.{d}/{}{rest}", at.port),
-            None if at.scope_id != 0 => write!(left, "gdrc/{ip}%{}/{}{rest}", at.scope_id, at.port),
-            None => write!(left, "gdrc/{ip}/{}{rest}", at.port),
-        };
-        let unused = left.len();
-        let len = text.len() - unused;
-        for (to, &from) in addr.sun_path[1..].iter_mut().zip(&text[..len]) {
+        let parts = [Part::of_address(at), Part::of_holder(holder)];
+        let path = home.c_path(&[parts[0].bytes(), parts[1].bytes(), role.file()]);
+        let start = core::mem::offset_of!(libc::sockaddr_un, sun_path);
+        // A path that is too long was refused when the lock of its directory was taken; nobody can have bound it.
+        let Ok(path) = path else { return Name { addr, len: start as libc::socklen_t } };
+        for (to, &from) in addr.sun_path.iter_mut().zip(path.with_nul()) {
             *to = from as libc::c_char;
         }
-        Name { addr, len: (core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + len) as libc::socklen_t }
+        Name { addr, len: (start + path.with_nul().len()) as libc::socklen_t }
     }
 
-    /// For `bind`, `connect` and `sendto`; its length counts, not a zero byte.
+    /// For `bind`, `connect` and `sendto`.
     pub(crate) fn parts(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         ((&raw const self.addr).cast(), self.len)
     }
+}
 
-    /// A socket of a type, bound to the name.
+/// The right to bind the names of one holder. Dropped: the names and their directory are gone.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    home: Home,
+    at: Endpoint,
+    holder: Holder,
+    dir: Fd,
+}
+
+impl Lock {
+    /// Locks the directory of a holder, and removes what a dead process left there.
     ///
     /// # Errors
-    /// `AddressInUse`: somebody has it. `Os`.
-    pub(crate) fn bind(&self, kind: i32) -> Result<Fd> {
+    /// [`Error::AddressInUse`]: another process has it. [`Error::Unsupported`]: the path is too long. [`Error::Os`]: as mkdir(2), open(2).
+    pub(crate) fn take(home: &Home, at: &Endpoint, holder: Holder) -> Result<Lock> {
+        let parts = [Part::of_address(at), Part::of_holder(holder)];
+        // The longest socket below it must fit as well.
+        home.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Door.file()])?;
+        let above = home.c_path(&[parts[0].bytes()])?;
+        let path = home.c_path(&[parts[0].bytes(), parts[1].bytes()])?;
+        for _ in 0..TRIES {
+            // Another process may remove its own, and with it an empty directory above, between any two of these calls.
+            let dir = match make_dir(&path).and_then(|()| open_dir(libc::AT_FDCWD, path.as_c_str())) {
+                Ok(dir) => dir,
+                Err(Error::NoDevice | Error::Os(libc::ENOENT)) => {
+                    make_dir(&home.c_path(&[])?)?;
+                    make_dir(&above)?;
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            match lock(dir.raw()) {
+                Ok(true) => {
+                    empty(dir.raw());
+                    return Ok(Lock { home: *home, at: *at, holder, dir });
+                }
+                // Removed before it was locked.
+                Ok(false) => {}
+                // Nobody has bound its mail: it is about to be, or somebody removes what a dead process left.
+                Err(Error::Again)
+                    if holder != Holder::Address && !is_bound(&Name::of(home, at, holder, Role::Mail)) =>
+                {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                Err(Error::Again) => return Err(Error::AddressInUse),
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::AddressInUse)
+    }
+
+    /// The name of one of its sockets.
+    pub(crate) fn name(&self, role: Role) -> Name {
+        Name::of(&self.home, &self.at, self.holder, role)
+    }
+
+    /// Whether its directory is still where others look for it.
+    pub(crate) fn is_there(&self) -> bool {
+        stat(self.dir.raw()).is_ok_and(|s| s.st_nlink > 0)
+    }
+
+    /// A socket of a type, bound to one of its names.
+    ///
+    /// # Errors
+    /// [`Error::Os`]; [`Error::NoMemory`].
+    pub(crate) fn bind(&self, role: Role, kind: i32) -> Result<Fd> {
         let fd = socket(kind)?;
-        let (name, len) = self.parts();
-        // SAFETY: `len` bytes of `self` are initialised and live through the call.
+        if role != Role::Door {
+            // No descriptor is expected here: the kernel refuses those that somebody sends (EPERM for him).
+            let _ = set_option(fd.raw(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0i32);
+        }
+        let (name, len) = self.name(role).parts();
+        // SAFETY: `len` bytes of the name are initialised and live through the call.
         check(unsafe { libc::bind(fd.raw(), name, len) })?;
         Ok(fd)
     }
 
-    /// A socket that listens under the name, for packets in sequence.
+    /// A socket that listens at one of its names, for packets in sequence.
     ///
     /// # Errors
-    /// As [`Name::bind`].
-    pub(crate) fn listen(&self) -> Result<Fd> {
-        let fd = self.bind(libc::SOCK_SEQPACKET)?;
+    /// As [`Lock::bind`].
+    pub(crate) fn listen(&self, role: Role) -> Result<Fd> {
+        let fd = self.bind(role, libc::SOCK_SEQPACKET)?;
         // SAFETY: no pointers.
         check(unsafe { libc::listen(fd.raw(), 128) })?;
         Ok(fd)
     }
+}
 
-    #[cfg(test)]
-    pub(crate) fn text(&self) -> String {
-        let n = self.len as usize - core::mem::offset_of!(libc::sockaddr_un, sun_path);
-        self.addr.sun_path[..n].iter().map(|&c| c as u8 as char).collect()
+/// Locks a directory. False: it was removed before.
+///
+/// # Errors
+/// [`Error::Again`]: another process has the lock.
+fn lock(dir: RawFd) -> Result<bool> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::flock(dir, libc::LOCK_EX | libc::LOCK_NB) })?;
+    Ok(stat(dir)?.st_nlink > 0)
+}
+
+/// Whether a process has bound a name for datagrams.
+fn is_bound(name: &Name) -> bool {
+    let (to, len) = name.parts();
+    // SAFETY: `len` bytes of the name are initialised and live through the call.
+    socket(libc::SOCK_DGRAM).is_ok_and(|fd| unsafe { libc::connect(fd.raw(), to, len) } == 0)
+}
+
+/// Removes a holder's sockets.
+fn empty(dir: RawFd) {
+    for role in Role::ALL {
+        let mut name = [0u8; 8];
+        name[..4].copy_from_slice(role.file());
+        // SAFETY: a C string; no other pointers.
+        unsafe { libc::unlinkat(dir, name.as_ptr().cast(), 0) };
+    }
+}
+
+/// Removes an empty directory.
+fn remove_dir(path: &Result<Path>) {
+    if let Ok(path) = path {
+        // SAFETY: a C string; no other pointers.
+        unsafe { libc::rmdir(path.as_c_str().as_ptr()) };
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.is_there() {
+            empty(self.dir.raw());
+            let parts = [Part::of_address(&self.at), Part::of_holder(self.holder)];
+            // Still under the lock, so it is this one's directory; those above go with the last.
+            remove_dir(&self.home.c_path(&[parts[0].bytes(), parts[1].bytes()]));
+            remove_dir(&self.home.c_path(&[parts[0].bytes()]));
+            remove_dir(&self.home.c_path(&[]));
+        }
     }
 }
 
@@ -116,12 +280,50 @@ pub(crate) fn socket(kind: i32) -> Result<Fd> {
     Fd::from_call(unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })
 }
 
-/// The next caller of a socket that listens, trusted or not.
-pub(crate) fn accept(fd: RawFd) -> Option<Fd> {
+/// Connects to a name, for packets in sequence.
+///
+/// # Errors
+/// [`Error::NoDevice`]: nobody listens there. [`Error::Again`]: too many connect at once. [`Error::Access`]: the process there is of another
+/// user. [`Error::Os`], [`Error::NoMemory`].
+pub(crate) fn connect(to: &Name) -> Result<Fd> {
+    let fd = socket(libc::SOCK_SEQPACKET)?;
+    let (name, len) = to.parts();
+    // SAFETY: `len` bytes of the name are initialised and live through the call.
+    check(unsafe { libc::connect(fd.raw(), name, len) }).map_err(|e| match errno() {
+        libc::ECONNREFUSED | libc::ENOENT | libc::ENOTDIR | libc::EINVAL => Error::NoDevice,
+        _ => e,
+    })?;
+    if is_trusted(fd.raw()) {
+        Ok(fd)
+    } else {
+        Err(Error::Access)
+    }
+}
+
+/// What came to a socket that listens.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    /// A connection from a process of this user.
+    Caller(Fd),
+    /// A connection from another user's process, which was closed.
+    Stranger,
+    /// Nothing.
+    Nobody,
+    /// The process or the system has no descriptor or memory for it: it waits in the kernel.
+    NoRoom,
+}
+
+/// Takes the next connection of a socket that listens.
+pub(crate) fn accept(fd: RawFd) -> Accepted {
     let none = core::ptr::null_mut();
     // SAFETY: no addresses are asked for.
     let rc = unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
-    Fd::from_call(rc).ok()
+    match Fd::from_call(rc) {
+        Ok(fd) if is_trusted(fd.raw()) => Accepted::Caller(fd),
+        Ok(_) => Accepted::Stranger,
+        Err(_) if matches!(errno(), libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => Accepted::NoRoom,
+        Err(_) => Accepted::Nobody,
+    }
 }
 
 /// Whether the other end of a connection is still there. What it says is thrown away.
@@ -132,15 +334,46 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
     n > 0 || n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR)
 }
 
-/// Who may be a process at the other end: this user, or root (the router may be root's).
-pub(crate) fn is_trusted_user(uid: libc::uid_t) -> bool {
-    is_own_user(uid) || uid == 0
+/// The effective user of this process, as its user namespace names it.
+pub(crate) fn own_uid() -> libc::uid_t {
+    // SAFETY: no precondition.
+    unsafe { libc::geteuid() }
 }
 
-/// Whether a process is of this user.
+/// Whether a process may be at the other end of a local socket. Only processes of this user: links are made from both ends, and a
+/// process of root would have to trust a user's.
+///
+/// Equal numbers are equal users: where they are not, no socket was made ([`Home::open`]).
 pub(crate) fn is_own_user(uid: libc::uid_t) -> bool {
-    // SAFETY: no precondition.
-    uid == unsafe { libc::geteuid() }
+    uid == own_uid()
+}
+
+/// Whether equal uids are equal users. In a user namespace every user that has no number there appears as the overflow uid
+/// (65534); a process with that number cannot tell itself from them (user_namespaces(7)). Cost: two small files of procfs.
+pub(crate) fn is_told_apart() -> bool {
+    let mut text = [0u8; 512];
+    let overflow = read_number(c"/proc/sys/kernel/overflowuid", &mut text).unwrap_or(65534);
+    own_uid() != overflow || maps_everybody(read_file(c"/proc/self/uid_map", &mut text))
+}
+
+/// Whether a uid_map gives every user a number: then none appears as the overflow uid. Only maps of one line are looked at, as the
+/// first user namespace has it.
+fn maps_everybody(map: &[u8]) -> bool {
+    let mut words = map.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
+    [&b"0"[..], b"0", b"4294967295"].iter().all(|&w| words.next() == Some(w)) && words.next().is_none()
+}
+
+/// A small file of procfs; empty where there is none.
+fn read_file<'b>(path: &core::ffi::CStr, to: &'b mut [u8]) -> &'b [u8] {
+    // SAFETY: a C string; no other pointers.
+    let fd = Fd::from_call(unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });
+    // SAFETY: pointer and length are those of `to`.
+    let n = fd.map_or(0, |fd| unsafe { libc::read(fd.raw(), to.as_mut_ptr().cast(), to.len()) });
+    &to[..usize::try_from(n).unwrap_or(0)]
+}
+
+fn read_number(path: &core::ffi::CStr, buffer: &mut [u8]) -> Option<u32> {
+    core::str::from_utf8(read_file(path, buffer)).ok()?.trim().parse().ok()
 }
 
 /// The process at the other end of a connected socket, as the kernel noted it when it began to listen, or connected.
@@ -153,40 +386,10 @@ pub(crate) fn peer_of(fd: RawFd) -> Option<libc::ucred> {
     (rc == 0).then_some(cred)
 }
 
-/// Whether the process at the other end of a connected socket is trusted.
+/// Whether the process at the other end of a connected socket is of this user.
 pub(crate) fn is_trusted(fd: RawFd) -> bool {
-    peer_of(fd).is_some_and(|peer| is_trusted_user(peer.uid))
+    peer_of(fd).is_some_and(|peer| is_own_user(peer.uid))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use gdrcore_core::error::Error;
-
-    #[test]
-    fn names_tell_addresses_apart() {
-        let v4 = Endpoint::v4([192, 0, 2, 1], 4791);
-        assert_eq!(Name::address(&v4).text(), "\0gdrc/192.0.2.1/4791");
-        assert_eq!(Name::block(&v4, 7).text(), "\0gdrc/192.0.2.1/4791/block/7");
-        let mut ip = [0; 16];
-        (ip[0], ip[1], ip[15]) = (0xfe, 0x80, 1);
-        assert_eq!(Name::address(&Endpoint::new(ip, 3, 1)).text(), "\0gdrc/fe80::1%3/1");
-        let most = Endpoint { ip: [0xfe; 16], scope_id: u32::MAX, port: u16::MAX };
-        assert!(Name::service(&most, u16::MAX, u16::MAX).text().ends_with("%4294967295/65535/service/65535/65535"));
-    }
-
-    #[test]
-    fn a_name_has_one_owner() {
-        let at = Endpoint::v4([127, 76, std::process::id() as u8, 1], 4791);
-        let name = Name::block(&at, 1);
-        let first = name.bind(libc::SOCK_DGRAM).unwrap();
-        assert_eq!(name.bind(libc::SOCK_DGRAM).unwrap_err(), Error::AddressInUse);
-        drop(first);
-        // Another test of this process may have forked just now: its child has the socket until it calls exec.
-        let free = (0..1000).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            name.bind(libc::SOCK_DGRAM).is_ok()
-        });
-        assert!(free);
-    }
-}
+mod tests;

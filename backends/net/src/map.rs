@@ -3,6 +3,7 @@
 use crate::sys::{check, last_error, stat, Fd};
 use core::ffi::c_int;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
@@ -35,10 +36,8 @@ impl Map {
     /// `Invalid` as [`Map::new`], and for an offset inside a page; `Os(EBADF)`, `Access` or `Os(EACCES)`, `NoDevice`: no
     /// descriptor, not open for that, nothing that the CPU could map; `NoMemory`.
     pub fn shared(fd: RawFd, offset: u64, len: usize, writable: bool) -> Result<Map> {
-        let at = libc::off_t::try_from(offset).map_err(|_| Error::Invalid)?;
-        if offset % page_size() as u64 != 0 {
-            return Err(Error::Invalid);
-        }
+        let at = libc::off_t::try_from(offset).ok().filter(|_| offset % page_size() as u64 == 0);
+        let at = at.ok_or_else(|| refuse!(Invalid, "offset {offset:#x}: not that of a page of a file"))?;
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         Self::of(len, prot, libc::MAP_SHARED, fd, at)
     }
@@ -46,10 +45,8 @@ impl Map {
     /// What both are: `len` rounded up to whole pages, at an address of the kernel's choice.
     fn of(len: usize, prot: c_int, flags: c_int, fd: RawFd, at: libc::off_t) -> Result<Map> {
         let page = page_size();
-        let len = len.checked_add(page - 1).ok_or(Error::Invalid)? & !(page - 1);
-        if len == 0 {
-            return Err(Error::Invalid);
-        }
+        let whole = len.checked_add(page - 1).map(|n| n & !(page - 1)).filter(|n| *n != 0);
+        let len = whole.ok_or_else(|| refuse!(Invalid, "length {len:#x}: at least 1, and within the address space"))?;
         // SAFETY: a new mapping, without MAP_FIXED, touches nothing that exists.
         let p = unsafe { libc::mmap(core::ptr::null_mut(), len, prot, flags, fd, at) };
         if p == libc::MAP_FAILED {

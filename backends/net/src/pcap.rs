@@ -3,13 +3,22 @@
 //! Classic pcap with nanosecond times. The frames are made up from what the port knows: MAC addresses from the ends
 //! of the IP addresses, TTL 64, DF set. Everything that the ICRC covers is as on the wire, given the identification.
 //! A tee never harms what it watches: where the disk is full or fails it stops, counts, and says so.
+//!
+//! Each burst is in the file before it leaves, or before it is handled, so a capture is complete whatever ends the process. A
+//! file takes whole records only, each by one write at its end, so several devices and processes may share one. A
+//! shared lock on the file tells that somebody writes it: only a file that nobody writes is begun anew.
 
 use crate::addr::Endpoint;
 use crate::sys::{check, errno, Fd};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use gdrcore_core::wire::ip::{emit_frame_headers, ETHERNET_LEN};
 use gdrcore_core::wire::pcap::{FileHeader, RECORD_HEADER_LEN};
 use std::ffi::CStr;
+use std::io::Write;
+use std::os::fd::RawFd;
+use std::sync::Mutex;
+use std::time::Duration;
 
 /// Least bytes of memory for [`Pcap::open`].
 pub const MEM_MIN: usize = 4096;
@@ -24,8 +33,6 @@ pub struct Pcap {
     buffer: *mut u8,
     capacity: usize,
     used: usize,
-    /// Bytes of whole records in the file.
-    written: u64,
     /// Frames in the buffer.
     waiting: u64,
     frames: u64,
@@ -39,64 +46,192 @@ pub struct Pcap {
 // SAFETY: the buffer belongs to this value alone and is tied to no thread.
 unsafe impl Send for Pcap {}
 
+/// A file: device, inode and, where the file system knows it, the nanosecond of its birth. An inode is soon another file's.
+type FileId = (u64, u64, u64);
+
+/// Captures that this process has begun: another device does not begin them anew. Later ones than so many go unnoticed, and are
+/// begun anew by the next device that nobody else is beside.
+static BEGUN: Mutex<[FileId; 64]> = Mutex::new([(0, 0, 0); 64]);
+
+/// How often the lock of a file is tried for, a millisecond apart: others have it for as long as they write its header.
+const TRIES: u32 = 2000;
+
+/// What an open does with a capture that nobody writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Earlier {
+    /// It is begun anew, unless this process has begun it.
+    Replace,
+    /// What follows is written behind it.
+    Keep,
+}
+
+/// Takes a lock of the file instead of the one that is held. False: others have it, and now none may be held.
+///
+/// # Errors
+/// The file system has no locks.
+fn lock(fd: RawFd, how: i32) -> Result<bool> {
+    // SAFETY: takes no pointers.
+    match check(unsafe { libc::flock(fd, how | libc::LOCK_NB) }) {
+        Ok(_) => Ok(true),
+        Err(Error::Again | Error::Os(libc::EINTR)) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// When a file was made, in nanoseconds since the epoch; 0 where nobody knows.
+fn birth(fd: RawFd) -> u64 {
+    // SAFETY: statx is plain data for which zeroes are valid.
+    let mut x: libc::statx = unsafe { core::mem::zeroed() };
+    // SAFETY: the path is a C string, and `x` has room for the answer.
+    let rc = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME, &mut x) };
+    if rc < 0 || x.stx_mask & libc::STATX_BTIME == 0 {
+        return 0;
+    }
+    (x.stx_btime.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(x.stx_btime.tv_nsec))
+}
+
+/// Whether a file begins as captures of ours do. `None`: it is empty.
+fn has_header(fd: RawFd) -> Result<Option<bool>> {
+    let (mut found, mut wanted) = ([0u8; FileHeader::LEN], [0u8; FileHeader::LEN]);
+    FileHeader::ethernet().emit(&mut wanted);
+    // SAFETY: the buffer has room for as many bytes as are asked for.
+    let n = check(unsafe { libc::pread(fd, found.as_mut_ptr().cast(), found.len(), 0) } as i32)?;
+    Ok((n > 0).then_some(n as usize == found.len() && found == wanted))
+}
+
+/// Writes the header of a file that is empty, or is to be.
+fn write_header(fd: RawFd, replace: bool) -> Result<()> {
+    if replace {
+        // SAFETY: takes no pointers.
+        check(unsafe { libc::ftruncate(fd, 0) })?;
+    }
+    if has_header(fd)?.is_some() {
+        return Ok(());
+    }
+    let mut header = [0u8; FileHeader::LEN];
+    FileHeader::ethernet().emit(&mut header);
+    // SAFETY: the buffer lives through the call.
+    let n = check(unsafe { libc::write(fd, header.as_ptr().cast(), header.len()) } as i32)?;
+    if n as usize == header.len() {
+        Ok(())
+    } else {
+        Err(Error::Os(libc::ENOSPC))
+    }
+}
+
+/// Empties a file that nobody writes and writes its header, or finds that it has one. On return the file is locked as one that
+/// is written.
+fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
+    let mut replace = earlier == Earlier::Replace;
+    for _ in 0..TRIES {
+        // Tried for, since the child of a fork may find it locked for good.
+        let Ok(mut ours) = BEGUN.try_lock() else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        replace &= !ours.contains(&id);
+        match lock(fd, libc::LOCK_EX) {
+            Ok(true) => write_header(fd, std::mem::take(&mut replace))?,
+            Ok(false) => {}
+            // Without locks the last one to begin wins.
+            Err(_) => write_header(fd, std::mem::take(&mut replace))?,
+        }
+        // Where others wrote the header they may still have the file to themselves, or have emptied it again.
+        if lock(fd, libc::LOCK_SH).unwrap_or(true) {
+            match has_header(fd)? {
+                Some(true) => {
+                    if let Some(free) = ours.iter_mut().find(|x| **x == id || **x == (0, 0, 0)) {
+                        *free = id;
+                    }
+                    return Ok(());
+                }
+                Some(false) => return Err(refuse!(Invalid, "pcap_path: the file exists and is no capture of ours")),
+                None => {}
+            }
+        }
+        drop(ours);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(refuse!(Busy, "pcap_path: another program keeps the file locked"))
+}
+
+/// One line on standard error, if there is room for it there: the data path waits for no reader.
+#[cold]
+fn say(fd: RawFd, errno: i32) {
+    let (mut link, mut path, mut reason, mut line) = ([0u8; 40], [0u8; 256], [0u8; 128], [0u8; 512]);
+    // What is terminated by a 0 that nothing is written over stays so.
+    let _ = write!(&mut link[..39], "/proc/self/fd/{fd}");
+    // SAFETY: a terminated string, and room for as many bytes as is said in each.
+    let n = unsafe {
+        libc::strerror_r(errno, reason.as_mut_ptr().cast(), reason.len());
+        libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len())
+    };
+    let path = std::str::from_utf8(&path[..usize::try_from(n).unwrap_or(0)]).unwrap_or("file");
+    let reason = CStr::from_bytes_until_nul(&reason).ok().and_then(|r| r.to_str().ok()).unwrap_or("error");
+    let mut rest = &mut line[..];
+    let _ = writeln!(rest, "gdrcore: the capture {path} ends here ({reason}); the traffic goes on");
+    let left = rest.len();
+    let mut p = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one descriptor; the line lives through the call.
+    unsafe {
+        if libc::poll(&mut p, 1, 0) == 1 && p.revents & libc::POLLOUT != 0 {
+            libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len() - left);
+        }
+    }
+}
+
 impl Pcap {
-    /// Creates or truncates the file and writes its header.
+    /// Opens a capture file. One that others write, or that this process has begun, is continued.
     ///
     /// # Errors
     /// `NoMemory`: `len` is below [`MEM_MIN`]. `Unsupported`: the path is a pipe or socket, whose reader could block
-    /// or kill the program. Whatever open(2) or write(2) says.
+    /// or kill the program. `Invalid`: what is to be continued is no capture of ours. `Busy`: somebody keeps the file locked.
+    /// Whatever open(2) or write(2) says.
     ///
     /// # Safety
     /// `mem` is `len` writable bytes that nobody else uses while the capture lives.
-    pub unsafe fn open(path: &CStr, mem: *mut u8, len: usize) -> Result<Pcap> {
+    pub unsafe fn open(path: &CStr, earlier: Earlier, mem: *mut u8, len: usize) -> Result<Pcap> {
         if mem.is_null() || len < MEM_MIN {
             return Err(Error::NoMemory);
         }
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let append = libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
         // SAFETY: the path is a C string.
-        let fd = match Fd::from_call(unsafe { libc::open(path.as_ptr(), flags, 0o644) }) {
+        let open = |access| Fd::from_call(unsafe { libc::open(path.as_ptr(), append | access, 0o644) });
+        let fd = match open(libc::O_RDWR) {
             // A pipe without reader.
-            Err(Error::Os(libc::ENXIO)) => return Err(Error::Unsupported),
+            Err(Error::Os(libc::ENXIO)) => return Err(refuse!(Unsupported, "pcap_path: nobody reads from this pipe")),
             other => other?,
         };
         // SAFETY: stat is plain data for which zeroes are valid.
         let mut st: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: `st` has room for the answer.
         check(unsafe { libc::fstat(fd.raw(), &mut st) })?;
-        match st.st_mode & libc::S_IFMT {
-            libc::S_IFREG => {
-                // SAFETY: takes no pointers.
-                check(unsafe { libc::ftruncate(fd.raw(), 0) })?;
-            }
-            libc::S_IFCHR => {}
-            _ => return Err(Error::Unsupported),
+        let is_file = match st.st_mode & libc::S_IFMT {
+            libc::S_IFREG => true,
+            libc::S_IFCHR => false,
+            _ => return Err(refuse!(Unsupported, "pcap_path: neither a file nor a pipe")),
+        };
+        if is_file {
+            begin(fd.raw(), (st.st_dev, st.st_ino, birth(fd.raw())), earlier)?;
         }
         let wall_offset_ns = crate::clock::wall_ns().wrapping_sub(crate::clock::now_ns());
         // SAFETY: `len` writable bytes by the caller's promise; initialised so that slices of it are sound.
         unsafe { mem.write_bytes(0, len) };
-        let mut p = Pcap {
-            fd,
-            buffer: mem,
-            capacity: len,
-            used: 0,
-            written: 0,
-            waiting: 0,
-            frames: 0,
-            lost: 0,
-            failed: 0,
-            wall_offset_ns,
-        };
-        let mut header = [0u8; FileHeader::LEN];
-        FileHeader::ethernet().emit(&mut header);
-        p.append(&[&header]);
-        p.flush();
+        let mut p =
+            Pcap { fd, buffer: mem, capacity: len, used: 0, waiting: 0, frames: 0, lost: 0, failed: 0, wall_offset_ns };
+        if !is_file {
+            let mut header = [0u8; FileHeader::LEN];
+            FileHeader::ethernet().emit(&mut header);
+            p.append(&[&header]);
+            p.flush();
+        }
         match p.failed {
             0 => Ok(p),
             e => Err(crate::sys::error_of(e)),
         }
     }
 
-    /// Writes one packet: `udp_payload` is BTH to ICRC, `ident` the IPv4 identification that it has on the wire,
+    /// Puts one packet into the buffer: `udp_payload` is BTH to ICRC, `ident` the IPv4 identification that it has on the wire,
     /// `now_ns` of CLOCK_MONOTONIC. Cost: a copy; one write(2) per buffer.
     pub fn frame(&mut self, now_ns: u64, src: &Endpoint, dst: &Endpoint, ident: u16, udp_payload: &[u8]) {
         if self.failed != 0 {
@@ -125,11 +260,12 @@ impl Pcap {
         self.append(&[&record, &frame[..headers], udp_payload]);
     }
 
-    /// Writes the packets of a burst: each `seg` bytes, the last maybe shorter, with identifications from `ident` on.
+    /// Writes the packets of a burst to the file, by one write(2) where the buffer holds them: each `seg` bytes, the last maybe shorter, with identifications from `ident` on.
     pub fn burst(&mut self, now_ns: u64, src: &Endpoint, dst: &Endpoint, ident: u16, seg: u16, data: &[u8]) {
         for (k, packet) in data.chunks(usize::from(seg).max(1)).enumerate() {
             self.frame(now_ns, src, dst, ident.wrapping_add(k as u16), packet);
         }
+        self.flush();
     }
 
     /// Writes what the buffer holds to the file.
@@ -196,11 +332,8 @@ impl Pcap {
                 if errno() == libc::EINTR {
                     continue;
                 }
-                self.failed = errno();
+                self.stop(errno(), done, frames);
                 self.lost += frames;
-                let whole = libc::off_t::try_from(self.written).unwrap_or(libc::off_t::MAX);
-                // SAFETY: takes no pointers. Fails on devices, where there is nothing to cut.
-                unsafe { libc::ftruncate(self.fd.raw(), whole) };
                 return;
             };
             done += n as u64;
@@ -215,8 +348,25 @@ impl Pcap {
                 }
             }
         }
-        self.written += done;
         self.frames += frames;
+    }
+
+    /// Ends the capture: a write of `frames` has failed after `begun` bytes, which are no whole records and go.
+    #[cold]
+    fn stop(&mut self, errno: i32, begun: u64, frames: u64) {
+        self.failed = errno;
+        // SAFETY: takes no pointers. Writing at the end leaves the position behind what was written. What others wrote behind it
+        // stays; on devices there is nothing to cut.
+        unsafe {
+            let at = libc::lseek(self.fd.raw(), 0, libc::SEEK_CUR);
+            let end = libc::lseek(self.fd.raw(), 0, libc::SEEK_END);
+            if begun > 0 && at == end {
+                libc::ftruncate(self.fd.raw(), at.saturating_sub_unsigned(begun));
+            }
+        }
+        if frames > 0 {
+            say(self.fd.raw(), errno);
+        }
     }
 }
 

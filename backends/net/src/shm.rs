@@ -1,7 +1,7 @@
 //! The shm port: bursts to and from other processes of this host, through memory.
 //!
 //! A link goes one way: whoever wants to send makes a [`segment`], which holds one [`ring`], and hands it to the
-//! receiver through the receiver's abstract socket (`door`). So two processes that talk share two segments, each
+//! receiver through the receiver's socket (`door`). So two processes that talk share two segments, each
 //! written by one side; nobody waits for a handshake, because a sender may fill its ring before the other has looked.
 //!
 //! The socket over which a segment came stays open, for three uses: the kernel tells on it that the other process

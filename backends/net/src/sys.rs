@@ -1,6 +1,7 @@
 //! What every module here does with libc: errno to [`Error`], descriptors that close themselves.
 
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use gdrcore_core::roce::mapped::{Piece, PIECES};
 use std::os::fd::RawFd;
 
@@ -62,6 +63,15 @@ pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
     Ok(stat)
 }
 
+/// What fstatat says of a name below a directory; of a link, not of what it leads to.
+pub(crate) fn stat_at(dir: RawFd, name: &core::ffi::CStr) -> Result<libc::stat> {
+    // SAFETY: zeroes are a valid stat, and it lives through the call.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: as above; the name is a C string.
+    check(unsafe { libc::fstatat(dir, name.as_ptr(), &mut stat, libc::AT_SYMLINK_NOFOLLOW) })?;
+    Ok(stat)
+}
+
 /// Bytes of the memory that a descriptor stands for; `None`: it has not all of these seals, or is no memory.
 pub(crate) fn sealed_len(fd: RawFd, wanted: i32) -> Option<u64> {
     // SAFETY: no pointers.
@@ -111,6 +121,25 @@ pub(crate) fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: T) ->
         libc::setsockopt(fd, level, name, (&raw const value).cast(), core::mem::size_of::<T>() as libc::socklen_t)
     };
     check(rc).map(|_| ())
+}
+
+/// Attaches a classic BPF program; `name` is one of the options that do so. The kernel copies the instructions.
+pub(crate) fn set_filter(fd: RawFd, name: i32, code: &[libc::sock_filter]) -> Result<()> {
+    /// [`libc::sock_fprog`] without padding: the kernel is handed no byte that was never written.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Program {
+        len: u16,
+        zero: [u16; 3],
+        filter: *const libc::sock_filter,
+    }
+    const _: () = assert!(
+        core::mem::size_of::<Program>() == core::mem::size_of::<libc::sock_fprog>()
+            && core::mem::offset_of!(Program, filter) == core::mem::offset_of!(libc::sock_fprog, filter)
+    );
+    let len = u16::try_from(code.len());
+    let len = len.map_err(|_| refuse!(Invalid, "program: {} instructions", code.len()))?;
+    set_option(fd, libc::SOL_SOCKET, name, Program { len, zero: [0; 3], filter: code.as_ptr() })
 }
 
 /// `getsockopt` of an int.

@@ -14,15 +14,22 @@
 
 mod errors;
 mod groups;
+mod holder;
 mod lane;
+mod route;
 mod rx;
 mod socket;
+mod sockets;
 mod tx;
+mod unread;
 
 pub use errors::{ErrorKind, PortError};
 pub use groups::GROUPS;
+pub use holder::holder;
 pub use rx::RxPacket;
+pub(crate) use socket::unconnected;
 pub use tx::{Burst, TxOutcome};
+pub use unread::{unread, Unread};
 
 use crate::addr::Endpoint;
 use crate::sys::Fd;
@@ -223,6 +230,12 @@ impl UdpPort {
     /// there is none. Cost: two system calls.
     pub fn link_mtu(&self) -> u32 {
         socket::link_mtu(self.interface, self.fd.raw())
+    }
+
+    /// What the route to a peer carries, by the routing table, in bytes of IP packet, now. `None`: the kernel does not say. Cost: some
+    /// six system calls.
+    pub fn route_mtu(&self, to: &Endpoint) -> Option<u32> {
+        route::route_mtu(self.fd.raw(), &self.local, to)
     }
 
     /// Whether the kernel segments for us, and whether it hands whole bursts back.

@@ -3,7 +3,7 @@
 use gdrcore_net::fault;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const ROLE: &str = "GDRCORE_FAULT_ROLE";
 
@@ -132,4 +132,182 @@ fn an_ignored_signal_stays_ignored() {
     }
     let status = run("an_ignored_signal_stays_ignored");
     assert_eq!(status.code(), Some(7), "{status}");
+}
+
+/// A handler that the program installs after ours. It passes what is not its own on to what it replaced.
+struct Later {
+    calls: AtomicU32,
+    saved: AtomicUsize,
+}
+
+static P: Later = Later { calls: AtomicU32::new(0), saved: AtomicUsize::new(0) };
+static Q: Later = Later { calls: AtomicU32::new(0), saved: AtomicUsize::new(0) };
+
+impl Later {
+    fn pass_on(&self, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // Beyond any chain that ends.
+        if self.calls.fetch_add(1, Ordering::Relaxed) > 1_000_000 {
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(99) };
+        }
+        // SAFETY: it is an action with siginfo that this handler has replaced.
+        let f: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+            unsafe { core::mem::transmute(self.saved.load(Ordering::Relaxed)) };
+        f(signal, info, context);
+    }
+}
+
+extern "C" fn p(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    P.pass_on(signal, info, context);
+}
+
+extern "C" fn q(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    Q.pass_on(signal, info, context);
+}
+
+/// The handler that is installed for SIGSEGV.
+fn installed() -> usize {
+    // SAFETY: zeroes are valid for sigaction; asks only.
+    unsafe {
+        let mut now: libc::sigaction = core::mem::zeroed();
+        libc::sigaction(libc::SIGSEGV, core::ptr::null(), &mut now);
+        now.sa_sigaction
+    }
+}
+
+type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// What a program does: installs its handler, and keeps what it has replaced.
+fn install_later(function: Action, later: &Later) {
+    let old = installed();
+    set(libc::SIGSEGV, function as *const () as usize, libc::SA_SIGINFO);
+    later.saved.store(old, Ordering::Relaxed);
+}
+
+/// The subject's first handler, and ours in front of it.
+fn begin() {
+    set(libc::SIGSEGV, earlier as *const () as usize, libc::SA_SIGINFO);
+    fault::install().unwrap();
+}
+
+#[test]
+fn ours_is_put_back_in_front_of_a_later_handler_which_gets_what_is_not_ours() {
+    if is_subject() {
+        begin();
+        install_later(p, &P);
+        fault::install().unwrap();
+        own_fault();
+        assert_eq!(P.calls.load(Ordering::Relaxed), 0, "what is ours does not come to it");
+        // To the newest, which passes it on, to ours, which passes it on to the oldest.
+        crash();
+        return;
+    }
+    let status = run("ours_is_put_back_in_front_of_a_later_handler_which_gets_what_is_not_ours");
+    assert_eq!(status.code(), Some(42), "{status}");
+}
+
+#[test]
+fn a_later_handler_that_passes_nothing_on_gets_what_is_not_ours() {
+    if is_subject() {
+        begin();
+        set(libc::SIGSEGV, earlier_plain as *const () as usize, 0);
+        fault::install().unwrap();
+        own_fault();
+        crash();
+        return;
+    }
+    let status = run("a_later_handler_that_passes_nothing_on_gets_what_is_not_ours");
+    assert_eq!(status.code(), Some(40 + libc::SIGSEGV), "{status}");
+}
+
+#[test]
+fn a_handler_that_takes_ours_for_its_predecessor_twice_ends() {
+    if is_subject() {
+        begin();
+        for _ in 0..100 {
+            // From the second time on what it has replaced is ours in front of itself.
+            install_later(p, &P);
+            fault::install().unwrap();
+            own_fault();
+        }
+        crash();
+        return;
+    }
+    let status = run("a_handler_that_takes_ours_for_its_predecessor_twice_ends");
+    assert_eq!(status.code(), Some(42), "{status}");
+}
+
+#[test]
+fn a_program_that_goes_back_to_what_it_had_gets_that() {
+    if is_subject() {
+        begin();
+        let before = installed();
+        set(libc::SIGSEGV, earlier_plain as *const () as usize, 0);
+        fault::install().unwrap();
+        set(libc::SIGSEGV, before, libc::SA_SIGINFO);
+        fault::install().unwrap();
+        own_fault();
+        // Not to the handler that is gone.
+        crash();
+        return;
+    }
+    let status = run("a_program_that_goes_back_to_what_it_had_gets_that");
+    assert_eq!(status.code(), Some(42), "{status}");
+}
+
+#[test]
+fn more_handlers_than_there_are_places_lose_nothing_but_ours() {
+    if is_subject() {
+        begin();
+        for flags in 0..40 {
+            // Another action each time.
+            let flags = [libc::SA_RESTART, libc::SA_NOCLDSTOP, libc::SA_NOCLDWAIT, libc::SA_NODEFER, libc::SA_ONSTACK]
+                .iter()
+                .enumerate()
+                .filter(|(bit, _)| flags >> bit & 1 != 0)
+                .fold(libc::SA_SIGINFO, |all, (_, f)| all | f);
+            set(libc::SIGSEGV, earlier as *const () as usize, flags);
+            fault::install().unwrap();
+        }
+        crash();
+        return;
+    }
+    let status = run("more_handlers_than_there_are_places_lose_nothing_but_ours");
+    assert_eq!(status.code(), Some(42), "{status}");
+}
+
+/// Installs a handler again and again, whatever stands there.
+fn churn(function: Action) {
+    for _ in 0..3000 {
+        set(libc::SIGSEGV, function as *const () as usize, libc::SA_SIGINFO);
+        own_fault();
+        fault::install().unwrap();
+        own_fault();
+    }
+}
+
+#[test]
+fn threads_that_install_handlers_at_once_lose_none() {
+    if is_subject() {
+        begin();
+        std::thread::scope(|s| {
+            // One after the other for the first time: what each has replaced is not itself.
+            install_later(p, &P);
+            install_later(q, &Q);
+            s.spawn(|| churn(p));
+            s.spawn(|| churn(q));
+            s.spawn(|| {
+                for _ in 0..3000 {
+                    fault::install().unwrap();
+                    own_fault();
+                }
+            });
+        });
+        fault::install().unwrap();
+        own_fault();
+        crash();
+        return;
+    }
+    let status = run("threads_that_install_handlers_at_once_lose_none");
+    assert_eq!(status.code(), Some(42), "{status}");
 }

@@ -17,7 +17,7 @@ use gdrcore_core::verbs::types::{AhAttr, QpAttr, QpCap, RecvWr, SendWr, Wc};
 /// First word of a table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcverb");
 /// Changes whenever anything in this file does.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The one symbol that the module exports: an [`Entry`].
 pub const ENTRY: &core::ffi::CStr = c"gdrcore_verbs_module";
 /// Longest name of an RDMA device, with its NUL (`IBV_SYSFS_NAME_MAX`).
@@ -316,6 +316,9 @@ pub struct Module {
     pub qp_modify: unsafe extern "C" fn(qp: Object, attr: *const QpAttr, mask: u32, source: *const Source) -> c_int,
     pub qp_query: unsafe extern "C" fn(qp: Object, out: *mut QpAttr) -> c_int,
     pub qp_destroy: unsafe extern "C" fn(qp: Object) -> c_int,
+    /// A channel for the events of CQs, non-blocking, and its descriptor.
+    pub channel_create: unsafe extern "C" fn(context: Object, out: *mut Object, fd: *mut c_int) -> c_int,
+    pub channel_destroy: unsafe extern "C" fn(channel: Object) -> c_int,
     /// Takes the event of one armed CQ: its cookie. EAGAIN: there is none.
     pub cq_event: unsafe extern "C" fn(channel: Object, cookie: *mut u64) -> c_int,
     /// Takes one asynchronous event. EAGAIN: there is none.

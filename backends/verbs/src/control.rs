@@ -9,14 +9,16 @@ use crate::cause::Facts;
 use crate::data::plain_opcodes;
 use crate::device::{VerbsDevice, ROCE_PORT};
 use crate::objects::lock;
+use crate::slots::stale;
 use crate::sys::is_mapped;
 use crate::{errno, stats};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
-    access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+    access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Flags, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
 
 /// Refuses access flags that are unknown or may not go together.
@@ -31,8 +33,13 @@ fn check_access(flags: u32) -> Result<()> {
         | access::HUGETLB
         | access::RELAXED_ORDERING;
     let needs_local_write = flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
-    if flags & !KNOWN != 0 || (needs_local_write && flags & access::LOCAL_WRITE == 0) {
-        return Err(Error::Invalid);
+    if flags & !KNOWN != 0 {
+        let unknown = Flags(flags & !KNOWN, access::name);
+        return Err(refuse!(Invalid, "access {flags:#x}: a region takes no {unknown}"));
+    }
+    if needs_local_write && flags & access::LOCAL_WRITE == 0 {
+        let named = Flags(flags, access::name);
+        return Err(refuse!(Invalid, "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
     }
     Ok(())
 }
@@ -60,7 +67,7 @@ impl Device for VerbsDevice {
             qpn_base: 0,
             gid: self.gid,
             scope_id: self.scope_id,
-            reserved: 0,
+            own_port: 0,
         })
     }
 
@@ -70,7 +77,7 @@ impl Device for VerbsDevice {
 
     fn qp_counters(&self, qp: Handle) -> Result<Counters> {
         self.qps.enter(qp)?;
-        Err(Error::Unsupported)
+        Err(refuse!(Unsupported, "qp: a NIC counts for its port only; gdrc_counters"))
     }
 
     fn last_cause(&self) -> Result<Cause> {
@@ -98,12 +105,18 @@ impl Device for VerbsDevice {
 
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         check_access(reg.access)?;
-        if reg.length == 0 || reg.provider != 0 {
-            return Err(if reg.length == 0 { Error::Invalid } else { Error::Unsupported });
+        if reg.length == 0 {
+            return Err(refuse!(Invalid, "length 0: a region has at least one byte"));
+        }
+        if reg.provider != 0 {
+            return Err(refuse!(
+                Unsupported,
+                "memory->kind: the NIC takes GPU memory by dma-buf or nvidia_peermem only"
+            ));
         }
         let odp = reg.access & access::ON_DEMAND != 0;
         if odp && self.opened.caps & caps::ODP == 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "access ON_DEMAND: this NIC has no on-demand paging"));
         }
         // A zero-based region is one whose iova is 0; not every kernel knows the flag.
         let memory = Memory {
@@ -141,11 +154,11 @@ impl Device for VerbsDevice {
         let needed = match mw_type {
             1 => caps::MW_1,
             2 => caps::MW_2,
-            _ => return Err(Error::Invalid),
+            _ => return Err(refuse!(Invalid, "mw_type {mw_type}: 1 or 2")),
         };
         let parent = self.pds.enter(pd)?;
         if self.opened.caps & needed == 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "mw_type {mw_type}: this NIC has no such windows"));
         }
         let mut rkey = 0;
         let handle = self.add(&self.mws, |_, more| {
@@ -187,25 +200,49 @@ impl Device for VerbsDevice {
     }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
-        if cqe == 0 || cqe > self.opened.max_cqe {
-            return Err(Error::Invalid);
-        }
-        let mut given = cqe;
-        let handle = self.add(&self.cqs, |handle, more| {
-            let mut cq = null_mut();
-            let (context, channel) = (self.opened.context, self.opened.channel);
-            // SAFETY: an open context and its channel, writable results.
-            errno(unsafe { (self.module.cq_create)(context, channel, handle, &mut given, &mut cq) })?;
-            more.empty.store(0, Relaxed);
-            Ok(cq)
-        })?;
-        Ok((handle, given))
+        self.cq_with(cqe, 0, self.opened.channel)
+    }
+
+    fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
+        let parent = self.channels.enter(channel)?;
+        let made = self.cq_with(cqe, channel, parent.object())?;
+        parent.adopt();
+        Ok(made)
+    }
+
+    fn channel_create(&self) -> Result<Handle> {
+        self.add(&self.channels, |_, more| {
+            let (mut channel, mut fd) = (null_mut(), -1);
+            // SAFETY: an open context, writable results.
+            errno(unsafe { (self.module.channel_create)(self.opened.context, &mut channel, &mut fd) })?;
+            more.fd.store(fd, Relaxed);
+            Ok(channel)
+        })
+    }
+
+    fn channel_destroy(&self, channel: Handle) -> Result<()> {
+        self.end(&self.channels, channel, self.module.channel_destroy)
+    }
+
+    fn channel_fd(&self, channel: Handle) -> Result<i32> {
+        Ok(self.channels.enter(channel)?.more().fd.load(Relaxed))
+    }
+
+    fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
+        let held = self.channels.enter(channel)?;
+        self.take_event_of(held.object())
+    }
+
+    fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
+        // In use for as long as it sleeps: nobody destroys it.
+        let held = self.channels.enter(channel)?;
+        self.wait_for_event_of(held.object(), held.more().fd.load(Relaxed), timeout_ms)
     }
 
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
         let held = self.cqs.enter(cq)?;
         if cqe == 0 || cqe > self.opened.max_cqe {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "cqe {cqe}: 1 to {}, what the NIC has", self.opened.max_cqe));
         }
         let mut given = cqe;
         // SAFETY: a live CQ, a readable and writable number.
@@ -216,11 +253,15 @@ impl Device for VerbsDevice {
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
         let slot = self.cqs.slot(cq)?;
         if !slot.is(cq) {
-            return Err(Error::StaleHandle);
+            return Err(stale(cq));
         }
         slot.more.poll.enter()?;
+        let channel = slot.more.channel.load(Relaxed);
         let outcome = self.end(&self.cqs, cq, self.module.cq_destroy);
         slot.more.poll.leave();
+        if outcome.is_ok() {
+            self.channels.disown(channel);
+        }
         outcome
     }
 
@@ -264,7 +305,7 @@ impl Device for VerbsDevice {
     fn srq_destroy(&self, srq: Handle) -> Result<()> {
         let slot = self.srqs.slot(srq)?;
         if !slot.is(srq) {
-            return Err(Error::StaleHandle);
+            return Err(stale(srq));
         }
         let pd = slot.more.pd.load(Relaxed);
         slot.more.post.enter()?;
@@ -276,8 +317,11 @@ impl Device for VerbsDevice {
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
-        if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) || init.sq_sig_all > 1 {
-            return Err(Error::Invalid);
+        if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
+            return Err(refuse!(Invalid, "qp_type {}: RC (2), UC (3) or UD (4)", init.qp_type));
+        }
+        if init.sq_sig_all > 1 {
+            return Err(refuse!(Invalid, "sq_sig_all {}: 0 or 1", init.sq_sig_all));
         }
         let pd = self.pds.enter(init.pd)?;
         let send_cq = self.cqs.enter(init.send_cq)?;
@@ -333,7 +377,7 @@ impl Device for VerbsDevice {
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, set: u32) -> Result<()> {
         let held = self.qps.enter(qp)?;
         if set & mask::RATE_LIMIT != 0 && attr.rate_limit_bps != 0 {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "rate_limit_bps: the soft device only"));
         }
         if set & mask::AV != 0 {
             self.reachable(&attr.ah)?;
@@ -342,7 +386,8 @@ impl Device for VerbsDevice {
             let bytes = |code: u32| 128u64 << code.min(5);
             let (path, link) = (bytes(attr.path_mtu), bytes(self.port.active_mtu));
             self.note(held.more(), CauseCode::MtuExceeded, 0, (path, link));
-            return Err(Error::Invalid);
+            let code = attr.path_mtu;
+            return Err(refuse!(Invalid, "path_mtu {code} ({path} bytes): the port's is {link} bytes"));
         }
         let set = set & !mask::RATE_LIMIT;
         // SAFETY: a live QP, readable attributes.
@@ -385,7 +430,7 @@ impl Device for VerbsDevice {
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         let slot = self.qps.slot(qp)?;
         if !slot.is(qp) {
-            return Err(Error::StaleHandle);
+            return Err(stale(qp));
         }
         let m = &slot.more;
         m.send.enter()?;
@@ -496,7 +541,7 @@ impl Device for VerbsDevice {
 
     /// The tables are as large as the configuration says; what objects hold is libibverbs' own.
     unsafe fn arena_add(&self, _: *mut u8, _: usize) -> Result<()> {
-        Err(Error::Unsupported)
+        Err(refuse!(Unsupported, "ctx: a NIC's tables are as large as gdrc_config said"))
     }
 
     fn leaks(&self) -> Result<Leaks> {
@@ -514,7 +559,11 @@ impl VerbsDevice {
     pub fn mr_reg_dmabuf(&self, reg: &MrReg, fd: i32) -> Result<(Handle, MrAttr)> {
         check_access(reg.access)?;
         if reg.length == 0 || fd < 0 || reg.addr.checked_add(reg.length).is_none() {
-            return Err(Error::Invalid);
+            let (length, at) = (reg.length, reg.addr);
+            return Err(refuse!(
+                Invalid,
+                "dmabuf_fd {fd}, offset {at:#x}, length {length:#x}: not a range of a dma-buf"
+            ));
         }
         let memory = Memory {
             addr: reg.addr,

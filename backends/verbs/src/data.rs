@@ -10,11 +10,12 @@ use crate::abi::Object;
 use crate::device::VerbsDevice;
 use crate::objects::{Ah, Mr, Mw, Qp};
 use crate::quick::{Empty, Polled, Posted};
-use crate::slots::Use;
+use crate::slots::{stale, Use};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::{
     qp_type, send_flags, wr_opcode, BindMwWr, Handle, MwBindInfo, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
 };
+use gdrcore_core::{reason, refuse};
 
 /// Requests that are copied at a time.
 const CHUNK: usize = 8;
@@ -56,23 +57,45 @@ unsafe fn total(sg_list: *const Sge, n: usize) -> u64 {
 ///
 /// # Safety
 /// `w.sg_list` is null or has `num_sge` readable pieces.
-unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<()> {
+unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
     if w.opcode > 31 || opcodes >> w.opcode & 1 == 0 {
-        return Err(Error::Invalid);
+        return Err(Wrong::Opcode);
     }
     if w.num_sge != 0 {
         if w.num_sge as u32 > qp.send_sge.load(Relaxed) || w.sg_list.is_null() {
-            return Err(Error::Invalid);
+            return Err(Wrong::List);
         }
         if w.send_flags & send_flags::INLINE != 0 {
             // SAFETY: the caller's promise; num_sge is positive, being at most send_sge as unsigned.
             let bytes = unsafe { total(w.sg_list, w.num_sge as usize) };
             if bytes > u64::from(qp.inline.load(Relaxed)) {
-                return Err(Error::MessageSize);
+                return Err(Wrong::Inline);
             }
         }
     }
     Ok(())
+}
+
+/// What is wrong with a request. Words are made only where it is refused: those that the provider cannot have as they are, because
+/// they name objects, are told apart by the same check.
+enum Wrong {
+    Opcode,
+    List,
+    Inline,
+}
+
+impl Wrong {
+    #[cold]
+    fn refused(self, opcode: u32, n: i32, sge_max: u32, inline: u32) -> Error {
+        match self {
+            Wrong::Opcode => {
+                refuse!(Invalid, "wr->opcode {} ({opcode}): not for this type of QP", wr_opcode::name(opcode))
+            }
+            Wrong::List if n < 0 || n as u32 > sge_max => refuse!(Invalid, "wr->num_sge {n}: 0 to {sge_max}"),
+            Wrong::List => refuse!(Invalid, "wr->sg_list: NULL, and num_sge is {n}"),
+            Wrong::Inline => refuse!(MessageSize, "wr->sg_list: longer than max_inline_data, which is {inline}"),
+        }
+    }
 }
 
 /// Whether the provider can have a list as it is: no longer than the queue (so one without end is not), and every request
@@ -96,9 +119,9 @@ unsafe fn is_plain(qp: &Qp, mut wr: *const SendWr) -> bool {
 }
 
 #[inline(always)]
-fn check_recv(sge_max: u32, w: &RecvWr) -> Result<()> {
+fn check_recv(sge_max: u32, w: &RecvWr) -> Result<(), Wrong> {
     if w.num_sge != 0 && (w.num_sge as u32 > sge_max || w.sg_list.is_null()) {
-        return Err(Error::Invalid);
+        return Err(Wrong::List);
     }
     Ok(())
 }
@@ -109,7 +132,7 @@ pub fn refused(rc: i32) -> Error {
     match rc.saturating_abs() {
         libc::ENOMEM | libc::EAGAIN | libc::ENOBUFS => Error::Again,
         libc::EIO => Error::NoDevice,
-        e => Error::from_errno(e),
+        e => reason::refused(Error::from_errno(e), format_args!("wr: the NIC's driver refused it (errno {e})")),
     }
 }
 
@@ -164,7 +187,7 @@ unsafe fn copy_receives(
         left = left.checked_sub(1).ok_or(Error::Again)?;
         // SAFETY: not null, so readable; one copy, so that what is checked is what is posted.
         let mut w = unsafe { wr.read() };
-        check_recv(sge_max, &w)?;
+        check_recv(sge_max, &w).map_err(|wrong| wrong.refused(0, w.num_sge, sge_max, 0))?;
         wr = w.next;
         w.next = core::ptr::null();
         let mut first = core::ptr::null();
@@ -211,7 +234,7 @@ impl VerbsDevice {
             // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is readable.
             unsafe { self.send_list(slot.object(), qp, wr, bad) }
         } else {
-            Err(Error::StaleHandle)
+            Err(stale(h))
         };
         qp.send.leave();
         outcome
@@ -265,7 +288,10 @@ impl VerbsDevice {
                 // SAFETY: not null, so readable; one copy, so that what is checked is what is posted.
                 let mut w = unsafe { wr.read() };
                 // SAFETY: as promised for its pieces.
-                stop = unsafe { check_send(qp, all, &w) }.and_then(|()| self.name_objects(qp, &mut w, &mut named, n));
+                let checked = unsafe { check_send(qp, all, &w) }.map_err(|wrong| {
+                    wrong.refused(w.opcode, w.num_sge, qp.send_sge.load(Relaxed), qp.inline.load(Relaxed))
+                });
+                stop = checked.and_then(|()| self.name_objects(qp, &mut w, &mut named, n));
                 if stop.is_err() {
                     break;
                 }
@@ -333,7 +359,7 @@ impl VerbsDevice {
             // SAFETY: inside the receive flag a QP whose handle lives is not destroyed; the list is readable.
             unsafe { self.receive_list(slot.object(), qp, wr, bad) }
         } else {
-            Err(Error::StaleHandle)
+            Err(stale(h))
         };
         qp.recv.leave();
         outcome
@@ -371,7 +397,7 @@ impl VerbsDevice {
             // SAFETY: inside the flag an SRQ whose handle lives is not destroyed; the list is readable.
             unsafe { post_receives(self.opened.data.post_srq_recv, slot.object(), sge, depth, wr, bad) }
         } else {
-            Err(Error::StaleHandle)
+            Err(stale(h))
         };
         srq.post.leave();
         outcome
@@ -389,7 +415,7 @@ impl VerbsDevice {
             Polled::Declined => {
                 let slot = self.cqs.slot(h)?;
                 // Another handle's object, or none; or a thread that is inside.
-                Err(if slot.is(h) { Error::Busy } else { Error::StaleHandle })
+                Err(if slot.is(h) { Error::Busy } else { stale(h) })
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use crate::abi::{Module, Object, Opened, Port, QpMade, QpMake, Source, Text};
 use crate::events::Events;
 use crate::name::Name;
-use crate::objects::{lock, Ah, Cq, Mr, Mw, Qp, Srq, Tables};
+use crate::objects::{lock, Ah, Channel, Cq, Mr, Mw, Qp, Srq, Tables};
 use crate::open::{self, is_link_local};
 use crate::slots::Slots;
 use crate::{errno, load};
@@ -17,6 +17,7 @@ use gdrcore_core::arena::Walk;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{qp_type, AhAttr, Handle, QpCap};
 
@@ -39,6 +40,7 @@ pub struct VerbsDevice {
     pub(crate) mws: Slots<Mw>,
     pub(crate) mrs: Slots<Mr>,
     pub(crate) pds: Slots<()>,
+    pub(crate) channels: Slots<Channel>,
     pub(crate) module: &'static Module,
     pub(crate) port: Port,
     pub(crate) source: Source,
@@ -120,7 +122,7 @@ impl VerbsDevice {
         let module = load(why)?;
         let chosen = open::open(module, &parsed, why)?;
         let ready = events.watch(chosen.opened.channel_fd).and_then(|()| events.watch(chosen.opened.async_fd));
-        let Tables { pds, mrs, mws, ahs, cqs, srqs, qps } = tables;
+        let Tables { pds, mrs, mws, ahs, cqs, srqs, qps, channels } = tables;
         let device = VerbsDevice {
             inline: inline(module, &chosen.opened, config.max_inline),
             scope_id: if is_link_local(&chosen.gid.gid) { chosen.gid.interface } else { 0 },
@@ -136,6 +138,7 @@ impl VerbsDevice {
             mws,
             mrs,
             pds,
+            channels,
             module,
             config,
             control: Mutex::new(()),
@@ -176,6 +179,9 @@ impl VerbsDevice {
         }
         for (h, _) in self.cqs.iter() {
             let _ = self.cq_destroy(h);
+        }
+        for (h, _) in self.channels.iter() {
+            let _ = self.channel_destroy(h);
         }
         for (h, _) in self.mrs.iter() {
             let _ = self.mr_dereg(h);
@@ -245,7 +251,7 @@ impl VerbsDevice {
     /// The address vector, if a NIC can send there.
     pub(crate) fn reachable(&self, ah: &AhAttr) -> Result<()> {
         if ah.udp_port != 0 && ah.udp_port != ROCE_PORT {
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "udp_port {}: a NIC sends to {ROCE_PORT} only", ah.udp_port));
         }
         Ok(())
     }

@@ -6,12 +6,14 @@
 use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Mutex;
 
-use crate::abi::Event;
+use crate::abi::{Event, Object};
 use crate::device::VerbsDevice;
+use crate::errno;
 use crate::objects::lock;
-use crate::sys::Fd;
+use crate::sys::{now_ns, sleep_on, Fd};
 use gdrcore_core::device::{async_event, AsyncEvent};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::Handle;
 
@@ -80,12 +82,34 @@ impl Events {
 }
 
 impl VerbsDevice {
-    /// Takes the event of one armed CQ. Those of CQs that were destroyed meanwhile are passed over.
+    /// A CQ whose events go to a channel of libibverbs; `handle` 0: the device's own.
+    pub(crate) fn cq_with(&self, cqe: u32, handle: Handle, channel: Object) -> Result<(Handle, u32)> {
+        if cqe == 0 || cqe > self.opened.max_cqe {
+            return Err(refuse!(Invalid, "cqe {cqe}: 1 to {}, what the NIC has", self.opened.max_cqe));
+        }
+        let mut given = cqe;
+        let cq = self.add(&self.cqs, |cookie, more| {
+            let mut cq = core::ptr::null_mut();
+            // SAFETY: an open context and a channel of it, writable results.
+            errno(unsafe { (self.module.cq_create)(self.opened.context, channel, cookie, &mut given, &mut cq) })?;
+            more.empty.store(0, Relaxed);
+            more.channel.store(handle, Relaxed);
+            Ok(cq)
+        })?;
+        Ok((cq, given))
+    }
+
+    /// Takes the event of one armed CQ of the device's own channel.
     pub(crate) fn take_cq_event(&self) -> Result<Option<Handle>> {
+        self.take_event_of(self.opened.channel)
+    }
+
+    /// Takes the event of one armed CQ of a channel. Those of CQs that were destroyed meanwhile are passed over.
+    pub(crate) fn take_event_of(&self, channel: Object) -> Result<Option<Handle>> {
         loop {
             let mut cq = 0;
-            // SAFETY: the device's own channel, a writable result.
-            match unsafe { (self.module.cq_event)(self.opened.channel, &mut cq) } {
+            // SAFETY: a live, non-blocking channel of the device, a writable result.
+            match unsafe { (self.module.cq_event)(channel, &mut cq) } {
                 0 => {}
                 libc::EAGAIN => return Ok(None),
                 libc::EIO | libc::ENODEV => {
@@ -96,6 +120,27 @@ impl VerbsDevice {
             }
             if self.cqs.enter(cq).is_ok() {
                 return Ok(Some(cq));
+            }
+        }
+    }
+
+    /// Sleeps until a channel has an event, and takes it. What the kernel reports of the device meanwhile is kept for the program.
+    pub(crate) fn wait_for_event_of(&self, channel: Object, fd: i32, timeout_ms: i32) -> Result<Option<Handle>> {
+        let end = u64::try_from(timeout_ms).map_or(u64::MAX, |ms| now_ns().saturating_add(ms * 1_000_000));
+        loop {
+            if let Some(cq) = self.take_event_of(channel)? {
+                return Ok(Some(cq));
+            }
+            if self.gone.load(Relaxed) {
+                return Err(Error::NoDevice);
+            }
+            let left = end.saturating_sub(now_ns());
+            if left == 0 {
+                return Ok(None);
+            }
+            let ms = if end == u64::MAX { -1 } else { i32::try_from(left.div_ceil(1_000_000)).unwrap_or(i32::MAX) };
+            if sleep_on([fd, self.opened.async_fd], ms)? {
+                self.look();
             }
         }
     }

@@ -35,6 +35,7 @@ pub use device::VerbsDevice;
 pub use quick::{all_succeeded, Empty, Polled, Posted};
 
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::reason;
 
 /// The result of a module's function: 0 or a positive errno.
 fn errno(rc: core::ffi::c_int) -> Result<()> {
@@ -42,6 +43,6 @@ fn errno(rc: core::ffi::c_int) -> Result<()> {
         0 => Ok(()),
         // A device that went away answers every command with EIO.
         libc::EIO => Err(Error::NoDevice),
-        e => Err(Error::from_errno(e)),
+        e => Err(reason::refused(Error::from_errno(e), format_args!("the NIC or its driver refused it (errno {e})"))),
     }
 }

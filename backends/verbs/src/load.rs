@@ -38,6 +38,7 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
     let entry = unsafe { libc::dlsym(library, ENTRY.as_ptr()) };
     if entry.is_null() {
         why.set(format_args!("the libgdrcore_verbs.so found is not a module of gdrcore"));
+        // No words: `why` has them.
         return Err(Error::Unsupported);
     }
     // SAFETY: the symbol of this name is an Entry in every version of the module.
@@ -50,6 +51,7 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
         why.set(format_args!(
             "the libgdrcore_verbs.so found is not of this libgdrcore's build (table version {VERSION}): install both from one build"
         ));
+        // No words: `why` has them.
         return Err(Error::Unsupported);
     }
     LOADED.store(module.cast_mut(), Ordering::Release);

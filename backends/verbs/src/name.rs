@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 
 use crate::abi::NAME_MAX;
 
@@ -37,10 +38,12 @@ impl<'a> Name<'a> {
         let rest = name.strip_prefix(PREFIX).ok_or(Error::NoDevice)?;
         let (which, rest) = match rest.strip_prefix('[') {
             Some(rest) => {
-                let (address, rest) = rest.split_once(']').ok_or(Error::Invalid)?;
-                let address: Ipv6Addr = address.parse().map_err(|_| Error::Invalid)?;
+                let parts = rest.split_once(']');
+                let (address, rest) = parts.ok_or_else(|| refuse!(Invalid, "address '[{rest}': ']' is missing"))?;
+                let address: Ipv6Addr =
+                    address.parse().map_err(|_| refuse!(Invalid, "address '[{address}]': not an IPv6 address"))?;
                 if !(rest.is_empty() || rest.starts_with(':')) {
-                    return Err(Error::Invalid);
+                    return Err(refuse!(Invalid, "'{rest}' after the address: ':' and a port, or nothing"));
                 }
                 (Which::Address(address.octets()), rest.strip_prefix(':'))
             }
@@ -54,7 +57,8 @@ impl<'a> Name<'a> {
         };
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            digits.then(|| text.parse().ok()).flatten().ok_or(Error::Invalid)
+            let n = digits.then(|| text.parse().ok()).flatten();
+            n.ok_or_else(|| refuse!(Invalid, "'{text}' after the NIC: [:port][:gid-index], both numbers"))
         };
         let (port, gid_index) = match rest.map(|r| r.split_once(':').ok_or(r)) {
             None => (None, None),
@@ -62,8 +66,11 @@ impl<'a> Name<'a> {
             Some(Ok((port, gid))) => (Some(number(port)?), Some(number(gid)?)),
         };
         // Port numbers of InfiniBand are 8 bits, GID indexes of an address vector, too.
-        if port.is_some_and(|p| !(1..=255).contains(&p)) || gid_index.is_some_and(|g| g > 255) {
-            return Err(Error::Invalid);
+        if let Some(port) = port.filter(|p| !(1..=255).contains(p)) {
+            return Err(refuse!(Invalid, "port {port}: 1 to 255"));
+        }
+        if let Some(index) = gid_index.filter(|g| *g > 255) {
+            return Err(refuse!(Invalid, "gid-index {index}: 0 to 255"));
         }
         Ok(Name { which, port, gid_index })
     }
@@ -74,7 +81,7 @@ impl<'a> Name<'a> {
         }
         let fits = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
         if text.is_empty() || text.len() >= NAME_MAX || !text.bytes().all(fits) {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "NIC '{text}': no name that one can have; `ibv_devices` lists them"));
         }
         Ok(Which::Name(text))
     }

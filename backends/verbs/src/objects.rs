@@ -1,7 +1,7 @@
 //! What each kind of object is besides its handle, and the tables of them.
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cause::Facts;
@@ -41,6 +41,13 @@ pub(crate) struct Cq {
     pub(crate) poll: Busy,
     /// Polls that found nothing.
     pub(crate) empty: AtomicU32,
+    /// Where its events go, if not to the device's own channel.
+    pub(crate) channel: AtomicU64,
+}
+
+/// A completion channel.
+pub(crate) struct Channel {
+    pub(crate) fd: AtomicI32,
 }
 
 /// A shared receive queue.
@@ -137,7 +144,11 @@ pub(crate) struct Tables {
     pub(crate) cqs: Slots<Cq>,
     pub(crate) srqs: Slots<Srq>,
     pub(crate) qps: Slots<Qp>,
+    pub(crate) channels: Slots<Channel>,
 }
+
+/// Completion channels of a device.
+const CHANNELS: u32 = 64;
 
 impl Tables {
     /// The one walk over the device's memory, of the size query and of the opening.
@@ -158,7 +169,7 @@ impl Tables {
             })?,
             mws: Slots::carve(walk, 3, c.max_mr, || Mw { pd: none() })?,
             ahs: Slots::carve(walk, 4, c.max_ah, || Ah { pd: none() })?,
-            cqs: Slots::carve(walk, 5, c.max_cq, || Cq { poll: Busy::new(), empty: zero() })?,
+            cqs: Slots::carve(walk, 5, c.max_cq, || Cq { poll: Busy::new(), empty: zero(), channel: none() })?,
             srqs: Slots::carve(walk, 6, c.max_srq, || Srq {
                 post: Busy::new(),
                 sge: zero(),
@@ -166,6 +177,7 @@ impl Tables {
                 pd: none(),
             })?,
             qps: Slots::carve(walk, 7, c.max_qp, Qp::new)?,
+            channels: Slots::carve(walk, 8, CHANNELS, || Channel { fd: AtomicI32::new(-1) })?,
         })
     }
 }

@@ -119,6 +119,7 @@ fn port(
     if port.link != link::ETHERNET {
         let speaks = if port.link == link::IWARP { "iWARP" } else { "InfiniBand" };
         why.set(format_args!("{shown} port {number} speaks {speaks}; gdrcore addresses its peers by RoCE v2 GIDs"));
+        // No words: `why` has them.
         return Err(Error::Unsupported);
     }
     let mut table = [GidEntry::default(); GIDS_MAX];

@@ -18,6 +18,7 @@ use gdrcore_core::device::{async_event as event, Device, MrReg, SrqAttr};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
+use gdrcore_testkit::patience::deadline;
 
 /// How the NIC behaves once it is gone.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +199,12 @@ unsafe extern "C" fn qp_query(_: Object, out: *mut QpAttr) -> c_int {
     command()
 }
 
+unsafe extern "C" fn channel_create(_: Object, out: *mut Object, fd: *mut c_int) -> c_int {
+    // SAFETY: the table's contract.
+    unsafe { (out.write(object()), fd.write(CHANNEL_FD.load(SeqCst) as c_int)) };
+    command()
+}
+
 unsafe extern "C" fn cq_event(_: Object, _: *mut u64) -> c_int {
     if gone() {
         libc::EIO
@@ -246,6 +253,8 @@ static MODULE: Module = Module {
     qp_modify,
     qp_query,
     qp_destroy: end,
+    channel_create,
+    channel_destroy: end,
     cq_event,
     async_event,
 };
@@ -326,7 +335,7 @@ fn take_away(way: Way) {
         assert!(threads.iter().all(|t| !t.is_finished()), "{way:?}: somebody heard too early");
         STATE.store(if way.event { 1 } else { 2 }, SeqCst);
         async_fd.raise();
-        let limit = Instant::now() + Duration::from_secs(30);
+        let limit = deadline(60);
         while !threads.iter().all(|t| t.is_finished()) {
             if Instant::now() > limit {
                 let heard: Vec<bool> = threads.iter().map(|t| t.is_finished()).collect();

@@ -11,6 +11,7 @@ use crate::abi::Object;
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::pool::Pool;
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
 /// An object of one kind; `T` is what that kind needs besides.
@@ -89,7 +90,7 @@ impl<T> Slot<T> {
         if self.handle.load(Ordering::SeqCst) == handle {
             Ok(held)
         } else {
-            Err(Error::StaleHandle)
+            Err(stale(handle))
         }
     }
 }
@@ -143,7 +144,7 @@ impl<T> Slots<T> {
     /// The slot that a handle names, whatever the handle.
     #[inline(always)]
     pub fn slot(&self, handle: Handle) -> Result<&Slot<T>> {
-        self.slots.get((handle & INDEX) as usize).ok_or(Error::StaleHandle)
+        self.slots.get((handle & INDEX) as usize).ok_or_else(|| stale(handle))
     }
 
     /// Uses an object.
@@ -160,7 +161,7 @@ impl<T> Slots<T> {
     /// [`Error::NoMemory`]: the bound is reached.
     pub fn reserve(&self) -> Result<(Handle, &Slot<T>)> {
         if self.pool.live() >= self.bound {
-            return Err(Error::NoMemory);
+            return Err(refuse!(NoMemory, "{} objects of this type are in use, the bound of gdrc_config", self.bound));
         }
         let (handle, index) = self.pool.alloc()?;
         let slot = self.slots.get(index).ok_or(Error::NoMemory)?;
@@ -189,11 +190,11 @@ impl<T> Slots<T> {
         let slot = self.slot(handle)?;
         let none = vacant((handle & INDEX) as usize);
         if slot.handle.compare_exchange(handle, none, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return Err(Error::StaleHandle);
+            return Err(stale(handle));
         }
         if slot.users.load(Ordering::SeqCst) != 0 || slot.children.load(Ordering::SeqCst) != 0 {
             slot.handle.store(handle, Ordering::SeqCst);
-            return Err(Error::Busy);
+            return Err(refuse!(Busy, "handle {handle:#x}: another thread uses it, or objects depend on it"));
         }
         Ok(slot.object())
     }
@@ -226,6 +227,12 @@ impl<T> Slots<T> {
             .filter(|&(i, h, _)| h != vacant(i))
             .map(|(_, h, s)| (h, s))
     }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn stale(handle: Handle) -> Error {
+    refuse!(StaleHandle, "handle {handle:#x}: stale, of another type, or of another context")
 }
 
 /// One thread at a time: a flag that is tried, never waited for.

@@ -83,6 +83,17 @@ impl Fd {
     }
 }
 
+/// Sleeps until one of two descriptors can be read, at most `timeout_ms` (negative: for ever). True: the second one can.
+///
+/// # Errors
+/// `Os(EINTR)`: a signal came.
+pub fn sleep_on(fds: [RawFd; 2], timeout_ms: i32) -> Result<bool> {
+    let mut asked = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: two entries, which live through the call.
+    check(unsafe { libc::poll(asked.as_mut_ptr(), 2, timeout_ms) })?;
+    Ok(asked[1].revents != 0)
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         // SAFETY: ours alone, and not used after this.

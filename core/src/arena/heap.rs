@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 
 use super::{RawSlice, Region};
 use crate::error::{Error, Result};
+use crate::reason::refuse;
 
 /// Smallest block in bytes: a cache line.
 const UNIT: usize = 64;
@@ -199,13 +200,15 @@ impl Heap {
     /// `r..r + len` is memory exclusively ours, and it lives as long as the heap and everything allocated from it.
     pub unsafe fn add(&mut self, r: *mut u8, len: usize) -> Result<()> {
         if r.is_null() {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "memory: NULL"));
         }
         let count = (len.saturating_sub(PAGE - 1) / (UNIT + 1)).min(1 << (ORDERS - 1));
         if count == 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "bytes {len}: too few to be of use, at least {}", Heap::bytes_for(UNIT)));
         }
-        let slot = self.arenas.get_mut(self.used).ok_or(Error::NoMemory)?;
+        let slot = self.arenas.get_mut(self.used);
+        let slot =
+            slot.ok_or_else(|| refuse!(NoMemory, "memory: {REGIONS} pieces were given, and there can be no more"))?;
         // SAFETY: count < len.
         let after = unsafe { r.add(count) };
         let skip = after.align_offset(PAGE);
@@ -254,7 +257,7 @@ impl Heap {
                 return NonNull::new(arena.unit_ptr(unit)).ok_or(Error::NoMemory);
             }
         }
-        Err(Error::NoMemory)
+        Err(refuse!(NoMemory, "ring_bytes: no {bytes} bytes are left in one piece; raise it, or give more memory"))
     }
 
     /// Frees the block at `ptr` if it is one and of this kind.

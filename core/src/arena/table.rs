@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use super::{Heap, RawSlice, Walk};
 use crate::error::{Error, Result};
+use crate::reason::refuse;
 
 /// Elements in a chunk.
 pub const CHUNK: usize = 64;
@@ -32,7 +33,7 @@ impl<T> Table<T> {
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for `initial > limit` or over 2^31 elements.
     pub fn carve(walk: &mut Walk, initial: usize, limit: usize, mut init: impl FnMut(usize) -> T) -> Result<Self> {
         if initial > limit || limit > 1 << 31 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "{initial} elements, {limit} at most: more than a table holds"));
         }
         let directory = walk.slice_with(limit.div_ceil(CHUNK), |_| AtomicPtr::new(ptr::null_mut()))?;
         let table = Table { directory, len: AtomicU32::new(0), growing: AtomicBool::new(false), own: PhantomData };
@@ -73,6 +74,18 @@ impl<T> Table<T> {
         };
         self.growing.store(false, Ordering::Release);
         outcome
+    }
+
+    /// Adds one chunk unless there are more than `have` elements. Of tables that grow together one may be ahead, from an earlier
+    /// growth for which another had no room.
+    ///
+    /// # Errors
+    /// As [`Table::grow`].
+    pub fn grow_past(&self, have: usize, heap: &mut Heap, init: impl FnMut(usize) -> T) -> Result<()> {
+        if self.len() > have {
+            return Ok(());
+        }
+        self.grow(heap, init)
     }
 
     /// Elements that exist now.

@@ -2,6 +2,7 @@
 
 use super::types::{cm_event, CmEvent, DATA_MAX};
 use crate::error::{Error, Result};
+use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::verbs::objects::NONE;
 use crate::verbs::types::{access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
@@ -107,12 +108,25 @@ pub(super) struct Id {
     pub(super) context: Handle,
     /// The program's QP, 0 = it moves the QP by itself.
     pub(super) qp: Handle,
-    /// Index of the listener that a request came to, or `NONE`.
+    /// Index of the listener that a request came to, while it is half-open, or `NONE`.
     pub(super) listener: u32,
+    /// The program has said that it will listen.
+    pub(super) announced: bool,
     /// Listener: requests that may wait for the program at once.
     pub(super) backlog: u32,
     /// Listener: requests that do.
     pub(super) pending: u32,
+    /// Listener: those, and connections that were accepted and not confirmed.
+    pub(super) half_open: u32,
+    /// It counts against the strangers' share of the table: its peer has not shown that it receives.
+    pub(super) guest: bool,
+    /// It is not known whether the peer still has this connection; it was asked.
+    pub(super) doubted: bool,
+    /// When it came into its state (requests, unconfirmed connections); before when it is not doubted again (connections); until when
+    /// requests are kept for it, 0: none came yet (announced).
+    pub(super) since: u64,
+    /// The communication id that this place of the table had before.
+    pub(super) former_id: u32,
     /// The peer's address.
     pub(super) peer: PeerAddr,
     /// Number of the exchange.
@@ -155,6 +169,11 @@ pub(super) struct Id {
     pub(super) reason: u16,
     /// Events that the program has not taken: bit n is event n.
     pub(super) events: u32,
+    /// What the network has said of the peer since it was asked: errno, 0 = nothing. Anybody can say it, so it ends nothing; it is the
+    /// status in place of ETIMEDOUT when the peer has not answered.
+    pub(super) hint: i32,
+    /// The kernel has refused to send: the status says why.
+    pub(super) refused: bool,
     /// Status of the event that has one.
     pub(super) status: i32,
     /// Private data of the message under way.
@@ -191,8 +210,14 @@ impl Id {
             context,
             qp: 0,
             listener: NONE,
+            announced: false,
             backlog: 0,
             pending: 0,
+            half_open: 0,
+            guest: false,
+            doubted: false,
+            since: 0,
+            former_id: 0,
             peer: PeerAddr::default(),
             tid: 0,
             local_id: 0,
@@ -221,6 +246,8 @@ impl Id {
             about: 0,
             reason: 0,
             events: 0,
+            hint: 0,
+            refused: false,
             status: 0,
             out: Data::EMPTY,
             inbox: Data::EMPTY,
@@ -237,6 +264,25 @@ impl Id {
         !matches!(self.state, State::Idle | State::Listen)
     }
 
+    /// Whether a request waits for the program.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.state, State::ReqRcvd | State::SidrRcvd)
+    }
+
+    /// Whether a request waits that the program has not been told of.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.is_waiting() && self.events & 1 << cm_event::CONNECT_REQUEST != 0
+    }
+
+    /// The status of an event that tells that the peer has not answered.
+    pub(super) fn silence(&self) -> i32 {
+        if self.hint != 0 {
+            -self.hint
+        } else {
+            -Error::TimedOut.errno()
+        }
+    }
+
     /// Where the QP sends to.
     fn ah(&self) -> AhAttr {
         AhAttr { dgid: self.peer.gid, scope_id: self.peer.scope_id, udp_port: self.peer.port, ..AhAttr::default() }
@@ -251,6 +297,7 @@ impl Id {
         CmEvent {
             event,
             status: if has_status { self.status } else { 0 },
+            local: event == cm_event::UNREACHABLE && self.refused,
             id,
             listener,
             qp: self.qp,
@@ -275,7 +322,7 @@ impl Id {
     /// The attributes, and which of them count, that bring a QP of this connection into `state`.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: a state that is not on the way up, or one for which too little is known yet.
+    /// [`crate::Error::Invalid`]: a state that is not on the way up, or one for which too little is known yet.
     pub(super) fn qp_attr(&self, state: u32) -> Result<(QpAttr, u32)> {
         let reliable = self.qp_type == qp_type::RC;
         let datagram = self.qp_type == qp_type::UD;
@@ -310,7 +357,13 @@ impl Id {
                 let all = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
                 mask::STATE | mask::SQ_PSN | if reliable { all } else { 0 }
             }
-            _ => return Err(Error::Invalid),
+            _ => {
+                let (to, is) = (qp_state::name(state), self.state);
+                return Err(refuse!(
+                    Invalid,
+                    "state {to}: INIT, RTR or RTS, the latter once the peer is known (the id is in {is:?})"
+                ));
+            }
         };
         Ok((attr, m))
     }

@@ -1,9 +1,12 @@
 //! Messages in. Anything that a network can bring is legal input here.
 
+use super::admit::Find;
 use super::conn::{owe, Id, State};
 use super::mad::{Dreq, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN};
 use super::types::{cm_event, port_space, reject, sidr_status};
-use super::{timeout_ns, Cm, ReplyKind, MAX_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT, TIMEOUT_MAX};
+use super::{
+    timeout_ns, Cm, Refusal, ReplyKind, MAX_RETRIES, REP_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT, TIMEOUT_MAX,
+};
 use crate::roce::peer::PeerAddr;
 use crate::verbs::types::qp_type;
 use crate::wire::DEFAULT_PKEY;
@@ -17,6 +20,16 @@ pub(super) fn service(id: u64) -> Option<(u16, u16)> {
     matches!(ps, port_space::IB | port_space::TCP | port_space::UDP).then_some((ps, port))
 }
 
+/// The port that a request asks for, in a port space for requests of its kind.
+pub(super) fn asked(service_id: u64, datagram: bool) -> Option<(u16, u16)> {
+    service(service_id).filter(|&(ps, _)| (ps == port_space::UDP) == datagram)
+}
+
+/// A peer that is said to have restarted is asked so often at most, and so long after that was said.
+const DOUBT_NS: u64 = 1_000_000_000;
+const DOUBT_DELAY_NS: u64 = 10_000_000;
+/// Shortest time in which a REP's answer is waited for, by its code: 17 ms.
+const RESPONSE_TIMEOUT_MIN: u8 = 12;
 /// Shortest time a late packet of a connection is waited for.
 const TIME_WAIT_MIN_NS: u64 = 100_000_000;
 
@@ -24,16 +37,23 @@ impl Cm {
     /// Takes a message that came from `from`, whose port is where answers go.
     pub fn handle_mad(&mut self, now: u64, from: &PeerAddr, bytes: &[u8]) {
         self.counters.rcvd += 1;
+        self.dispatch(now, from, bytes);
+    }
+
+    pub(super) fn dispatch(&mut self, now: u64, from: &PeerAddr, bytes: &[u8]) {
         let Ok(mad) = Mad::parse(bytes) else {
             self.counters.dropped += 1;
             return;
         };
+        if self.keep_early(now, from, &mad.message, bytes) {
+            return;
+        }
         let taken = match mad.message {
             Message::Req(m) => self.on_req(now, from, mad.tid, &m),
             Message::Mra(m) => self.on_mra(now, from, &m),
-            Message::Rej(m) => self.on_rej(from, &m),
+            Message::Rej(m) => self.on_rej(now, from, &m),
             Message::Rep(m) => self.on_rep(from, mad.tid, &m),
-            Message::Rtu(m) => self.on_rtu(from, m.remote_comm_id, m.local_comm_id),
+            Message::Rtu(m) => self.on_rtu(now, from, m.remote_comm_id, m.local_comm_id),
             Message::Dreq(m) => self.on_dreq(now, from, mad.tid, &m),
             Message::Drep(m) => self.on_drep(now, from, m.remote_comm_id, m.local_comm_id),
             Message::SidrReq(m) => self.on_sidr_req(now, from, mad.tid, &m),
@@ -50,34 +70,22 @@ impl Cm {
     }
 
     /// A passive conversation by what the peer calls it.
-    fn by_remote_id(&self, remote_id: u32, from: &PeerAddr, datagram: bool) -> Option<usize> {
-        self.pool.iter_live().find(|&i| {
-            let id = &self.ids[i];
-            id.passive && id.remote_id == remote_id && id.peer.gid == from.gid && (id.ps == port_space::UDP) == datagram
-        })
+    pub(super) fn by_remote_id(&self, remote_id: u32, from: &PeerAddr, datagram: bool) -> Option<usize> {
+        let is = |id: &Id| id.passive && id.remote_id == remote_id && (id.ps == port_space::UDP) == datagram;
+        self.find(from, Find::RemoteId(remote_id), is)
     }
 
     pub(super) fn listener(&self, ps: u16, port: u16) -> Option<usize> {
-        self.pool.iter_live().find(|&i| {
-            let id = &self.ids[i];
-            id.state == State::Listen && id.ps == ps && id.port == port
-        })
+        self.listening.iter().find(|&i| self.ids[i].ps == ps && self.ids[i].port == port)
     }
 
     /// Whether a port had a listener a moment ago. In whatever port space: the next one may be for datagrams.
-    fn is_former(&self, now: u64, port: u16) -> bool {
+    pub(super) fn is_former(&self, now: u64, port: u16) -> bool {
         self.former.iter().any(|&(p, until)| p == port && now < until)
     }
 
-    /// A request that the program has not been told of.
-    fn is_unheard(&self, i: usize) -> bool {
-        let id = &self.ids[i];
-        id.state == State::ReqRcvd && id.events & 1 << cm_event::CONNECT_REQUEST != 0
-    }
-
     fn rej(&mut self, to: &PeerAddr, tid: u64, remote_id: u32, about: u8, reason: u16, info: Option<u8>) {
-        self.counters.rejected += 1;
-        self.reply(to, tid, ReplyKind::Rej { remote_id, about, reason, info });
+        self.reply(to, tid, ReplyKind::Rej { local_id: 0, remote_id, about, reason, info });
     }
 
     fn on_req(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &Req<'_>) -> Option<()> {
@@ -94,7 +102,11 @@ impl Cm {
             }
             return Some(());
         }
-        let refuse = |cm: &mut Cm, reason, info| cm.rej(from, tid, m.local_comm_id, 0, reason, info);
+        let refuse = |cm: &mut Cm, reason, info| {
+            let port = asked(m.service_id, false).map_or(0, |(_, port)| port);
+            cm.note_refusal(Refusal { peer: from.gid, port, reason, datagram: false });
+            cm.rej(from, tid, m.local_comm_id, 0, reason, info);
+        };
         let qp_type = match m.transport {
             0 => qp_type::RC,
             1 => qp_type::UC,
@@ -104,12 +116,9 @@ impl Cm {
             }
         };
         let header = IpHeader::parse(m.private_data);
-        let asked = service(m.service_id).filter(|&(ps, _)| ps != port_space::UDP);
+        let asked = asked(m.service_id, false);
         let listener = asked.and_then(|(ps, port)| self.listener(ps, port));
         let (Some((ps, port)), Some(l), Some(header)) = (asked, listener, header) else {
-            if asked.is_some_and(|(_, port)| self.is_former(now, port)) {
-                return None;
-            }
             refuse(self, reject::INVALID_SERVICE_ID, None);
             return Some(());
         };
@@ -129,26 +138,15 @@ impl Cm {
             return Some(());
         }
         if let Some(old) = self.stale(from, m) {
-            // The peer's QP was in a connection of ours that the peer knows nothing of: it has restarted.
             refuse(self, reject::STALE_CONNECTION, None);
-            if self.is_unheard(old) {
-                self.free(old);
-            } else {
-                self.cancel(old);
-                self.raise(old, cm_event::DISCONNECTED);
-                self.enter(old, State::Dead);
-            }
+            self.on_stale(now, old);
             return Some(());
-        }
-        if self.ids[l].pending >= self.ids[l].backlog {
-            return None;
         }
         let mut id = Id::new(ps, 0);
         id.state = State::ReqRcvd;
         id.passive = true;
         id.port = port;
         id.remote_port = header.src_port;
-        id.listener = l as u32;
         id.peer = *from;
         id.tid = tid;
         id.remote_id = m.local_comm_id;
@@ -165,32 +163,53 @@ impl Cm {
         id.peer_srq = m.srq;
         id.ack_timeout = m.local_ack_timeout.clamp(1, TIMEOUT_MAX);
         // A copy sooner than it asks for is taken for the duplicate that it is.
-        id.response_timeout = m.local_cm_response_timeout.clamp(1, RESPONSE_TIMEOUT + 1);
+        id.response_timeout = m.local_cm_response_timeout.clamp(RESPONSE_TIMEOUT_MIN, RESPONSE_TIMEOUT + 1);
         id.retries = m.max_cm_retries;
         id.mras = MAX_RETRIES;
         id.inbox.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
-        let Ok(i) = self.alloc(id) else {
-            refuse(self, reject::NO_RESOURCES, None);
-            return None;
-        };
-        self.ids[i].local_id = self.fresh_comm_id(i);
-        self.ids[l].pending += 1;
-        self.raise(i, cm_event::CONNECT_REQUEST);
-        Some(())
+        match self.admit(now, l, from, id) {
+            Ok(_) => Some(()),
+            Err(full) => {
+                if full {
+                    refuse(self, reject::NO_RESOURCES, None);
+                }
+                None
+            }
+        }
     }
 
     /// A connection to the very QP that a new request comes from.
     fn stale(&self, from: &PeerAddr, m: &Req<'_>) -> Option<usize> {
-        self.pool.iter_live().find(|&i| {
-            let id = &self.ids[i];
+        self.find(from, Find::RemoteQpn(m.local_qpn), |id| {
             let connected = matches!(id.state, State::ReqRcvd | State::RepSent | State::RepRcvd | State::Established);
             connected
                 && id.ps != port_space::UDP
                 && id.remote_qpn == m.local_qpn
-                && id.peer.gid == from.gid
                 && id.peer.port == from.port
                 && (!id.passive || id.remote_guid == m.local_ca_guid)
         })
+    }
+
+    /// The peer's QP asks for a new connection while it is in one of ours: the peer has restarted, or somebody pretends so. Who has
+    /// the connection answers a copy of our REP by an RTU; who has not refuses it, or says nothing. From this side no message
+    /// asks a peer that had accepted: there the program finds out, as its requests fail.
+    fn on_stale(&mut self, now: u64, i: usize) {
+        let id = &mut self.ids[i];
+        if id.is_unheard() {
+            return self.free(i);
+        }
+        if id.state != State::Established {
+            self.cancel(i);
+            self.raise(i, cm_event::DISCONNECTED);
+            return self.enter(i, State::Dead);
+        }
+        if id.passive && !id.doubted && now >= id.since {
+            id.doubted = true;
+            id.since = now.saturating_add(DOUBT_NS);
+            id.retries = REP_RETRIES;
+            // Not at once: a message is answered by one.
+            self.wheel.arm(i, now.saturating_add(DOUBT_DELAY_NS));
+        }
     }
 
     fn on_rep(&mut self, from: &PeerAddr, tid: u64, m: &Rep<'_>) -> Option<()> {
@@ -199,7 +218,10 @@ impl Cm {
             !id.passive && id.ps != port_space::UDP && id.peer.gid == from.gid
         });
         let Some(i) = known else {
-            self.rej(from, tid, m.local_comm_id, 1, reject::INVALID_COMM_ID, None);
+            self.note_refusal(Refusal { peer: from.gid, reason: reject::INVALID_COMM_ID, ..Refusal::default() });
+            let (local_id, remote_id) = (m.remote_comm_id, m.local_comm_id);
+            let reason = reject::INVALID_COMM_ID;
+            self.reply(from, tid, ReplyKind::Rej { local_id, remote_id, about: 1, reason, info: None });
             return Some(());
         };
         let id = &mut self.ids[i];
@@ -213,6 +235,7 @@ impl Cm {
                 id.rnr_retry = m.rnr_retry_count;
                 id.peer_srq = m.srq;
                 id.inbox.set(m.private_data);
+                self.note_peer(i);
                 self.cancel(i);
                 self.enter(i, State::RepRcvd);
                 self.raise(i, cm_event::CONNECT_RESPONSE);
@@ -228,18 +251,19 @@ impl Cm {
         Some(())
     }
 
-    fn on_rtu(&mut self, from: &PeerAddr, local_id: u32, remote_id: u32) -> Option<()> {
+    fn on_rtu(&mut self, now: u64, from: &PeerAddr, local_id: u32, remote_id: u32) -> Option<()> {
         let i = self.named(local_id, remote_id, from)?;
-        match self.ids[i].state {
-            State::RepSent => {
-                self.cancel(i);
-                self.enter(i, State::Established);
-                self.raise(i, cm_event::ESTABLISHED);
-                Some(())
+        let id = &mut self.ids[i];
+        match id.state {
+            State::RepSent => self.confirmed(now, i),
+            State::Established => {
+                if core::mem::take(&mut id.doubted) {
+                    self.wheel.cancel(i);
+                }
             }
-            State::Established => Some(()),
-            _ => None,
+            _ => return None,
         }
+        Some(())
     }
 
     fn on_mra(&mut self, now: u64, from: &PeerAddr, m: &Mra) -> Option<()> {
@@ -254,25 +278,29 @@ impl Cm {
             _ => return None,
         }
         // The peer is there: it may take its time, but not for ever.
+        id.hint = 0;
         id.mras -= 1;
+        id.retries = id.retries.max(1);
         let wait = timeout_ns(id.response_timeout) + timeout_ns(m.service_timeout.min(SERVICE_TIMEOUT));
         self.wheel.arm(i, now.saturating_add(wait));
+        self.prove(now, i);
         Some(())
     }
 
-    fn on_rej(&mut self, from: &PeerAddr, m: &Rej<'_>) -> Option<()> {
+    fn on_rej(&mut self, now: u64, from: &PeerAddr, m: &Rej<'_>) -> Option<()> {
         let i = if m.remote_comm_id != 0 {
             // Who refuses a REQ may have no id of his own.
             let i = self.by_local_id(m.remote_comm_id)?;
             let id = &self.ids[i];
             let ours = id.peer.gid == from.gid && (id.remote_id == m.local_comm_id || id.state == State::ReqSent);
-            ours.then_some(i)?
+            self.prove(now, ours.then_some(i)?);
+            i
         } else {
             // A peer that gave up before it knew our id.
             let begins = |i: &usize| matches!(self.ids[*i].state, State::ReqRcvd | State::RepSent);
             self.by_remote_id(m.local_comm_id, from, false).filter(begins).filter(|_| m.reason == reject::TIMEOUT)?
         };
-        if self.is_unheard(i) {
+        if self.ids[i].is_unheard() {
             self.free(i);
             return Some(());
         }
@@ -283,6 +311,7 @@ impl Cm {
                 id.inbox.set(m.private_data);
                 // What was accepted and not yet told is overtaken.
                 id.events = 0;
+                self.counters.rejects_rcvd += 1;
                 self.raise(i, cm_event::REJECTED);
             }
             State::Established => self.raise(i, cm_event::DISCONNECTED),
@@ -303,6 +332,8 @@ impl Cm {
         if id.local_qpn != m.remote_qpn || id.ps == port_space::UDP {
             return None;
         }
+        self.prove(now, i);
+        let id = &mut self.ids[i];
         match id.state {
             State::RepSent | State::Established | State::DreqSent => {
                 id.tid = tid;
@@ -324,6 +355,7 @@ impl Cm {
         if self.ids[i].state != State::DreqSent {
             return None;
         }
+        self.prove(now, i);
         self.cancel(i);
         self.end(now, i);
         Some(())
@@ -347,18 +379,16 @@ impl Cm {
             }
             return Some(());
         }
-        let refuse = |cm: &mut Cm, status| {
-            cm.counters.rejected += 1;
+        let refuse = |cm: &mut Cm, status: u8| {
+            let port = asked(m.service_id, true).map_or(0, |(_, port)| port);
+            cm.note_refusal(Refusal { peer: from.gid, port, reason: status.into(), datagram: true });
             let what = ReplyKind::Sidr { request_id: m.request_id, status, service_id: m.service_id };
             cm.reply(from, tid, what);
         };
         let header = IpHeader::parse(m.private_data);
-        let asked = service(m.service_id).filter(|&(ps, _)| ps == port_space::UDP);
+        let asked = asked(m.service_id, true);
         let listener = asked.and_then(|(ps, port)| self.listener(ps, port));
         let (Some((ps, port)), Some(l), Some(header)) = (asked, listener, header) else {
-            if asked.is_some_and(|(_, port)| self.is_former(now, port)) {
-                return None;
-            }
             refuse(self, sidr_status::UNSUPPORTED);
             return Some(());
         };
@@ -366,29 +396,26 @@ impl Cm {
             refuse(self, sidr_status::REJECTED);
             return Some(());
         }
-        if self.ids[l].pending >= self.ids[l].backlog {
-            return None;
-        }
         let mut id = Id::new(ps, 0);
         id.state = State::SidrRcvd;
         id.passive = true;
         id.port = port;
         id.remote_port = header.src_port;
-        id.listener = l as u32;
         id.peer = *from;
         id.tid = tid;
         id.remote_id = m.request_id;
         id.qp_type = qp_type::UD;
         id.path_mtu = self.local.path_mtu;
         id.inbox.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
-        let Ok(i) = self.alloc(id) else {
-            refuse(self, sidr_status::NO_QP);
-            return None;
-        };
-        self.ids[i].local_id = self.fresh_comm_id(i);
-        self.ids[l].pending += 1;
-        self.raise(i, cm_event::CONNECT_REQUEST);
-        Some(())
+        match self.admit(now, l, from, id) {
+            Ok(_) => Some(()),
+            Err(full) => {
+                if full {
+                    refuse(self, sidr_status::NO_QP);
+                }
+                None
+            }
+        }
     }
 
     fn on_sidr_rep(&mut self, from: &PeerAddr, m: &SidrRep<'_>) -> Option<()> {
@@ -406,6 +433,7 @@ impl Cm {
             self.raise(i, cm_event::ESTABLISHED);
         } else {
             id.status = i32::from(m.status);
+            self.counters.rejects_rcvd += 1;
             self.cancel(i);
             self.raise(i, cm_event::REJECTED);
             self.enter(i, State::Dead);

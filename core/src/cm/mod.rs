@@ -10,13 +10,18 @@
 //! [`Cm::qp_attr`] says how.
 //!
 //! Files: `mad` is bytes, `types` what programs see, `conn` one id and its states, `program` what programs ask,
-//! `input` messages in, `output` messages out and time.
+//! `input` messages in, `admit` what strangers may occupy, `early` requests that come before their listener, `output` messages
+//! out and time.
 //!
 //! Hostile peers: every table is bounded and what finds no room is dropped and counted, or refused with NO_RESOURCES;
-//! a message counts for a connection only if both communication ids and the source address are right; each message in
-//! causes at most one message out; timeouts that a peer dictates are bounded by [`TIMEOUT_MAX`] and [`SERVICE_TIMEOUT`].
+//! a message counts for a connection only if both communication ids and the source address are right, and whoever does
+//! not see our messages must guess 22 bits of ours; each message in causes at most one message out at once, and what has
+//! not shown that it receives is sent at most [`REP_RETRIES`] copies more; timeouts that a peer dictates are bounded by
+//! [`TIMEOUT_MAX`] and [`SERVICE_TIMEOUT`].
 
+mod admit;
 mod conn;
+mod early;
 mod input;
 pub mod mad;
 mod output;
@@ -29,18 +34,22 @@ pub use types::*;
 
 pub use conn::State;
 
-use crate::arena::{RawSlice, Walk, CHUNK};
+use crate::arena::{RawSlice, Walk};
 use crate::bitmap::Bitmap;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool::Pool;
+use crate::random::{Random, Shuffle};
+use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::verbs::objects::NONE;
 use crate::verbs::shared::tag;
 use crate::verbs::types::Handle;
 use crate::wheel::Wheel;
 use crate::wire::ack_timeout_ns;
+use admit::{Bounds, Known, Load};
 use conn::Id;
+use early::{Early, EARLY};
 
 const _: () = {
     use mad::{private_len, IP_HEADER_LEN};
@@ -59,17 +68,21 @@ pub const TIMEOUT_MAX: u8 = 20;
 pub const SERVICE_TIMEOUT: u8 = 24;
 /// How often a message is sent again.
 pub const MAX_RETRIES: u8 = 15;
-/// A request for a port whose listener has gone is not refused for this long, but dropped, so that its sender asks again:
-/// programs that end a listener to begin another (perftest does between two connections, a second and more apart) are not overtaken
-/// by their peers.
+/// How often a REP is sent again to a peer that has not shown that it receives.
+pub const REP_RETRIES: u8 = 4;
+/// A request for a port whose listener has gone, or is announced, is not refused for this long, but kept: programs that end a
+/// listener to begin another (perftest does between two connections, a second and more apart), or that tell their port before they
+/// listen (qperf), are not overtaken by their peers.
 pub const LISTENER_GRACE_NS: u64 = 4_000_000_000;
 /// Listeners that are remembered so.
 const FORMER: usize = 8;
 /// Answers to nobody in particular that may wait to be sent.
 const REPLIES: usize = 64;
+/// Purpose of the manager's random numbers.
+const PURPOSE: u64 = 0x636d_5f69_6473;
 
 /// This device, as its peers know it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Local {
     /// GID.
     pub gid: [u8; 16],
@@ -79,12 +92,22 @@ pub struct Local {
     pub path_mtu: u32,
     /// READs and atomics that a QP can have in either direction.
     pub max_rd_atomic: u8,
+    /// Whether a node GUID is that of a device of this kind at an address.
+    pub is_kin: fn(u64, &PeerAddr) -> bool,
     /// Number of the device's QPN block, [`crate::config::QPN_UNIT`] QPNs each: the upper bits of its communication ids.
     pub block: u16,
 }
 
+impl Default for Local {
+    fn default() -> Self {
+        Local { gid: [0; 16], guid: 0, path_mtu: 0, max_rd_atomic: 0, is_kin: |_, _| false, block: 0 }
+    }
+}
+
 /// Bits of a communication id, the upper ones, that name the block of whoever made it.
 pub const BLOCK_BITS: u32 = (1u32 << 24).ilog2() - crate::config::QPN_UNIT.ilog2();
+/// The bits below them.
+const ID_MASK: u32 = u32::MAX >> BLOCK_BITS;
 
 /// For whom a message is, of several devices with one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,9 +167,29 @@ pub struct CmCounters {
     pub retries: u64,
     /// REJs, and SIDR_REPs that refuse, sent.
     pub rejected: u64,
+    /// REJs, and SIDR_REPs that refuse, received by who had asked or accepted.
+    pub rejects_rcvd: u64,
     /// Messages that could not be read, belonged to nobody, or found no room.
     pub dropped: u64,
+    /// Requests and unconfirmed connections that were given up so that others find room.
+    pub evicted: u64,
 }
+
+/// A request that this side has refused, for who wants to know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// Whose request it was.
+    pub peer: [u8; 16],
+    /// The port that was asked for; 0: not one of rdma_cm's, or it was an answer that was refused.
+    pub port: u16,
+    /// Why: `reject`, for a datagram service `sidr_status`.
+    pub reason: u16,
+    /// It was a request for a datagram service.
+    pub datagram: bool,
+}
+
+/// Refusals that wait for who wants to know; further ones are only counted.
+pub const REFUSALS: usize = 8;
 
 /// An answer that no id stands behind.
 #[derive(Clone, Copy)]
@@ -159,7 +202,7 @@ struct Reply {
 #[derive(Clone, Copy)]
 enum ReplyKind {
     /// REJ of message `about` from the comm id given; one byte of information for INVALID_MTU.
-    Rej { remote_id: u32, about: u8, reason: u16, info: Option<u8> },
+    Rej { local_id: u32, remote_id: u32, about: u8, reason: u16, info: Option<u8> },
     /// DREP to a DREQ that belongs to no connection (any more).
     Drep { local_id: u32, remote_id: u32 },
     /// SIDR_REP that refuses.
@@ -170,6 +213,21 @@ enum ReplyKind {
 pub struct Cm {
     ids: RawSlice<Id>,
     pool: Pool,
+    /// By id: keyed hashes of what a peer's message would find it by ([`Cm::find`]).
+    finds: RawSlice<[u32; 2]>,
+    /// Ids that listen.
+    listening: Bitmap,
+    /// Requests, and connections whose peer has not shown that it receives.
+    half_open: Bitmap,
+    bounds: Bounds,
+    /// Half-open ids by source.
+    load: RawSlice<Load>,
+    /// Addresses that have shown that they receive.
+    known: RawSlice<Known>,
+    /// Ids that count against the strangers' share of the table.
+    guests: u32,
+    /// When unconfirmed connections are looked through again.
+    confirm_at: u64,
     /// Ids with messages to send.
     tx: Bitmap,
     /// Ids with events.
@@ -182,11 +240,17 @@ pub struct Cm {
     /// Where the search for the next event begins, so that no id starves another.
     event_cursor: usize,
     tx_cursor: usize,
-    random: u64,
+    random: Random,
+    /// Which communication id an index has.
+    order: Shuffle,
     local: Local,
     /// Ports whose listeners have gone, and until when that counts.
     former: [(u16, u64); FORMER],
     former_next: usize,
+    /// Requests that came before their listeners.
+    early: RawSlice<Early>,
+    refusals: [Refusal; REFUSALS],
+    refusals_len: usize,
     /// An event was raised since somebody looked.
     raised: bool,
     counters: CmCounters,
@@ -197,15 +261,24 @@ fn timeout_ns(code: u8) -> u64 {
 }
 
 impl Cm {
-    /// Lays out a connection manager of `config.max_cm_ids` ids, rounded up to a multiple of 64.
+    /// Lays out a connection manager of `config.max_cm_ids` ids, rounded up to a multiple of 64, and of more for strangers.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] where it does not fit.
+    /// [`crate::Error::NoMemory`] where it does not fit.
     pub fn carve(w: &mut Walk, config: &Config) -> Result<Cm> {
-        let n = (config.max_cm_ids as usize).next_multiple_of(CHUNK);
+        let bounds = Bounds::of(config);
+        let n = bounds.slots();
         Ok(Cm {
             ids: w.slice(n, Id::new(0, 0))?,
             pool: Pool::carve(w, tag::CM_ID, n, n)?,
+            finds: w.slice(n, [0; 2])?,
+            listening: Bitmap::carve(w, n)?,
+            half_open: Bitmap::carve(w, n)?,
+            bounds,
+            load: w.slice(admit::LOADS, 0)?,
+            known: w.slice(admit::KNOWN, Known::default())?,
+            guests: 0,
+            confirm_at: 0,
             tx: Bitmap::carve(w, n)?,
             events: Bitmap::carve(w, n)?,
             wheel: Wheel::carve(w, n, n)?,
@@ -221,11 +294,14 @@ impl Cm {
             reply_len: 0,
             event_cursor: 0,
             tx_cursor: 0,
-            // Not the stream that keys are drawn from.
-            random: config.seed ^ 0x636d_5f69_6473_2121,
+            random: Random::new(config.seed, PURPOSE),
+            order: Shuffle::new(Random::new(config.seed, !PURPOSE), 32 - BLOCK_BITS),
             local: Local::default(),
             former: [(0, 0); FORMER],
             former_next: 0,
+            early: w.slice(EARLY, Early::none())?,
+            refusals: [Refusal::default(); REFUSALS],
+            refusals_len: 0,
             raised: false,
             counters: CmCounters::default(),
         })
@@ -259,15 +335,27 @@ impl Cm {
     /// Where an id stands.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`].
+    /// [`crate::Error::StaleHandle`].
     pub fn state(&self, id: Handle) -> Result<State> {
         Ok(self.ids[self.check(id)?].state)
+    }
+
+    /// Whether these QPNs, of this device and of a peer, are those of a conversation with a device of this kind.
+    pub fn is_kin(&self, qpn: u32, remote_qpn: u32) -> bool {
+        let is = |i: usize| {
+            let id = &self.ids[i];
+            id.is_conversation()
+                && id.local_qpn == qpn
+                && id.remote_qpn == remote_qpn
+                && (self.local.is_kin)(id.remote_guid, &id.peer)
+        };
+        self.pool.iter_live().any(is)
     }
 
     /// The QP of an id, or 0.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`].
+    /// [`crate::Error::StaleHandle`].
     pub fn qp(&self, id: Handle) -> Result<Handle> {
         Ok(self.ids[self.check(id)?].qp)
     }
@@ -290,79 +378,97 @@ impl Cm {
         Some(id.event(number, self.pool.handle(i), listener))
     }
 
-    /// splitmix64.
+    /// Whether [`Cm::take_refusal`] has something.
+    pub fn has_refusals(&self) -> bool {
+        self.refusals_len > 0
+    }
+
+    /// Takes a refusal of this side's, the newest first.
+    pub fn take_refusal(&mut self) -> Option<Refusal> {
+        self.refusals_len = self.refusals_len.checked_sub(1)?;
+        self.refusals.get(self.refusals_len).copied()
+    }
+
+    /// Counts a refusal and keeps it for who wants to know.
+    fn note_refusal(&mut self, refusal: Refusal) {
+        self.counters.rejected += 1;
+        if let Some(place) = self.refusals.get_mut(self.refusals_len) {
+            *place = refusal;
+            self.refusals_len += 1;
+            self.raised = true;
+        }
+    }
+
     fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.random.draw()
     }
 
     /// The index of an id that the program holds.
     fn check(&self, id: Handle) -> Result<usize> {
         let i = self.pool.check(id)?;
         if self.ids[i].orphan {
-            return Err(Error::StaleHandle);
+            return Err(crate::pool::stale(tag::CM_ID, id));
         }
         Ok(i)
     }
 
     /// The conversation that a communication id of ours names.
     fn by_local_id(&self, local_id: u32) -> Option<usize> {
-        let i = (local_id & self.index_mask()) as usize;
+        let i = (self.order.place_of(local_id & ID_MASK) & self.index_mask()) as usize;
         let id = self.ids.get(i)?;
         (self.pool.is_live(i) && id.is_conversation() && id.local_id == local_id).then_some(i)
     }
 
-    /// A new id; where none is free, one whose exchange could be finished without is taken.
+    /// A new id of the program's; where `max_cm_ids` are in use, one whose exchange could be finished without is taken.
     fn alloc(&mut self, fresh: Id) -> Result<usize> {
-        let i = match self.pool.alloc() {
-            Ok((_, i)) => i,
-            Err(e) => {
-                let spare = self.pool.iter_live().find(|&i| self.ids[i].orphan && self.ids[i].owes == 0);
-                self.free(spare.ok_or(e)?);
-                self.pool.alloc()?.1
-            }
-        };
+        if !self.has_room() {
+            let n = self.bounds.own;
+            return Err(refuse!(NoMemory, "max_cm_ids: {n} are in use; destroy some, or raise it"));
+        }
+        let (_, i) = self.pool.alloc()?;
         self.ids[i] = fresh;
         Ok(i)
     }
 
     /// Gives an id back.
     fn free(&mut self, i: usize) {
-        self.leave_request(i);
+        self.move_to(i, State::Dead);
+        self.release_guest(i);
         self.wheel.cancel(i);
         self.tx.clear(i);
         self.events.clear(i);
-        self.ids[i] = Id::new(0, 0);
+        self.listening.clear(i);
+        self.finds[i] = [0; 2];
+        self.ids[i] = Id { former_id: self.ids[i].former_id, ..Id::new(0, 0) };
         self.pool.free(i);
     }
 
-    /// The bits of a communication id that are its index: as many as the table needs, at most 16.
+    /// The bits of a communication id's place in the order that are its index: as many as the table needs, at most 17.
     fn index_mask(&self) -> u32 {
         (self.ids.len().next_power_of_two() - 1) as u32
     }
 
-    /// A communication id, never 0: the device's block (10 bits), bits that no earlier id at this index is likely to have had
-    /// (16 with the default of 64 ids), the index.
+    /// A communication id, never 0: the device's block (10 bits), then the number (22 bits) that a secret order has at the place
+    /// whose low bits are the index and whose upper bits are drawn. So an index is found without a search, and neither it nor
+    /// the ids before tell anybody the next one.
     fn fresh_comm_id(&mut self, i: usize) -> u32 {
         let mask = self.index_mask();
-        let rest = u32::MAX >> BLOCK_BITS;
-        let middle = (self.random() as u32 & rest & !mask).max(mask + 1);
-        u32::from(self.local.block) << (32 - BLOCK_BITS) | middle | i as u32
-    }
-
-    /// Whether an id listens at a port.
-    pub fn listens(&self, port_space: u16, port: u16) -> bool {
-        self.listener(port_space, port).is_some()
+        loop {
+            let place = self.random() as u32 & ID_MASK & !mask | i as u32;
+            let id = u32::from(self.local.block) << (32 - BLOCK_BITS) | self.order.at(place);
+            // Not the one that the index has had last: late messages name it.
+            if id != 0 && id != self.ids[i].former_id {
+                self.ids[i].former_id = id;
+                return id;
+            }
+        }
     }
 
     /// Whether a message for that addressee is for this connection manager.
     pub fn is_mine(&self, to: Addressee) -> bool {
         match to {
             Addressee::Block(block) => block == self.local.block,
-            Addressee::Service { port_space, port } => self.listens(port_space, port),
+            Addressee::Service { port_space, port } => self.serves(port_space, port),
             Addressee::Anyone => true,
         }
     }
@@ -390,23 +496,10 @@ impl Cm {
         self.raised = true;
     }
 
-    /// A request that waited for its program does so no more.
-    fn leave_request(&mut self, i: usize) {
-        let id = &mut self.ids[i];
-        if matches!(id.state, State::ReqRcvd | State::SidrRcvd) && id.listener != NONE {
-            let l = id.listener as usize;
-            id.listener = NONE;
-            if let Some(l) = self.ids.get_mut(l) {
-                l.pending = l.pending.saturating_sub(1);
-            }
-        }
-    }
-
     /// Moves an id on. What waited for an answer waits no more.
     fn enter(&mut self, i: usize, state: State) {
-        self.leave_request(i);
+        self.move_to(i, state);
         self.wheel.cancel(i);
-        self.ids[i].state = state;
         if state == State::Dead && self.ids[i].orphan && self.ids[i].owes == 0 {
             self.free(i);
         }

@@ -3,8 +3,7 @@
 use super::conn::{owe, Id, State};
 use super::mad::{Dreq, Ids, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN, MAD_LEN};
 use super::types::{cm_event, port_space, reject};
-use super::{timeout_ns, Addressee, Cm, Local, Reply, ReplyKind, MAX_RETRIES, SERVICE_TIMEOUT};
-use crate::error::Error;
+use super::{timeout_ns, Addressee, Cm, Local, Reply, ReplyKind, MAX_RETRIES, REP_RETRIES, SERVICE_TIMEOUT};
 use crate::roce::peer::PeerAddr;
 use crate::verbs::types::qp_type;
 use crate::wire::DEFAULT_PKEY;
@@ -114,11 +113,33 @@ impl Cm {
         }
     }
 
+    /// Messages to an address do not arrive: `errno` says why. `local`: the kernel has refused to send them, which ends what is being
+    /// asked for there. Otherwise it comes from the network, where anybody can say it: it is remembered for when nobody answers.
+    pub fn refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
+        for i in 0..self.ids.len() {
+            let id = &mut self.ids[i];
+            let asks = matches!(id.state, State::ReqSent | State::SidrSent);
+            let there = id.peer.gid == dst.gid && (id.peer.port == dst.port || dst.port == 0);
+            if !there || !(asks || id.state == State::RepSent) || !self.pool.is_live(i) {
+                continue;
+            }
+            id.hint = errno;
+            if local && asks {
+                id.status = -errno;
+                id.refused = true;
+                self.raise(i, cm_event::UNREACHABLE);
+                self.cancel(i);
+                self.enter(i, State::Dead);
+            }
+        }
+    }
+
     fn on_timer(&mut self, now: u64, i: usize) {
         let id = &mut self.ids[i];
         let what = match id.state {
             State::ReqSent => owe::REQ,
             State::RepSent => owe::REP,
+            State::Established if id.doubted => owe::REP,
             State::DreqSent => owe::DREQ,
             State::SidrSent => owe::SIDR_REQ,
             State::TimeWait => {
@@ -131,7 +152,9 @@ impl Cm {
         };
         if id.retries > 0 {
             id.retries -= 1;
-            let wait = timeout_ns(id.response_timeout);
+            // A REP may have been drawn by a forged REQ: copies of it come ever later.
+            let longer = if what == owe::REP { REP_RETRIES.saturating_sub(id.retries).min(2) } else { 0 };
+            let wait = timeout_ns(id.response_timeout) << longer;
             self.counters.retries += 1;
             self.owe(i, what);
             self.wheel.arm(i, now.saturating_add(wait));
@@ -143,16 +166,18 @@ impl Cm {
                 self.cancel(i);
                 self.end(now, i);
             }
-            _ => {
-                id.status = -Error::TimedOut.errno();
-                self.raise(i, cm_event::UNREACHABLE);
-                if what == owe::SIDR_REQ {
-                    self.cancel(i);
-                    self.enter(i, State::Dead);
-                } else {
-                    self.give_up(i);
-                }
+            // Whoever had it has it no more.
+            _ if id.state == State::Established => {
+                self.cancel(i);
+                self.end(now, i);
             }
+            owe::SIDR_REQ => {
+                id.status = id.silence();
+                self.raise(i, cm_event::UNREACHABLE);
+                self.cancel(i);
+                self.enter(i, State::Dead);
+            }
+            _ => self.lose(i),
         }
     }
 }
@@ -160,10 +185,11 @@ impl Cm {
 fn emit_reply(r: &Reply, mad: &mut [u8; MAD_LEN]) {
     let byte;
     let message = match r.what {
-        ReplyKind::Rej { remote_id, about, reason, info } => {
+        ReplyKind::Rej { local_id, remote_id, about, reason, info } => {
             byte = [info.unwrap_or(0)];
             let info: &[u8] = if info.is_some() { &byte } else { &[] };
-            Message::Rej(Rej { remote_comm_id: remote_id, message: about, reason, info, ..Rej::default() })
+            let ids = Rej { local_comm_id: local_id, remote_comm_id: remote_id, ..Rej::default() };
+            Message::Rej(Rej { message: about, reason, info, ..ids })
         }
         ReplyKind::Drep { local_id, remote_id } => {
             Message::Drep(Ids { local_comm_id: local_id, remote_comm_id: remote_id })

@@ -5,8 +5,11 @@ use super::types::{
     port_space, reject, sidr_status, ConnParam, ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX, UD_ACCEPT_DATA_MAX,
     UD_CONNECT_DATA_MAX,
 };
-use super::{timeout_ns, Cm, FORMER, LISTENER_GRACE_NS, MAX_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT};
+use super::{
+    timeout_ns, Cm, Refusal, FORMER, LISTENER_GRACE_NS, MAX_RETRIES, REP_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT,
+};
 use crate::error::{Error, Result};
+use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::verbs::objects::NONE;
 use crate::verbs::types::{qp_type, Handle, QpAttr};
@@ -27,25 +30,54 @@ fn check_param(ps: u16, p: &ConnParam<'_>, data_max: usize) -> Result<()> {
         port_space::TCP => p.qp_type == qp_type::RC,
         _ => p.qp_type == qp_type::RC || p.qp_type == qp_type::UC,
     };
-    let qpn = p.qpn > 1 && p.qpn <= BITS_24;
-    let codes = p.retry_count <= 7 && p.rnr_retry <= 7 && p.ack_timeout <= 31 && p.response_timeout <= SERVICE_TIMEOUT;
-    if !kind || !qpn || !codes || p.psn.is_some_and(|psn| psn > BITS_24) {
-        return Err(Error::Invalid);
+    if !kind {
+        let (given, ps) = (qp_type::name(p.qp_type), port_space::name(ps));
+        return Err(refuse!(
+            Invalid,
+            "qp_type {given}: port space {ps} connects others (TCP: RC, UDP: UD, IB: RC and UC)"
+        ));
     }
-    if p.private_data.len() > data_max {
-        return Err(Error::MessageSize);
+    if p.qpn < 2 || p.qpn > BITS_24 {
+        return Err(refuse!(Invalid, "qpn {:#x}: 2 to 0xffffff", p.qpn));
+    }
+    if let Some(psn) = p.psn.filter(|&psn| psn > BITS_24) {
+        return Err(refuse!(Invalid, "psn {psn:#x}: at most 0xffffff"));
+    }
+    let codes = [
+        ("retry_count", p.retry_count, 7),
+        ("rnr_retry", p.rnr_retry, 7),
+        ("ack_timeout", p.ack_timeout, 31),
+        ("response_timeout", p.response_timeout, SERVICE_TIMEOUT),
+    ];
+    if let Some((name, code, most)) = codes.iter().find(|(_, code, most)| code > most) {
+        return Err(refuse!(Invalid, "{name} {code}: at most {most}"));
+    }
+    let len = p.private_data.len();
+    if len > data_max {
+        return Err(refuse!(MessageSize, "private_data_len {len}: at most {data_max} in this message"));
     }
     Ok(())
 }
 
 impl Cm {
+    #[cold]
+    pub(super) fn wrong_state(&self, i: usize, why: &str) -> Error {
+        refuse!(Invalid, "id in state {:?}: {why}", self.ids[i].state)
+    }
+
     /// A new id in a port space. `context` comes back with its events.
     ///
     /// # Errors
     /// [`Error::Invalid`]: no such port space; [`Error::NoMemory`]: `max_cm_ids` are in use.
     pub fn create(&mut self, ps: u16, context: u64) -> Result<Handle> {
         if !is_port_space(ps) {
-            return Err(Error::Invalid);
+            return Err(refuse!(
+                Invalid,
+                "port_space {ps:#x}: TCP ({:#x}), UDP ({:#x}) or IB ({:#x})",
+                port_space::TCP,
+                port_space::UDP,
+                port_space::IB
+            ));
         }
         let i = self.alloc(Id::new(ps, context))?;
         Ok(self.pool.handle(i))
@@ -68,12 +100,12 @@ impl Cm {
     pub fn bind(&mut self, id: Handle, port: u16) -> Result<u16> {
         let i = self.check(id)?;
         if self.ids[i].state != State::Idle || self.ids[i].port != 0 {
-            return Err(Error::Invalid);
+            return Err(self.wrong_state(i, "to be bound it must be new, and have no port"));
         }
         let ps = self.ids[i].ps;
         let port = if port == 0 { self.free_port(ps)? } else { port };
         if self.is_bound(ps, port) {
-            return Err(Error::AddressInUse);
+            return Err(refuse!(AddressInUse, "port {port}: another id of this context has it in this port space"));
         }
         self.ids[i].port = port;
         Ok(port)
@@ -100,27 +132,33 @@ impl Cm {
     /// # Errors
     /// As [`Cm::listen`].
     pub fn bound(&self, id: Handle) -> Result<(u16, u16)> {
-        let id = &self.ids[self.check(id)?];
+        let i = self.check(id)?;
+        let id = &self.ids[i];
         if id.state != State::Idle || id.port == 0 {
-            return Err(Error::Invalid);
+            return Err(self.wrong_state(i, "to listen it must be new, and bound to a port"));
         }
         Ok((id.ps, id.port))
     }
 
     /// Listens at the id's port; requests come as events. At most `backlog` wait for the program at once
-    /// (0: a quarter of all ids); what comes beyond is dropped, and its sender asks again.
+    /// (0: a quarter of all ids), and never more than a quarter of the QPs that there may be; what comes beyond is dropped, and
+    /// its sender asks again. Accepted connections whose peer has not confirmed them are bounded as well (`admit`). Requests that were
+    /// kept for the port come at once (`early`).
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: no port, or not an idle id.
-    pub fn listen(&mut self, id: Handle, backlog: u32) -> Result<()> {
+    pub fn listen(&mut self, now: u64, id: Handle, backlog: u32) -> Result<()> {
         let i = self.check(id)?;
-        let all = self.ids.len() as u32;
-        let id = &mut self.ids[i];
-        if id.state != State::Idle || id.port == 0 {
-            return Err(Error::Invalid);
+        let bounds = self.bounds;
+        if self.ids[i].state != State::Idle || self.ids[i].port == 0 {
+            return Err(self.wrong_state(i, "to listen it must be new, and bound to a port"));
         }
-        id.backlog = if backlog == 0 { (all / 4).max(1) } else { backlog };
+        let id = &mut self.ids[i];
+        id.backlog = if backlog == 0 { bounds.own / 4 } else { backlog }.min(bounds.backlog());
         id.state = State::Listen;
+        let (ps, port) = (id.ps, id.port);
+        self.listening.set(i);
+        self.take_early(now, ps, port);
         Ok(())
     }
 
@@ -142,8 +180,15 @@ impl Cm {
         let ps = self.ids[i].ps;
         let datagram = ps == port_space::UDP;
         check_param(ps, p, if datagram { UD_CONNECT_DATA_MAX } else { CONNECT_DATA_MAX })?;
-        if self.ids[i].state != State::Idle || port == 0 || p.path_mtu > self.local.path_mtu {
-            return Err(Error::Invalid);
+        if self.ids[i].state != State::Idle {
+            return Err(self.wrong_state(i, "to connect it must be new"));
+        }
+        if port == 0 {
+            return Err(refuse!(Invalid, "port 0: 1 to 65535"));
+        }
+        if p.path_mtu > self.local.path_mtu {
+            let most = self.local.path_mtu;
+            return Err(refuse!(Invalid, "path_mtu {}: the port carries code {most}", p.path_mtu));
         }
         if self.ids[i].port == 0 {
             self.bind(id, 0)?;
@@ -175,6 +220,7 @@ impl Cm {
         id.srq = p.srq;
         id.retries = MAX_RETRIES;
         id.mras = MAX_RETRIES;
+        id.hint = 0;
         id.out.set(p.private_data);
         id.state = if datagram { State::SidrSent } else { State::ReqSent };
         let wait = timeout_ns(id.response_timeout);
@@ -194,9 +240,13 @@ impl Cm {
         check_param(self.ids[i].ps, p, if datagram { UD_ACCEPT_DATA_MAX } else { ACCEPT_DATA_MAX })?;
         let psn = p.psn.unwrap_or(self.random() as u32 & BITS_24);
         let local = self.local;
+        if !matches!(self.ids[i].state, State::ReqRcvd | State::SidrRcvd) {
+            return Err(self.wrong_state(i, "there is no request to accept (the peer may have given up)"));
+        }
         let id = &mut self.ids[i];
-        if !matches!(id.state, State::ReqRcvd | State::SidrRcvd) || p.qp_type != id.qp_type {
-            return Err(Error::Invalid);
+        if p.qp_type != id.qp_type {
+            let (given, asked) = (qp_type::name(p.qp_type), qp_type::name(id.qp_type));
+            return Err(refuse!(Invalid, "qp_type {given}: the peer asks for {asked}"));
         }
         id.qp = qp;
         id.local_qpn = p.qpn;
@@ -226,9 +276,12 @@ impl Cm {
         self.prepare_accept(id, qp, &ConnParam { psn: p.psn.or(keep), ..*p })?;
         let x = &mut self.ids[i];
         x.out.set(p.private_data);
-        x.retries = x.retries.min(MAX_RETRIES);
+        x.retries = x.retries.min(REP_RETRIES);
+        x.since = now;
         if x.ps == port_space::UDP {
             x.reason = u16::from(sidr_status::SUCCESS);
+            // Nothing will confirm it. The program keeps it, or lets it go, as it likes.
+            self.release_guest(i);
             self.enter(i, State::SidrDone);
             self.owe(i, owe::SIDR_REP);
             return Ok(());
@@ -247,7 +300,7 @@ impl Cm {
     pub fn establish(&mut self, id: Handle) -> Result<()> {
         let i = self.check(id)?;
         if self.ids[i].state != State::RepRcvd {
-            return Err(Error::Invalid);
+            return Err(self.wrong_state(i, "there is no accepted connection that waits for it"));
         }
         self.cancel(i);
         self.enter(i, State::Established);
@@ -263,8 +316,9 @@ impl Cm {
     pub fn reject(&mut self, now: u64, id: Handle, private_data: &[u8]) -> Result<()> {
         let i = self.check(id)?;
         let max = if self.ids[i].ps == port_space::UDP { UD_ACCEPT_DATA_MAX } else { REJECT_DATA_MAX };
-        if private_data.len() > max {
-            return Err(Error::MessageSize);
+        let len = private_data.len();
+        if len > max {
+            return Err(refuse!(MessageSize, "private_data_len {len}: at most {max} in this message"));
         }
         self.refuse(now, i, reject::CONSUMER, private_data)
     }
@@ -281,14 +335,15 @@ impl Cm {
                 owe::REJ
             }
             State::SidrRcvd => owe::SIDR_REP,
-            _ => return Err(Error::Invalid),
+            _ => return Err(self.wrong_state(i, "there is no request to reject")),
         };
         id.reason = if what == owe::SIDR_REP { u16::from(sidr_status::REJECTED) } else { reason };
         id.out.set(private_data);
         id.local_qpn = 0;
         id.qkey = 0;
+        let refusal = Refusal { peer: id.peer.gid, port: id.port, reason: id.reason, datagram: what == owe::SIDR_REP };
         self.cancel(i);
-        self.counters.rejected += 1;
+        self.note_refusal(refusal);
         self.enter(i, State::Rejecting);
         self.owe(i, what);
         self.wheel.arm(i, now.saturating_add(LINGER_NS));
@@ -303,7 +358,7 @@ impl Cm {
         let i = self.check(id)?;
         let x = &self.ids[i];
         if x.qp_type == qp_type::UD || !matches!(x.state, State::Established | State::RepSent) {
-            return Err(Error::Invalid);
+            return Err(self.wrong_state(i, "it is not connected"));
         }
         self.send_dreq(now, i);
         Ok(())
@@ -316,7 +371,7 @@ impl Cm {
         id.tid = tid;
         // An RTU that has not left must leave first: the peer would not know the connection else.
         id.owes &= owe::RTU;
-        id.retries = MAX_RETRIES;
+        id.retries = if id.guest { REP_RETRIES } else { MAX_RETRIES };
         let wait = timeout_ns(id.response_timeout);
         self.owe(i, owe::DREQ);
         self.wheel.arm(i, now.saturating_add(wait));
@@ -376,14 +431,13 @@ impl Cm {
             if !self.pool.is_live(i) || id.listener != listener as u32 {
                 continue;
             }
-            if id.events == 0 {
-                id.listener = NONE;
-                continue;
+            if id.events != 0 {
+                id.events = 0;
+                id.orphan = true;
+                self.events.clear(i);
+                let _ = self.refuse(now, i, reject::INVALID_SERVICE_ID, &[]);
             }
-            id.events = 0;
-            id.orphan = true;
-            self.events.clear(i);
-            let _ = self.refuse(now, i, reject::INVALID_SERVICE_ID, &[]);
+            self.ids[i].listener = NONE;
         }
     }
 

@@ -4,6 +4,16 @@ use crate::verbs::types::{AhAttr, Handle};
 
 /// Port spaces: the upper bits of a service id (numbers of `rdma_port_space`).
 pub mod port_space {
+    /// The name of a port space, for messages.
+    pub fn name(ps: u16) -> &'static str {
+        match ps {
+            TCP => "TCP",
+            UDP => "UDP",
+            IB => "IB",
+            _ => "?",
+        }
+    }
+
     /// Connections named by InfiniBand service ids.
     pub const IB: u16 = 0x013f;
     /// Reliable connections with TCP-like ports.
@@ -106,8 +116,12 @@ pub struct ConnParam<'a> {
 pub struct CmEvent {
     /// One of [`cm_event`].
     pub event: u32,
-    /// REJECTED: the reason ([`reject`], [`sidr_status`] for UD). Otherwise a negative errno, or 0.
+    /// REJECTED: the reason ([`reject`], [`sidr_status`] for UD). Otherwise a negative errno, or 0. UNREACHABLE: `ETIMEDOUT` where
+    /// nobody has said anything; what the network says of the peer (`ECONNREFUSED`, `EHOSTUNREACH`, ...), after as long a time;
+    /// why the kernel refuses to send (`EPERM`, `ENETUNREACH`, ...), at once.
     pub status: i32,
+    /// UNREACHABLE: the kernel has refused to send; nobody else has a say in that.
+    pub local: bool,
     /// The id concerned; with CONNECT_REQUEST a new one.
     pub id: Handle,
     /// CONNECT_REQUEST: the listener that was asked. Else 0.

@@ -7,9 +7,11 @@ use crate::cm::mad::MAD_LEN;
 use crate::cm::{cm_event, Cm, CmEvent, ConnParam, Local};
 use crate::config::{Config, QPN_UNIT};
 use crate::error::{Error, Result};
+use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::roce::run::Run;
 use crate::roce::Transport;
+use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
 use crate::wire::{mtu_code, Class, Flow, Kind, Psn, DEFAULT_PKEY, ICRC_LEN, QP1_QKEY};
@@ -32,6 +34,11 @@ pub fn node_guid(local: &PeerAddr) -> u64 {
     (word(low) ^ word(high).rotate_left(21) ^ u64::from(local.port)) | 0x0200_0000_0000_0000
 }
 
+/// Whether a node GUID is that of a device of this kind at an address: nobody else's follows from it.
+pub(crate) fn is_kin(guid: u64, at: &PeerAddr) -> bool {
+    guid == node_guid(at)
+}
+
 /// What the connection manager tells peers of this engine.
 pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
     Local {
@@ -40,6 +47,7 @@ pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
         path_mtu: mtu_code(config.max_mtu).unwrap_or(1),
         max_rd_atomic: config.max_rd_atomic.min(255) as u8,
         block: (config.qpn_base / QPN_UNIT) as u16,
+        is_kin,
     }
 }
 
@@ -64,8 +72,26 @@ pub(super) fn take(
     t.counters.rcvd_bytes += payload.len() as u64 + 24;
     let port = if src.port >= FLOW_PORTS { local.port } else { src.port };
     let from = PeerAddr { gid: src.gid, scope_id: src.scope_id, port, ..PeerAddr::default() };
+    if cm.is_crowded(now) {
+        cm.confirm(now, |qpn| t.has_heard(qpn));
+    }
     cm.handle_mad(now, &from, payload);
     wake(cm, s);
+}
+
+/// The cause that goes with an errno by which the kernel refuses to send.
+pub(super) fn local_refusal(errno: i32) -> CauseCode {
+    const EPERM: i32 = 1;
+    const EACCES: i32 = 13;
+    const EINVAL: i32 = 22;
+    const ENETDOWN: i32 = 100;
+    const ENETUNREACH: i32 = 101;
+    const EHOSTUNREACH: i32 = 113;
+    match errno {
+        EPERM => CauseCode::Firewall,
+        EACCES | EINVAL | ENETDOWN | ENETUNREACH | EHOSTUNREACH => CauseCode::NoRoute,
+        _ => CauseCode::Socket,
+    }
 }
 
 /// Who sleeps on the descriptor hears of new events.
@@ -124,7 +150,11 @@ impl Inner {
     }
 
     pub(super) fn cm_timeout(&mut self, s: &Shared, now: u64) {
-        self.cm.handle_timeout(now);
+        if self.cm.next_timeout().is_some_and(|at| at <= now) {
+            let t = &self.transport;
+            self.cm.confirm(now, |qpn| t.has_heard(qpn));
+            self.cm.handle_timeout(now);
+        }
         wake(&mut self.cm, s);
     }
 }
@@ -133,6 +163,65 @@ impl Guard<'_> {
     /// The connection manager, for whoever moves QPs by himself.
     pub fn cm(&mut self) -> &mut Cm {
         &mut self.split().0.cm
+    }
+
+    /// [`Cm::refused`]; who sleeps on the descriptor hears of what it ends.
+    pub(super) fn cm_refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
+        let (inner, s) = self.split();
+        inner.cm.refused(dst, errno, local);
+        wake(&mut inner.cm, s);
+    }
+
+    /// Why a connection that was asked for does not stand, where the connection manager's own view is not all there is to say: the cause
+    /// of the event's QP, and the device's last one.
+    pub fn cm_explain(&mut self, now: u64, e: &CmEvent, code: CauseCode) {
+        self.cm_note(now, e, code, 0, 0);
+    }
+
+    /// Notes a cause for the event's QP, or for the device where the program moves its QP by itself.
+    fn cm_note(&mut self, now: u64, e: &CmEvent, code: CauseCode, arg0: u64, arg1: u64) {
+        let (inner, s) = self.split();
+        let cause = Cause {
+            code: code as u32,
+            peer: e.peer.dgid,
+            remote_qpn: e.remote_qpn,
+            counter: u32::MAX,
+            arg0,
+            arg1,
+            time_ns: now,
+            ..Cause::default()
+        };
+        inner.transport.cause = cause;
+        if let Ok(qi) = s.qp_pool.check(e.qp) {
+            let qp = &mut inner.transport.qps[qi];
+            qp.cause = Cause { qpn: qp.qpn, ..cause };
+            inner.transport.cause = qp.cause;
+        }
+    }
+
+    /// The cause that goes with an event that tells of no connection.
+    fn cm_note_event(&mut self, now: u64, e: &CmEvent) {
+        if e.event == cm_event::REJECTED {
+            let datagram = u64::from(e.qp_type == qp_type::UD);
+            return self.cm_note(now, e, CauseCode::Rejected, e.status.unsigned_abs().into(), datagram);
+        }
+        let errno = e.status.unsigned_abs().into();
+        match -e.status {
+            silence if silence == Error::TimedOut.errno() => self.cm_note(now, e, CauseCode::NoAnswer, 0, 0),
+            refusal if e.local => self.cm_note(now, e, local_refusal(refusal), errno, 0),
+            _ => self.cm_note(now, e, CauseCode::PeerUnreachable, errno, 0),
+        }
+    }
+
+    /// [`Cm::listen`]; who sleeps on the descriptor hears of requests that have waited for it.
+    ///
+    /// # Errors
+    /// As [`Cm::listen`].
+    pub fn cm_listen(&mut self, now: u64, id: Handle, backlog: u32) -> Result<()> {
+        let (inner, s) = self.split();
+        inner.cm.listen(now, id, backlog)?;
+        wake(&mut inner.cm, s);
+        Ok(())
     }
 
     /// Whether `cm_event` has something.
@@ -172,7 +261,11 @@ impl Guard<'_> {
         let datagram = init.qp_type == qp_type::UD;
         let up = attr.qp_state >= qp_state::INIT && attr.qp_state <= qp_state::RTS;
         if attr.qp_state > qp_state::INIT && !(datagram && up) {
-            return Err(Error::Invalid);
+            let state = qp_state::name(attr.qp_state);
+            return Err(refuse!(
+                Invalid,
+                "qp: it is in {state}; connected QPs start in RESET or INIT, UD's end in RTS"
+            ));
         }
         let qkey = match p.qkey {
             0 if datagram && up => attr.qkey,
@@ -187,7 +280,7 @@ impl Guard<'_> {
     /// it further.
     ///
     /// # Errors
-    /// As [`Cm::connect`]; [`Error::StaleHandle`], [`Error::Invalid`]: the QP, or its state.
+    /// As [`Cm::connect`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its state.
     pub fn cm_connect(
         &mut self,
         now: u64,
@@ -214,7 +307,7 @@ impl Guard<'_> {
     /// [`Cm::accept`], after the QP (0: the program's own affair) was brought into RTS.
     ///
     /// # Errors
-    /// As [`Cm::accept`]; [`Error::StaleHandle`], [`Error::Invalid`]: the QP, or its state; [`Error::NoMemory`]: no room
+    /// As [`Cm::accept`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its state; [`crate::Error::NoMemory`]: no room
     /// for the peer's address. The request waits on in all these cases.
     pub fn cm_accept(
         &mut self,
@@ -250,6 +343,9 @@ impl Guard<'_> {
     pub fn cm_event(&mut self, now: u64, path: ChoosePath<'_>) -> Option<CmEvent> {
         let mut e = self.cm().take_event()?;
         if e.qp == 0 || e.qp_type == qp_type::UD {
+            if matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE) {
+                self.cm_note_event(now, &e);
+            }
             return Some(e);
         }
         match e.event {
@@ -263,8 +359,11 @@ impl Guard<'_> {
                     }
                 }
             }
-            cm_event::DISCONNECTED | cm_event::REJECTED | cm_event::UNREACHABLE => {
+            cm_event::DISCONNECTED => self.cm_fail_qp(now, e.qp),
+            cm_event::REJECTED | cm_event::UNREACHABLE => {
                 self.cm_fail_qp(now, e.qp);
+                // In place of that it was flushed, which its completions say.
+                self.cm_note_event(now, &e);
             }
             _ => {}
         }

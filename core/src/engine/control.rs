@@ -4,13 +4,14 @@
 use core::sync::atomic::Ordering;
 
 use super::{Guard, Inner};
-use crate::arena::Region;
+use crate::arena::{Region, Table};
 use crate::device::{MrAttr, MrReg, SrqAttr};
 use crate::error::{Error, Result};
 use crate::mem::Memory;
-use crate::roce::peer::{Path, Peer, PeerAddr, Window, WINDOW_SURE};
+use crate::reason::refuse;
+use crate::roce::peer::{Path, Peer, PeerAddr, Window, LANES, WINDOW_SURE};
 use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq, NONE};
-use crate::verbs::shared::{CqShared, SrqShared};
+use crate::verbs::shared::{CqShared, Shared, SrqShared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, qp_type, AhAttr, Handle, Wc};
 use crate::verbs::wqe::{recv_stride, RecvWqe};
@@ -30,7 +31,8 @@ impl Inner {
     where
         T: Copy,
     {
-        let bytes = crate::ring::SlotRing::<T>::bytes(capacity, stride).ok_or(Error::Invalid)?;
+        let bytes = crate::ring::SlotRing::<T>::bytes(capacity, stride)
+            .ok_or_else(|| refuse!(Invalid, "{capacity} requests of {stride} bytes: more than a ring holds"))?;
         self.heap.alloc(bytes)
     }
 
@@ -69,6 +71,7 @@ impl Inner {
             addr,
             path,
             max_seg: u16::MAX,
+            lanes: [0; LANES],
             flow: Flow::from_gids(&self.local.gid, &addr.gid, self.local.port, addr.port),
             tx: Window::new(window),
             rx: Window::new(window),
@@ -116,17 +119,28 @@ impl Inner {
         v4(gid) == v4(&self.local.gid)
     }
 
+    #[cold]
+    fn unreachable(&self, gid: &[u8; 16]) -> Error {
+        match crate::wire::ip::v4_of_gid(&self.local.gid).is_some() {
+            true => unusable(gid, "IPv6, and the device has an IPv4 address"),
+            false => unusable(gid, "IPv4, and the device has an IPv6 address"),
+        }
+    }
+
     pub(super) fn address(&self, ah: &AhAttr) -> Result<PeerAddr> {
         if !transition::is_unicast(&ah.dgid) {
-            return Err(Error::Invalid);
+            return Err(unusable(&ah.dgid, "no address of one host"));
         }
         self.any_address(ah)
     }
 
     /// As [`Inner::address`], for datagrams: a group's too.
     fn any_address(&self, ah: &AhAttr) -> Result<PeerAddr> {
-        if !transition::is_unicast(&ah.dgid) && !transition::is_multicast(&ah.dgid) || !self.is_reachable(&ah.dgid) {
-            return Err(Error::Invalid);
+        if !transition::is_unicast(&ah.dgid) && !transition::is_multicast(&ah.dgid) {
+            return Err(unusable(&ah.dgid, "neither a host's address nor a group's"));
+        }
+        if !self.is_reachable(&ah.dgid) {
+            return Err(self.unreachable(&ah.dgid));
         }
         let mut addr = PeerAddr::from_ah(ah, self.local.port);
         if addr.scope_id == 0 && addr.gid[..2] == [0xfe, 0x80] {
@@ -134,6 +148,23 @@ impl Inner {
         }
         Ok(addr)
     }
+}
+
+#[cold]
+fn unusable(gid: &[u8; 16], why: &str) -> Error {
+    let gid = core::net::Ipv6Addr::from(*gid);
+    match gid.to_ipv4_mapped() {
+        Some(v4) => refuse!(Invalid, "dgid {v4}: {why}"),
+        None => refuse!(Invalid, "dgid {gid}: {why}"),
+    }
+}
+
+/// The argument `cqe` of a CQ.
+fn check_cqe(cqe: u32) -> Result<()> {
+    if cqe == 0 || cqe > MAX_CQE {
+        return Err(refuse!(Invalid, "cqe {cqe}: 1 to {MAX_CQE}"));
+    }
+    Ok(())
 }
 
 impl Guard<'_> {
@@ -167,7 +198,7 @@ impl Guard<'_> {
         let t = &mut inner.transport;
         let (h, i) = match t.pd_pool.alloc() {
             Err(Error::NoMemory) => {
-                t.pds.grow(&mut inner.heap, |_| Pd::default())?;
+                t.pds.grow_past(t.pd_pool.capacity(), &mut inner.heap, |_| Pd::default())?;
                 t.pd_pool.grow(&mut inner.heap)?;
                 t.pd_pool.alloc()?
             }
@@ -182,8 +213,12 @@ impl Guard<'_> {
     pub fn pd_dealloc(&mut self, pd: Handle) -> Result<()> {
         let i = self.pd(pd)?;
         let t = &mut self.transport;
-        if t.pds[i].users > 0 || t.regions.pd_users(i as u32) > 0 {
-            return Err(Error::Busy);
+        let (users, regions) = (t.pds[i].users, t.regions.pd_users(i as u32));
+        if users > 0 || regions > 0 {
+            return Err(refuse!(
+                Busy,
+                "pd: {regions} regions and windows, {users} QPs, SRQs and address handles are in it"
+            ));
         }
         t.pd_pool.free(i);
         Ok(())
@@ -198,7 +233,7 @@ impl Guard<'_> {
         let (inner, _) = self.split();
         let t = &mut inner.transport;
         if !t.providers.is_known(reg.provider) {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "provider {}: there is none of this number", reg.provider));
         }
         match t.regions.reg(reg, pd) {
             Err(Error::NoMemory) => {
@@ -216,7 +251,7 @@ impl Guard<'_> {
     pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         let pd = self.pd(reg.pd)? as u32;
         if !self.transport.providers.is_known(reg.provider) {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "provider {}: there is none of this number", reg.provider));
         }
         self.transport.note_change();
         self.transport.regions.rereg(mr, reg, pd)
@@ -271,7 +306,7 @@ impl Guard<'_> {
         let t = &mut inner.transport;
         let (h, i) = match t.ah_pool.alloc() {
             Err(Error::NoMemory) => {
-                t.ahs.grow(&mut inner.heap, |_| Ah::default())?;
+                t.ahs.grow_past(t.ah_pool.capacity(), &mut inner.heap, |_| Ah::default())?;
                 t.ah_pool.grow(&mut inner.heap)?;
                 t.ah_pool.alloc()?
             }
@@ -316,8 +351,15 @@ impl Guard<'_> {
     pub fn mcast_attach(&mut self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let (inner, s) = self.split();
         let qi = s.qp_pool.check(qp)?;
-        if inner.transport.qps[qi].kind != qp_type::UD || !transition::is_multicast(gid) || !inner.is_reachable(gid) {
-            return Err(Error::Invalid);
+        let kind = inner.transport.qps[qi].kind;
+        if kind != qp_type::UD {
+            return Err(refuse!(Invalid, "qp: of type {}, and only UD joins groups", qp_type::name(kind)));
+        }
+        if !transition::is_multicast(gid) {
+            return Err(unusable(gid, "no group's address"));
+        }
+        if !inner.is_reachable(gid) {
+            return Err(inner.unreachable(gid));
         }
         inner.transport.members.join(qi, gid)
     }
@@ -342,16 +384,15 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::Invalid`]: 0 or more than [`MAX_CQE`]; [`Error::NoMemory`].
     pub fn cq_create(&mut self, cqe: u32) -> Result<(Handle, u32)> {
-        if cqe == 0 || cqe > MAX_CQE {
-            return Err(Error::Invalid);
-        }
+        check_cqe(cqe)?;
         let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let (inner, s) = self.split();
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
         let made = (|| {
-            if s.cq_pool.live() == s.cq_pool.capacity() {
-                s.cqs.grow(&mut inner.heap, |_| CqShared::default())?;
-                inner.transport.cqs.grow(&mut inner.heap, |_| Cq::default())?;
+            let have = s.cq_pool.capacity();
+            if s.cq_pool.live() == have {
+                s.cqs.grow_past(have, &mut inner.heap, |_| CqShared::default())?;
+                inner.transport.cqs.grow_past(have, &mut inner.heap, |_| Cq::default())?;
                 s.cq_pool.grow(&mut inner.heap)?;
             }
             s.cq_pool.alloc()
@@ -376,14 +417,12 @@ impl Guard<'_> {
     pub fn cq_resize(&mut self, cq: Handle, cqe: u32) -> Result<u32> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
-        if cqe == 0 || cqe > MAX_CQE {
-            return Err(Error::Invalid);
-        }
+        check_cqe(cqe)?;
         let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let c = &inner.transport.cqs[i];
         let held = s.cqs[i].ring.len() + c.reserved;
         if capacity < held || c.promises(capacity) < c.reserved {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "cqe {cqe}: {held} completions wait in the CQ, or are promised to it"));
         }
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
         if let Err(e) = s.swap_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.key) {
@@ -454,10 +493,14 @@ impl Guard<'_> {
     pub fn cq_destroy(&mut self, cq: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
-        if inner.transport.cqs[i].users > 0 {
-            return Err(Error::Busy);
+        let users = inner.transport.cqs[i].users;
+        if users > 0 {
+            return Err(refuse!(Busy, "cq: {users} queues or pins use it"));
         }
         s.remove_cq(i, &inner.transport.key)?;
+        if inner.transport.cqs[i].has_event {
+            forget_event(&mut inner.transport.cqs, s, i);
+        }
         s.cq_pool.free(i);
         if let Some(mem) = inner.transport.cqs[i].mem.take() {
             inner.heap.free(mem);
@@ -475,16 +518,21 @@ impl Guard<'_> {
         let pd = self.pd(pd)?;
         let (inner, s) = self.split();
         let max_sge = attr.max_sge.max(1);
-        if attr.max_wr == 0 || attr.max_wr > MAX_DEPTH || max_sge > inner.transport.config.max_sge {
-            return Err(Error::Invalid);
+        if attr.max_wr == 0 || attr.max_wr > MAX_DEPTH {
+            return Err(refuse!(Invalid, "max_wr {}: 1 to {MAX_DEPTH}", attr.max_wr));
+        }
+        let most = inner.transport.config.max_sge;
+        if max_sge > most {
+            return Err(refuse!(Invalid, "max_sge {max_sge}: at most {most}"));
         }
         let capacity = attr.max_wr.next_power_of_two();
         let stride = recv_stride(max_sge);
         let mem = inner.ring::<RecvWqe>(capacity, stride)?;
         let made = (|| {
-            if s.srq_pool.live() == s.srq_pool.capacity() {
-                s.srqs.grow(&mut inner.heap, |_| SrqShared::default())?;
-                inner.transport.srqs.grow(&mut inner.heap, |_| Srq::default())?;
+            let have = s.srq_pool.capacity();
+            if s.srq_pool.live() == have {
+                s.srqs.grow_past(have, &mut inner.heap, |_| SrqShared::default())?;
+                inner.transport.srqs.grow_past(have, &mut inner.heap, |_| Srq::default())?;
                 s.srq_pool.grow(&mut inner.heap)?;
             }
             s.srq_pool.alloc()
@@ -511,8 +559,9 @@ impl Guard<'_> {
     pub fn srq_modify(&mut self, srq: Handle, new_limit: u32) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.srq_pool.check(srq)?;
-        if new_limit > s.srqs[i].rq.capacity() {
-            return Err(Error::Invalid);
+        let most = s.srqs[i].rq.capacity();
+        if new_limit > most {
+            return Err(refuse!(Invalid, "limit {new_limit}: the SRQ holds {most} requests"));
         }
         inner.transport.srqs[i].limit = new_limit;
         Ok(())
@@ -531,8 +580,9 @@ impl Guard<'_> {
     pub fn srq_destroy(&mut self, srq: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.srq_pool.check(srq)?;
-        if inner.transport.srqs[i].users > 0 {
-            return Err(Error::Busy);
+        let users = inner.transport.srqs[i].users;
+        if users > 0 {
+            return Err(refuse!(Busy, "srq: {users} QPs use it"));
         }
         s.remove_srq(i, &inner.transport.key)?;
         s.srq_pool.free(i);
@@ -543,5 +593,21 @@ impl Guard<'_> {
         let pd = &mut inner.transport.pds[q.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         Ok(())
+    }
+}
+
+/// Takes a CQ out of the list of those of its channel that have events.
+fn forget_event(cqs: &mut Table<Cq>, s: &Shared, cq: usize) {
+    let Some(first) = cqs[cq].channel.and_then(|c| s.channel_events.get(usize::from(c))) else { return };
+    let (after, mut at) = (cqs[cq].next, first.load(Ordering::Relaxed));
+    if at as usize == cq + 1 {
+        return first.store(after, Ordering::Relaxed);
+    }
+    while let Some(i) = at.checked_sub(1) {
+        at = cqs[i as usize].next;
+        if at as usize == cq + 1 {
+            cqs[i as usize].next = after;
+            return;
+        }
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct Parts {
     by_qpn: RawSlice<u32>,
     qpns: Qpns,
     cm: Cm,
-    bitmaps: [Bitmap; 7],
+    bitmaps: [Bitmap; 8],
     full_cqs: Bitmap,
     wheel: Wheel,
     scratch: RawSlice<u8>,
@@ -82,6 +82,7 @@ pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
             Bitmap::carve(w, qp_limit)?,
             Bitmap::carve(w, qp_limit)?,
             Bitmap::carve(w, qp_limit)?,
+            Bitmap::carve(w, qp_limit)?,
         ],
         full_cqs: Bitmap::carve(w, limit(c.max_cq))?,
         wheel: Wheel::carve(w, n(c.max_qp), qp_limit)?,
@@ -99,7 +100,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
     let mut heap = Heap::new();
     // SAFETY: the walk gave this region to the heap alone.
     unsafe { heap.add(p.heap.as_ptr(), p.heap.len())? };
-    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed] = p.bitmaps;
+    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed, suspects] = p.bitmaps;
     let transport = Transport {
         // SAFETY: one transport per engine, inside its lock.
         key: unsafe { EngineKey::new() },
@@ -128,6 +129,11 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         win_wait,
         cnp_owed,
         wheel: p.wheel,
+        siege_until: 0,
+        check_ports: false,
+        has_witness: false,
+        suspects,
+        refused_port: None,
         counters: Counters::default(),
         cause: Cause::default(),
         members: Members::new(),

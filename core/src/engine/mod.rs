@@ -27,10 +27,13 @@ use crate::arena::{Heap, RawSlice, Walk};
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::pool::stale;
+use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::verbs::post;
+use crate::verbs::shared::tag;
 use crate::verbs::shared::{CqShared, QpShared, Shared};
 use crate::verbs::types::{Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
@@ -196,7 +199,7 @@ impl Engine {
     #[inline(always)]
     pub fn qp(&self, qp: Handle) -> Result<(usize, &QpShared)> {
         let i = self.shared.qp_pool.check(qp)?;
-        self.shared.qps.get(i).map(|q| (i, q)).ok_or(Error::StaleHandle)
+        self.shared.qps.get(i).map(|q| (i, q)).ok_or_else(|| stale(tag::QP, qp))
     }
 
     /// Posts a list of receive requests.
@@ -232,7 +235,7 @@ impl Engine {
         use crate::verbs::types::qp_state;
         let state = q.state.load(Ordering::Relaxed);
         if state == qp_state::RESET || q.rq.capacity() == 0 {
-            return Err(Error::Invalid);
+            return Err(takes_no_receives(state));
         }
         let max_sge = q.max_recv_sge.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
@@ -277,7 +280,7 @@ impl Engine {
     #[inline(always)]
     pub fn cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
         let i = self.shared.cq_pool.check(cq)?;
-        self.shared.cqs.get(i).map(|cq| (i, cq)).ok_or(Error::StaleHandle)
+        self.shared.cqs.get(i).map(|cq| (i, cq)).ok_or_else(|| stale(tag::CQ, cq))
     }
 
     /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty.
@@ -355,5 +358,16 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         // A read-modify-write where a store would do for a lock: see `try_lock_marked`.
         self.engine.locked.swap(false, Ordering::AcqRel);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn takes_no_receives(state: u32) -> Error {
+    match state {
+        crate::verbs::types::qp_state::RESET => {
+            refuse!(Invalid, "qp: it is in RESET, and receives are taken from INIT on")
+        }
+        _ => refuse!(Invalid, "qp: its receives are taken by an SRQ, post them there"),
     }
 }

@@ -3,13 +3,14 @@
 use core::sync::atomic::Ordering;
 
 use super::control::MAX_DEPTH;
-use super::{Guard, Inner};
+use super::{qpn, Guard, Inner};
 use crate::arena::{RawSlice, Region};
 use crate::bucket::TokenBucket;
 use crate::config::config_flags;
 use crate::dcqcn::Dcqcn;
 use crate::device::async_event;
 use crate::error::{Error, Result};
+use crate::reason::refuse;
 use crate::roce::peer::Path;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Qp, Req, Resource, Resp, WqeState, NONE};
@@ -66,6 +67,7 @@ impl Inner {
         qp.peer = NONE;
         qp.loopback = false;
         qp.events = 0;
+        qp.keep = Default::default();
         t.event_qps.clear(qi);
         if peer != NONE {
             self.peer_put(peer);
@@ -77,6 +79,7 @@ impl Inner {
     fn enter_reset(&mut self, s: &Shared, qi: usize) {
         self.reset_qp(s, qi);
         let q = &mut self.transport.qps[qi];
+        q.longest_ns = q.longest_ns.max(qpn::longest_ns(q));
         q.attr = QpAttr { cap: q.init.cap, port_num: 1, sq_psn: q.former_psn.get(), ..QpAttr::default() };
         self.transport.set_state(s, qi, qp_state::RESET);
     }
@@ -91,9 +94,8 @@ impl Inner {
             if from != qp_state::ERR && !t.qps[qi].req.failed {
                 t.note(qi, now, CauseCode::Flushed, 0, 0, 0);
             }
-            t.enter_error(s, qi);
+            t.enter_error(s, qi, None);
         }
-        t.qps[qi].events &= !(1 << async_event::QP_FATAL);
     }
 
     /// Whether every request that was posted to a QP has its completion. What waits in an SRQ is not the QP's.
@@ -105,12 +107,34 @@ impl Inner {
     }
 }
 
+/// Type and sizes of a new queue pair.
+fn check_init(init: &QpInit, config: crate::Config) -> Result<()> {
+    let (kind, cap) = (init.qp_type, init.cap);
+    if !matches!(kind, qp_type::RC | qp_type::UC | qp_type::UD) {
+        return Err(refuse!(Invalid, "qp_type {kind}: RC (2), UC (3) or UD (4)"));
+    }
+    if kind == qp_type::UC && init.srq != 0 {
+        return Err(refuse!(Invalid, "srq: UC has none"));
+    }
+    let sizes = [
+        ("max_send_wr", cap.max_send_wr, MAX_DEPTH),
+        ("max_recv_wr", cap.max_recv_wr, MAX_DEPTH),
+        ("max_send_sge", cap.max_send_sge, config.max_sge),
+        ("max_recv_sge", cap.max_recv_sge, config.max_sge),
+        ("max_inline_data", cap.max_inline_data, config.max_inline),
+    ];
+    match sizes.iter().find(|(_, size, most)| size > most) {
+        None => Ok(()),
+        Some((name, size, most)) => Err(refuse!(Invalid, "{name} {size}: at most {most}")),
+    }
+}
+
 impl Guard<'_> {
     /// A queue pair in RESET. Returns its handle, its QPN and the sizes given.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]: PD, CQ or SRQ; [`Error::Invalid`]: type or sizes; [`Error::NoMemory`]: pool, heap, or
-    /// every QPN in its time-wait.
+    /// every QPN in use or given back within the last 0.1 s.
     pub fn qp_create(&mut self, now: u64, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         let (inner, s) = self.split();
         let config = inner.transport.config;
@@ -118,18 +142,10 @@ impl Guard<'_> {
         let scq = s.cq_pool.check(init.send_cq)?;
         let rcq = s.cq_pool.check(init.recv_cq)?;
         let srq = if init.srq == 0 { NONE } else { s.srq_pool.check(init.srq)? as u32 };
-        let known = matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD);
         let cap = init.cap;
-        let sizes_fit = cap.max_send_wr <= MAX_DEPTH
-            && cap.max_recv_wr <= MAX_DEPTH
-            && cap.max_send_sge <= config.max_sge
-            && cap.max_recv_sge <= config.max_sge
-            && cap.max_inline_data <= config.max_inline;
-        if !known || !sizes_fit || init.qp_type == qp_type::UC && srq != NONE {
-            return Err(Error::Invalid);
-        }
+        check_init(init, config)?;
         if srq != NONE && inner.transport.srqs[srq as usize].pd != pd as u32 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "srq: of another protection domain than the QP"));
         }
         let mut given = QpCap {
             max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
@@ -146,14 +162,20 @@ impl Guard<'_> {
             };
             let both = if scq == rcq { given.max_recv_wr } else { 0 };
             if !room(scq, given.max_send_wr + both) || !room(rcq, given.max_recv_wr) {
-                return Err(Error::Invalid);
+                return Err(refuse!(
+                    Invalid,
+                    "send_cq or recv_cq: with GDRC_CONFIG_STRICT_CQ it must hold max_send_wr and max_recv_wr ({} and {}) of all its QPs",
+                    given.max_send_wr,
+                    given.max_recv_wr
+                ));
             }
         }
-        if s.qp_pool.live() == s.qp_pool.capacity() {
+        let have = s.qp_pool.capacity();
+        if s.qp_pool.live() == have {
             let t = &mut inner.transport;
-            s.qps.grow(&mut inner.heap, |_| QpShared::default())?;
-            t.qps.grow(&mut inner.heap, |_| Qp::default())?;
-            t.wheel.grow(&mut inner.heap)?;
+            s.qps.grow_past(have, &mut inner.heap, |_| QpShared::default())?;
+            t.qps.grow_past(have, &mut inner.heap, |_| Qp::default())?;
+            t.wheel.grow_past(have, &mut inner.heap)?;
             s.qp_pool.grow(&mut inner.heap)?;
         }
         let depth = config.max_rd_atomic as usize;
@@ -169,9 +191,12 @@ impl Guard<'_> {
                 undo.resources = Some(inner.heap.slice(depth, Resource::default())?);
                 undo.jobs = Some(inner.heap.slice(depth * 2, Resource::default())?);
             }
-            let qpn = inner.qpns.alloc(now)?;
+            let (qpn, early) = inner.qpns.alloc(now)?;
             match s.qp_pool.alloc() {
-                Ok((h, qi)) => Ok((h, qi, qpn)),
+                Ok((h, qi)) => {
+                    inner.transport.counters.qpn_reused_early += u64::from(early);
+                    Ok((h, qi, qpn))
+                }
                 Err(e) => {
                     inner.qpns.free(qpn, now, 0);
                     Err(e)
@@ -249,12 +274,16 @@ impl Guard<'_> {
         if m & mask::AV != 0 && kind != qp_type::UD {
             let addr = inner.address(&attr.ah)?;
             if from == qp_state::SQD && inner.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
-                return Err(Error::Invalid);
+                return Err(refuse!(Invalid, "dgid: the peer of a connected QP stays the same"));
             }
             let peer = inner.peer_get(addr)?;
+            let kin = attr.kin != 0
+                || m & mask::DEST_QPN != 0 && inner.cm.is_kin(inner.transport.qps[qi].qpn, attr.dest_qp_num);
             let t = &mut inner.transport;
             t.forget_inflight(qi);
             t.qps[qi].loopback = t.peers[peer as usize].path == Path::Loopback;
+            t.qps[qi].own_port = t.check_ports && kin;
+            t.qps[qi].siege = Default::default();
             let old = core::mem::replace(&mut t.qps[qi].peer, peer);
             if old != NONE {
                 inner.peer_put(old);
@@ -323,12 +352,16 @@ impl Guard<'_> {
             _ => {
                 t.set_state(s, qi, to);
                 let q = &mut t.qps[qi];
+                q.met |= to != qp_state::INIT && !q.loopback;
                 q.req.draining = false;
                 q.attr.sq_draining = 0;
                 if from == qp_state::SQE {
                     q.req.hold = Default::default();
                     q.req.failed = false;
                     q.req.broken = false;
+                }
+                if to == qp_state::RTS {
+                    t.begin_keepalive(qi, now);
                 }
                 t.ready.set(qi);
             }
@@ -427,8 +460,9 @@ impl Guard<'_> {
     pub fn qp_destroy(&mut self, now: u64, qp: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let qi = s.qp_pool.check(qp)?;
-        if inner.transport.qps[qi].pins > 0 {
-            return Err(Error::Busy);
+        let pins = inner.transport.qps[qi].pins;
+        if pins > 0 {
+            return Err(refuse!(Busy, "qp: it is pinned {pins} times"));
         }
         s.close_qp(qi, || inner.reset_qp(s, qi))?;
         s.qp_pool.free(qi);
@@ -456,8 +490,7 @@ impl Guard<'_> {
         inner.heap.free_slice(core::mem::take(&mut q.wqes));
         inner.heap.free_slice(core::mem::take(&mut q.resp.resources));
         inner.heap.free_slice(core::mem::take(&mut q.resp.jobs));
-        let longest = q.timeout_ns.saturating_mul(u64::from(q.attr.retry_cnt) + 1);
-        inner.qpns.free(q.qpn, now, longest.min(4 * q.timeout_ns));
+        inner.qpns.free(q.qpn, now, qpn::rest_ns(&q));
         Ok(())
     }
 }

@@ -4,8 +4,11 @@ use super::Guard;
 use crate::counters::Counters;
 use crate::device::{AsyncEvent, Leaks};
 use crate::error::Result;
+use crate::reason::refuse;
 use crate::verbs::cause::Cause;
+use crate::verbs::shared::CHANNELS;
 use crate::verbs::types::Handle;
+use core::sync::atomic::Ordering;
 
 impl Guard<'_> {
     /// Counts of the device.
@@ -17,6 +20,8 @@ impl Guard<'_> {
             cm_retries: cm.retries,
             cm_rejected: cm.rejected,
             cm_dropped: cm.dropped,
+            cm_evicted: cm.evicted,
+            cm_rejects_rcvd: cm.rejects_rcvd,
             ..self.transport.counters
         }
     }
@@ -24,7 +29,7 @@ impl Guard<'_> {
     /// Counts of a QP.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`].
+    /// [`crate::Error::StaleHandle`].
     pub fn qp_counters(&self, qp: Handle) -> Result<Counters> {
         let qi = self.shared().qp_pool.check(qp)?;
         Ok(self.transport.qps[qi].counters)
@@ -38,7 +43,7 @@ impl Guard<'_> {
     /// The last cause on a QP.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`].
+    /// [`crate::Error::StaleHandle`].
     pub fn qp_cause(&self, qp: Handle) -> Result<Cause> {
         let qi = self.shared().qp_pool.check(qp)?;
         Ok(self.transport.qps[qi].cause)
@@ -53,6 +58,49 @@ impl Guard<'_> {
             }
         }
         None
+    }
+
+    /// Channels that have got events since the last call, a bit each.
+    pub fn take_channels_due(&mut self) -> u64 {
+        self.shared().channels_due.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether a channel has an event.
+    pub fn has_channel_event(&self, channel: usize) -> bool {
+        self.shared().channel_events.get(channel).is_some_and(|c| c.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Takes a CQ of a channel whose arming was met, the latest first.
+    pub fn take_channel_event(&mut self, channel: usize) -> Option<Handle> {
+        let (inner, s) = self.split();
+        let first = s.channel_events.get(channel)?;
+        let i = first.load(Ordering::Relaxed).checked_sub(1)? as usize;
+        let cq = &mut inner.transport.cqs[i];
+        cq.has_event = false;
+        first.store(cq.next, Ordering::Relaxed);
+        Some(s.cq_pool.handle(i))
+    }
+
+    /// Sends the events of a new CQ to a channel, below [`CHANNELS`].
+    ///
+    /// # Errors
+    /// [`crate::Error::StaleHandle`]; [`crate::Error::Invalid`].
+    pub fn cq_set_channel(&mut self, cq: Handle, channel: usize) -> Result<()> {
+        let (inner, s) = self.split();
+        let i = s.cq_pool.check(cq)?;
+        let channel = u8::try_from(channel).ok().filter(|&c| usize::from(c) < CHANNELS);
+        let channel = channel.ok_or_else(|| refuse!(Invalid, "channel: no channel of this context"))?;
+        inner.transport.cqs[i].channel = Some(channel);
+        Ok(())
+    }
+
+    /// The channel that a CQ's events go to.
+    ///
+    /// # Errors
+    /// [`crate::Error::StaleHandle`].
+    pub fn cq_channel(&self, cq: Handle) -> Result<Option<usize>> {
+        let i = self.shared().cq_pool.check(cq)?;
+        Ok(self.transport.cqs[i].channel.map(usize::from))
     }
 
     /// Takes an asynchronous event.

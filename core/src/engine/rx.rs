@@ -2,11 +2,13 @@
 
 use super::{cm, Guard};
 use crate::counters::Counters;
+use crate::roce::lone::{ack_behind, is_ack, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
-use crate::roce::run::{head_words, Run, HEAD_MAX};
+use crate::roce::run::{head_words, Run, HEAD_MAX, HEAD_MIN};
 use crate::roce::Origin;
+use crate::verbs::cause::CauseCode;
 use crate::verbs::types::Wc;
-use crate::wire::{Flow, ICRC_LEN};
+use crate::wire::{Flow, Opcode, ICRC_LEN};
 
 /// The identification of a packet that is what its sender sent, likely `ident`; what is wrong with it is counted.
 #[inline(always)]
@@ -30,6 +32,15 @@ fn read<'p>(packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])
     let read = Run::parse_packet(&packet[..packet.len() - ICRC_LEN]);
     counters.rcvd_malformed += u64::from(read.is_err());
     read.ok()
+}
+
+/// Whether a burst is a message of one packet that takes a receive request, and an ACK. [`crate::roce`] puts the ACK behind it, since a
+/// burst's last packet may be the shorter one.
+#[inline(always)]
+fn ack_is_behind(seg: usize, data: &[u8]) -> bool {
+    let Some([ack, ..]) = data.get(seg..).filter(|rest| rest.len() <= seg) else { return false };
+    let received = [Opcode::RC_SEND_ONLY, Opcode::RC_SEND_ONLY_IMM, Opcode::RC_WRITE_ONLY_IMM];
+    *ack == Opcode::RC_ACK.0 && data.first().is_some_and(|op| received.contains(&Opcode(*op)))
 }
 
 impl Guard<'_> {
@@ -91,18 +102,25 @@ impl Guard<'_> {
             inner.rx_ident = 0;
         }
         let t = &mut inner.transport;
-        let from = Origin { gid: src.gid, path: Path::Port };
+        let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
         let seg = if seg == 0 { data.len().max(1) } else { seg };
         let mut n = 0;
-        for (i, packet) in data.chunks(seg).enumerate() {
+        // As with records: an ACK that came with a message is taken before it.
+        let (message, rest) = data.split_at(if ack_is_behind(seg, data) { seg } else { 0 });
+        let rest = rest.chunks(seg).zip(u16::from(!message.is_empty())..);
+        for (packet, i) in rest.chain(message.chunks(seg).zip(0..)) {
             n += 1;
-            let number = first.wrapping_add(i as u16);
+            if late < t.siege_until && t.is_odd(late, &from, packet) {
+                t.counters.rcvd_throttled += 1;
+                continue;
+            }
+            let number = first.wrapping_add(i);
             let expected = inner.rx_ident.wrapping_add(number);
             let Some(ident) = whole(&inner.rx_flow.1, expected, packet, &mut t.counters) else { continue };
             if ident != expected && !inner.rx_flow.1.is_v6() {
                 inner.rx_ident = ident.wrapping_sub(number);
             }
-            if !ce && t.take_lone_packet(s, late, &src.gid, packet) {
+            if !ce && t.take_lone_packet(s, late, &from, packet) {
                 continue;
             }
             let Some((run, payload)) = read(packet, &mut t.counters) else { continue };
@@ -127,7 +145,8 @@ impl Guard<'_> {
     #[inline]
     pub fn take_lone_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {
         let (inner, s) = self.split();
-        inner.transport.take_lone_packet(s, now, &src.gid, packet)
+        let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
+        inner.transport.take_lone_packet(s, now, &from, packet)
     }
 
     /// As [`Guard::handle_packets`], for what came to a group that the port listens for.
@@ -135,7 +154,7 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let flow = Flow::from_gids(&src.gid, group, src.port, inner.local.port);
         let t = &mut inner.transport;
-        let from = Origin { gid: src.gid, path: Path::Port };
+        let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
         let seg = if seg == 0 { data.len().max(1) } else { seg };
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
@@ -154,7 +173,7 @@ impl Guard<'_> {
     #[inline]
     pub fn handle_run(&mut self, now: u64, src: &PeerAddr, run: &Run, payload: &[u8]) {
         let (inner, s) = self.split();
-        let from = Origin { gid: src.gid, path: Path::Link(0) };
+        let from = Origin { gid: src.gid, path: Path::Link(0), port: 0 };
         inner.transport.handle_run(s, now, &from, run, payload);
     }
 
@@ -179,6 +198,76 @@ impl Guard<'_> {
         self.split().0.transport.poller.take()
     }
 
+    /// From now on, queue pairs that are connected to devices of this kind ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection that both
+    /// connection managers made) refuse packets that come from another UDP port than the peer's own, or one that was allowed for it. Whoever
+    /// else is on the peer's host can send from its address, but not from a port that is taken. Peers of other kinds may send from any port.
+    pub fn check_ports(&mut self, on: bool) {
+        self.transport.check_ports = on;
+    }
+
+    /// From now on, before a peer is given up that has said nothing, [`Guard::next_suspect`] names it at each look, and the caller says by
+    /// [`Guard::testify`] what is known of it.
+    pub fn set_witness(&mut self) {
+        self.transport.has_witness = true;
+    }
+
+    /// Whether [`Guard::next_suspect`] may have one.
+    #[inline]
+    pub fn has_suspects(&self) -> bool {
+        !self.transport.suspects.is_empty()
+    }
+
+    /// The index of a QP whose peer is about to be given up, the peer, and how it is reached. Takes it.
+    pub fn next_suspect(&mut self) -> Option<(usize, PeerAddr, Path)> {
+        self.transport.next_suspect()
+    }
+
+    /// What the silence of a suspect's peer means; `None`: nobody knows. Its request fails with that cause; with [`CauseCode::NotPolled`] when
+    /// ten looks, 50 ms apart, have said so.
+    pub fn testify(&mut self, now: u64, qi: usize, code: Option<CauseCode>) {
+        let (inner, s) = self.split();
+        inner.transport.testify(s, qi, now, code);
+    }
+
+    /// Whether [`Guard::refused_port`] has one.
+    #[inline]
+    pub fn has_refused_port(&self) -> bool {
+        self.transport.refused_port.is_some()
+    }
+
+    /// A port that was refused so since the last call, and the peer in whose name: the caller may find out whose it is.
+    pub fn refused_port(&mut self) -> Option<(PeerAddr, u16)> {
+        self.transport.refused_port.take()
+    }
+
+    /// Packets of a peer may also come from this UDP port; the oldest of four is forgotten for it. False: nobody is connected to that peer.
+    pub fn allow_port(&mut self, peer: &PeerAddr, port: u16) -> bool {
+        let mut found = false;
+        let t = &mut self.split().0.transport;
+        for i in 0..t.peers.len() {
+            let p = &mut t.peers[i];
+            if p.refs > 0 && p.addr.gid == peer.gid && p.addr.port == peer.port && p.path != Path::Loopback {
+                found = true;
+                if !p.lanes.contains(&port) {
+                    p.lanes.rotate_right(1);
+                    p.lanes[0] = port;
+                }
+            }
+        }
+        found
+    }
+
+    /// Undoes [`Guard::allow_port`]: the port may be another's by now.
+    pub fn forbid_port(&mut self, peer: &PeerAddr, port: u16) {
+        let t = &mut self.split().0.transport;
+        for i in 0..t.peers.len() {
+            let p = &mut t.peers[i];
+            if p.addr.gid == peer.gid && p.addr.port == peer.port {
+                p.lanes.iter_mut().filter(|l| **l == port).for_each(|l| *l = 0);
+            }
+        }
+    }
+
     /// Something came that was no packet and no run.
     pub fn count_malformed(&mut self) {
         self.split().0.transport.counters.rcvd_malformed += 1;
@@ -189,15 +278,25 @@ impl Guard<'_> {
         let mut n = 0;
         while !data.is_empty() {
             n += 1;
-            let taken = self.take_lone(now, &src.gid, &head_words(data), data);
-            if taken > 0 {
+            let words = head_words(data);
+            let behind = ack_behind(&words, data.len()).map(|at| data.split_at(at));
+            let behind = behind.filter(|(_, ack)| is_ack(&head_words(ack)));
+            // An ACK among the first words is taken with the message, if it can be.
+            let together = behind.is_none() || data.len() <= HEAD_MAX;
+            let taken = if together { self.take_lone(now, &src.gid, &words, data) } else { 0 };
+            if !matches!(taken, 0 | ACK_BESIDE) {
                 data = &data[taken..];
+                continue;
+            }
+            if let Some((message, ack)) = behind.filter(|_| taken == 0) {
+                n += self.handle_records(now, src, ack);
+                data = message;
                 continue;
             }
             match Run::parse_record(data) {
                 Ok((run, payload, rest)) => {
                     self.handle_run(now, src, &run, payload);
-                    data = rest;
+                    data = &rest[if taken == ACK_BESIDE { HEAD_MIN } else { 0 }..];
                 }
                 Err(_) => {
                     self.count_malformed();

@@ -1,5 +1,6 @@
 //! Packets out, loopback, and time.
 
+use super::cm::local_refusal;
 use super::{Guard, Inner};
 use crate::config::config_flags;
 use crate::device::MrAttr;
@@ -368,7 +369,7 @@ impl Guard<'_> {
         inner.absorb(s, now);
         let mut handled = if inner.cm.is_ready() { inner.loop_mads(s, now) } else { 0 };
         let Inner { transport: t, scratch, handed, local, rx_flow, .. } = inner;
-        let from = Origin { gid: local.gid, path: Path::Loopback };
+        let from = Origin { gid: local.gid, path: Path::Loopback, port: 0 };
         let mut at = 0;
         let mut skipped = NONE as usize;
         while !t.ready.is_empty() && handled < rounds {
@@ -478,11 +479,17 @@ impl Guard<'_> {
     /// `errno` as the system gave it. Only for refusals that last (nothing listens, no route).
     pub fn peer_unreachable(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         self.fail_peer(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
+        self.cm_refused(dst, errno, false);
     }
 
-    /// The port could not send to an address at all; noted as the last cause, the retry counters do the rest.
+    /// The port could not send to an address at all: the kernel refused, whatever the network may say. Noted as the last cause, the
+    /// retry counters do the rest; a connection that is being asked for there ends at once, where the refusal is one that lasts.
     pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
-        self.fail_peer(now, dst, CauseCode::Socket, errno as u64, 0);
+        let code = local_refusal(errno);
+        self.fail_peer(now, dst, code, errno as u64, 0);
+        if code != CauseCode::Socket {
+            self.cm_refused(dst, errno, true);
+        }
     }
 
     /// Whether an armed CQ has an event or an asynchronous event waits.
@@ -509,7 +516,8 @@ impl Guard<'_> {
                 continue;
             }
             let addr = t.peers[qp.peer as usize].addr;
-            if addr.gid != dst.gid || addr.port != dst.port || qp.req.una_psn == qp.req.max_psn {
+            let waits = qp.req.una_psn != qp.req.max_psn || qp.keep.tries > 0;
+            if addr.gid != dst.gid || addr.port != dst.port || !waits {
                 continue;
             }
             // A hint, not a verdict: the peer may be starting. The retry counter ends the operation;

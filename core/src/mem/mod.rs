@@ -134,9 +134,10 @@ impl Providers {
     /// # Errors
     /// [`crate::Error::Invalid`]: no such number. [`crate::Error::Busy`]: the number is taken.
     pub fn register(&mut self, n: u32, memory: &'static dyn Memory) -> crate::Result<()> {
-        let slot = (n as usize).checked_sub(1).and_then(|i| self.others.get_mut(i)).ok_or(crate::Error::Invalid)?;
+        let slot = (n as usize).checked_sub(1).and_then(|i| self.others.get_mut(i));
+        let slot = slot.ok_or_else(|| crate::reason::refuse!(Invalid, "provider {n}: 1 to {PROVIDER_MAX}"))?;
         if slot.is_some() {
-            return Err(crate::Error::Busy);
+            return Err(crate::reason::refuse!(Busy, "provider {n}: registered before"));
         }
         *slot = Some(memory);
         Ok(())

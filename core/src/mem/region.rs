@@ -5,8 +5,7 @@
 //!
 //! A key is 32 bits: the index of its slot in the upper 16, a random part below. Of a window's random
 //! part the low 8 bits are the program's own (`ibv_inc_rkey`). Keys that a peer could guess are a known
-//! attack, so the random part comes from a keyed function of the seed, which the OS layer takes from
-//! getrandom: seeing keys tells nothing about others. The next key of an index always differs from its last
+//! attack, so the random part is drawn from [`crate::random`]: seeing keys tells nothing about others. The next key of an index always differs from its last
 //! one, also in the bits that a program cannot choose, so a key that outlived its region finds nothing.
 //! Key 0 is never given out.
 //!
@@ -17,8 +16,11 @@ use crate::arena::{Heap, Table, Walk};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::{Target, PROVIDER_MAX};
+use crate::pool::stale;
+use crate::random::Random;
+use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::types::{access, Handle};
+use crate::verbs::types::{access, Flags, Handle};
 
 /// Object type in the handle of a region (`generation << 32 | tag << 24 | index`, as [`crate::pool`] has it).
 pub const TAG_MR: u8 = 2;
@@ -192,7 +194,7 @@ impl Regions {
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for other numbers.
     pub fn carve(walk: &mut Walk, initial: usize, limit: usize, seed: u64) -> Result<Self> {
         if limit > 1 << 16 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "max_mr {limit}: at most 65536"));
         }
         let slots = Table::carve(walk, initial, limit, |_| FREE)?;
         let mut regions =
@@ -209,7 +211,11 @@ impl Regions {
     /// [`Error::NoMemory`] at the limit or where the heap has no room.
     pub fn grow(&mut self, heap: &mut Heap) -> Result<()> {
         let first = self.slots.len();
-        self.slots.grow(heap, |_| FREE)?;
+        self.slots.grow(heap, |_| FREE).inspect_err(|e| {
+            if *e == Error::NoMemory {
+                refuse!(NoMemory, "max_mr: {first} regions and windows are in use, and there is no room for more; raise it, or give more memory");
+            }
+        })?;
         for i in first..self.slots.len() {
             self.append(i as u32);
         }
@@ -240,13 +246,25 @@ impl Regions {
     fn checked(reg: &MrReg, pd: u32) -> Result<Slot> {
         let zero_based = reg.access & access::ZERO_BASED != 0;
         let iova = if zero_based { 0 } else { reg.iova };
-        let flags_known = reg.access & !MR_ACCESS == 0;
-        let flags_fit = reg.access & WRITING == 0 || reg.access & access::LOCAL_WRITE != 0;
-        if !flags_known || !flags_fit || reg.provider > PROVIDER_MAX || wraps(reg.addr, reg.length) {
-            return Err(Error::Invalid);
+        let named = Flags(reg.access, access::name);
+        if reg.access & !MR_ACCESS != 0 {
+            let unknown = Flags(reg.access & !MR_ACCESS, access::name);
+            return Err(refuse!(Invalid, "access {named}: a region takes no {unknown}"));
         }
-        if wraps(iova, reg.length) {
-            return Err(Error::Invalid);
+        if reg.access & WRITING != 0 && reg.access & access::LOCAL_WRITE == 0 {
+            return Err(refuse!(Invalid, "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
+        }
+        if reg.provider > PROVIDER_MAX {
+            return Err(refuse!(Invalid, "provider {}: at most {PROVIDER_MAX}", reg.provider));
+        }
+        for (name, first) in [("addr", reg.addr), ("iova", iova)] {
+            if wraps(first, reg.length) {
+                let length = reg.length;
+                return Err(refuse!(
+                    Invalid,
+                    "length {length:#x}: from {name} {first:#x} on it leaves the address space"
+                ));
+            }
         }
         Ok(Slot {
             access: reg.access,
@@ -288,7 +306,7 @@ impl Regions {
         let fresh = Self::checked(reg, pd)?;
         let slot = &mut self.slots[index];
         if slot.windows != 0 {
-            return Err(Error::Busy);
+            return Err(refuse!(Busy, "mr: {} windows are bound to it", slot.windows));
         }
         *slot = Slot { key: slot.key, aged: slot.aged, generation: slot.generation, ..fresh };
         self.query(mr)
@@ -318,7 +336,7 @@ impl Regions {
     pub fn dereg(&mut self, mr: Handle) -> Result<()> {
         let index = self.find(mr, TAG_MR)?;
         if self.slots[index].windows != 0 {
-            return Err(Error::Busy);
+            return Err(refuse!(Busy, "mr: {} windows are bound to it", self.slots[index].windows));
         }
         self.give_back(index);
         self.mr_live -= 1;
@@ -333,7 +351,7 @@ impl Regions {
         let kind = match mw_type {
             1 => Kind::Mw1,
             2 => Kind::Mw2,
-            _ => return Err(Error::Invalid),
+            _ => return Err(refuse!(Invalid, "mw_type {mw_type}: 1 or 2")),
         };
         let index = self.take()?;
         let slot = &mut self.slots[index];
@@ -389,11 +407,18 @@ impl Regions {
         let window = self.find(mw, TAG_MW)?;
         let w = self.slots[window];
         let type2 = w.kind == Kind::Mw2;
-        if new_rkey.is_some_and(|k| k >> 8 != w.key >> 8) || flags & !MW_ACCESS != 0 {
-            return Err(Error::Invalid);
+        if let Some(k) = new_rkey.filter(|k| k >> 8 != w.key >> 8) {
+            return Err(refuse!(Invalid, "rkey {k:#x}: its upper 24 bits must be those of the window's, {:#x}", w.key));
+        }
+        if flags & !MW_ACCESS != 0 {
+            let unknown = Flags(flags & !MW_ACCESS, access::name);
+            return Err(refuse!(Invalid, "mw_access_flags {flags:#x}: a window takes no {unknown}"));
         }
         if type2 && (w.bound || len == 0 || qp.is_none()) {
-            return Err(Error::Invalid);
+            return Err(refuse!(
+                Invalid,
+                "mw: of type 2, which is bound by a QP, to at least one byte, after it was invalidated"
+            ));
         }
         let opened = match len {
             0 => None,
@@ -423,12 +448,26 @@ impl Regions {
         let region = self.find(mr, TAG_MR)?;
         let r = &self.slots[region];
         let writes = flags & WRITING != 0;
-        if r.pd != w.pd || r.access & access::MW_BIND == 0 || (writes && r.access & access::LOCAL_WRITE == 0) {
-            return Err(Error::Access);
+        if r.pd != w.pd {
+            return Err(refuse!(Access, "mr: of another protection domain than the window"));
+        }
+        if r.access & access::MW_BIND == 0 || (writes && r.access & access::LOCAL_WRITE == 0) {
+            let (has, wants) = (Flags(r.access, access::name), Flags(flags, access::name));
+            return Err(refuse!(
+                Access,
+                "mr: it allows {has}; a window with {wants} needs MW_BIND, to be written LOCAL_WRITE"
+            ));
         }
         let offset = addr.wrapping_sub(r.iova);
-        if r.access & access::ZERO_BASED != 0 || offset > r.length || len > r.length - offset {
-            return Err(Error::Invalid);
+        if r.access & access::ZERO_BASED != 0 {
+            return Err(refuse!(Invalid, "mr: zero-based, no window opens onto it"));
+        }
+        if offset > r.length || len > r.length - offset {
+            let (first, all) = (r.iova, r.length);
+            return Err(refuse!(
+                Invalid,
+                "length {len:#x} at addr {addr:#x}: the region has {all:#x} bytes at {first:#x}"
+            ));
         }
         let slot = Slot {
             access: flags,
@@ -451,10 +490,9 @@ impl Regions {
     /// domain or QP.
     pub fn invalidate(&mut self, rkey: u32, pd: u32, qp: u32) -> Result<()> {
         let index = (rkey >> 16) as usize;
-        let s = self.slots.get(index).filter(|s| s.key == rkey).ok_or(Error::Invalid)?;
-        if s.kind != Kind::Mw2 || !s.bound {
-            return Err(Error::Invalid);
-        }
+        let bound = |s: &&Slot| s.key == rkey && s.kind == Kind::Mw2 && s.bound;
+        // No words: any packet can ask for it. What follows has a cause instead.
+        let s = self.slots.get(index).filter(bound).ok_or(Error::Invalid)?;
         if s.pd != pd || s.qp != qp {
             return Err(Error::Access);
         }
@@ -559,9 +597,9 @@ impl Regions {
     /// The slot of a live handle of this kind.
     fn find(&self, h: Handle, tag: u8) -> Result<usize> {
         let index = (h & 0x00ff_ffff) as usize;
-        let s = self.slots.get(index).ok_or(Error::StaleHandle)?;
+        let s = self.slots.get(index).ok_or_else(|| stale(tag, h))?;
         if s.kind == Kind::Free || self.handle(index) != h || (h >> 24) as u8 != tag {
-            return Err(Error::StaleHandle);
+            return Err(stale(tag, h));
         }
         Ok(index)
     }
@@ -569,6 +607,7 @@ impl Regions {
     /// A free slot, live and with a fresh key; the caller fills in the rest.
     fn take(&mut self) -> Result<usize> {
         if self.free_head == NIL {
+            // No words: see `grow`.
             return Err(Error::NoMemory);
         }
         let index = self.free_head as usize;
@@ -628,65 +667,24 @@ fn wraps(start: u64, length: u64) -> bool {
     length != 0 && start.checked_add(length - 1).is_none()
 }
 
-/// The random parts of keys: a block of SipHash-1-3 over a counter.
-///
-/// Not a plain generator (SplitMix, xoshiro): their state follows from a handful of outputs, and every peer sees keys.
-struct Keys {
-    k0: u64,
-    k1: u64,
-    count: u64,
-}
+/// The random parts of keys.
+struct Keys(Random);
 
 impl Keys {
     fn new(seed: u64) -> Self {
-        // The second half of the key, so that all 256 bits of the state begin unlike each other.
-        let k1 = (seed ^ (seed >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Keys { k0: seed, k1, count: 0 }
+        Keys(Random::new(seed, 0))
     }
 
     /// A key for `index` (16 bits) whose second-lowest byte is neither 0 nor that of `last`: then no choice
     /// of the low byte makes it 0 or the last key again.
     fn next(&mut self, index: usize, last: u32) -> u32 {
         loop {
-            let random = self.draw() as u32 & 0xffff;
+            let random = self.0.draw() as u32 & 0xffff;
             if random >> 8 != 0 && random >> 8 != (last >> 8) & 0xff {
                 return (index as u32) << 16 | random;
             }
         }
     }
-
-    fn draw(&mut self) -> u64 {
-        self.count = self.count.wrapping_add(1);
-        // The initial values are those of the SipHash paper.
-        let mut v = [
-            self.k0 ^ 0x736f_6d65_7073_6575,
-            self.k1 ^ 0x646f_7261_6e64_6f6d,
-            self.k0 ^ 0x6c79_6765_6e65_7261,
-            self.k1 ^ 0x7465_6462_7974_6573 ^ self.count,
-        ];
-        round(&mut v);
-        v[0] ^= self.count;
-        v[2] ^= 0xff;
-        for _ in 0..3 {
-            round(&mut v);
-        }
-        v[0] ^ v[1] ^ v[2] ^ v[3]
-    }
-}
-
-/// One round of SipHash.
-fn round(v: &mut [u64; 4]) {
-    let [a, b, c, d] = v;
-    *a = a.wrapping_add(*b);
-    *b = b.rotate_left(13) ^ *a;
-    *a = a.rotate_left(32);
-    *c = c.wrapping_add(*d);
-    *d = d.rotate_left(16) ^ *c;
-    *a = a.wrapping_add(*d);
-    *d = d.rotate_left(21) ^ *a;
-    *c = c.wrapping_add(*b);
-    *b = b.rotate_left(17) ^ *c;
-    *c = c.rotate_left(32);
 }
 
 #[cfg(test)]

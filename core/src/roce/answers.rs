@@ -144,7 +144,7 @@ impl Transport {
                     self.note(qi, now, cause, 0, u64::from(job.rkey), job.va);
                     let psn = job.psn.add(job.sent + packets);
                     self.owe_fatal_nak(qi, code, psn);
-                    self.enter_error(s, qi);
+                    self.enter_error(s, qi, Some(Self::responder_event(code)));
                     return Sent::Idle;
                 }
             }

@@ -6,11 +6,11 @@ use super::run::Run;
 use super::{Transport, READ_PIECE};
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::Hold;
+use crate::verbs::objects::{Hold, Ready};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
-use crate::wire::{Kind, NakCode, Psn, Syndrome, RNR_TIMER_NS};
+use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
 /// Sequence NAKs without progress that end an operation: a NAK is a sign of life, but a peer that
 /// sends nothing else would hold the queue for ever.
@@ -48,10 +48,9 @@ impl Transport {
             return;
         }
         // PSNs that were never sent, or that are long done, say nothing.
-        let first = run.psn.diff(qp.req.una_psn);
-        let beyond = run.psn.add(run.n - 1).diff(qp.req.max_psn);
-        if first < 0 || beyond >= 0 {
-            return;
+        let off = qp.off_by(run.psn, run.n);
+        if off != 0 {
+            return self.stray(qi, now, off);
         }
         match run.kind {
             Kind::Ack => match Syndrome::parse(run.syndrome) {
@@ -63,6 +62,8 @@ impl Transport {
                     self.complete(s, qi, now);
                 }
                 Syndrome::Rnr { timer } => self.handle_rnr(s, qi, now, run.psn, timer),
+                // Codes that RC does not have are no answer.
+                Syndrome::Nak(NakCode::InvalidRd | NakCode::Reserved(_)) => self.stray(qi, now, 0),
                 Syndrome::Nak(code) => self.handle_nak(s, qi, now, run.psn, code),
                 _ => {}
             },
@@ -151,7 +152,7 @@ impl Transport {
     #[inline(never)]
     fn answer_lost(&mut self, qi: usize, now: u64, psn: Psn) {
         let qp = &mut self.qps[qi];
-        if qp.req.rewound == Some(psn) || qp.req.hold != Hold::None {
+        if qp.req.rewound == Some(psn) || !qp.req.may_repeat() {
             return;
         }
         let peer = &mut self.peers[qp.peer as usize];
@@ -187,10 +188,12 @@ impl Transport {
         qp.req.rnr_left = qp.attr.rnr_retry;
         qp.req.naks = 0;
         qp.req.rewound = None;
+        if qp.ready != Ready::Yes {
+            qp.has_accepted();
+        }
         qp.req.silent_since = now;
         let idle = qp.req.una_psn == qp.req.max_psn;
         qp.req.ack_deadline = if idle { 0 } else { now + qp.timeout_ns };
-        qp.req.probe_at = if idle { 0 } else { now + PROBE_NS };
         qp.req.probe_wait = PROBE_NS;
         if idle {
             // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were not counted off.
@@ -202,6 +205,7 @@ impl Transport {
         qp.req.inflight -= freed;
         qp.req.read_inflight -= read_freed;
         let peer = &mut self.peers[qp.peer as usize];
+        qp.req.probe_at = if idle { 0 } else { peer.probe_at(now) };
         peer.tx.on_acked(freed);
         if read_freed > 0 {
             peer.rx.on_acked(read_freed);
@@ -216,44 +220,9 @@ impl Transport {
         self.wake_windows();
     }
 
+    /// An answer for `psn` acknowledges what came before it.
     #[inline(never)]
-    fn handle_rnr(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, timer: u8) {
-        self.counters.rcvd_rnr_err += 1;
-        self.qps[qi].counters.rcvd_rnr_err += 1;
-        self.ack_before(s, qi, now, psn);
-        let Some(index) = self.oldest_open(s, qi) else { return };
-        let qp = &mut self.qps[qi];
-        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Rnr(_)) || !qp.can_send() {
-            return;
-        }
-        if qp.req.rnr_left == 0 {
-            let made = u64::from(qp.attr.rnr_retry);
-            self.counters.retry_rnr_exceeded_err += 1;
-            qp.counters.retry_rnr_exceeded_err += 1;
-            self.note(qi, now, CauseCode::RnrRetryExceeded, wc_status::RNR_RETRY_EXC_ERR, made, 0);
-            self.fail_wqe(s, qi, now, index, wc_status::RNR_RETRY_EXC_ERR);
-            return;
-        }
-        if qp.attr.rnr_retry != 7 {
-            qp.req.rnr_left -= 1;
-        }
-        let wait = RNR_TIMER_NS[usize::from(timer & 31)];
-        // Not from `psn`: answers of READs before it may have been lost.
-        let una = qp.req.una_psn;
-        self.rewind(qi, una);
-        let qp = &mut self.qps[qi];
-        qp.req.rewound = None;
-        // The peer lives: silence begins anew when the request leaves again.
-        qp.req.retry_left = qp.attr.retry_cnt;
-        qp.req.ack_deadline = 0;
-        qp.req.probe_at = 0;
-        qp.req.hold = Hold::Rnr(now + wait);
-        self.arm(qi);
-    }
-
-    /// A NAK for `psn` acknowledges what came before it.
-    #[inline(never)]
-    fn ack_before(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) {
+    pub(super) fn ack_before(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) {
         if psn.diff(self.qps[qi].req.una_psn) > 0 {
             self.ack_through(&s.sq(qi, &self.key), qi, s, now, psn.prev());
             self.complete(s, qi, now);
@@ -261,8 +230,19 @@ impl Transport {
     }
 
     #[inline(never)]
-    fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode) {
-        self.ack_before(s, qi, now, psn);
+    pub(crate) fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode) {
+        let qp = &mut self.qps[qi];
+        let besieged = qp.is_besieged(now);
+        if code != NakCode::Psn && !qp.believes_end(now, psn, code) {
+            // A peer that is alive acknowledges the newest packet when it comes again, and the NAK is forged; one that has
+            // failed says so again, or nothing more.
+            qp.req.probe = true;
+            self.ready.set(qi);
+            return;
+        }
+        if code != NakCode::Psn || !besieged {
+            self.ack_before(s, qi, now, psn);
+        }
         let Some(index) = self.oldest_open(s, qi) else { return };
         let qp = &mut self.qps[qi];
         if psn.diff(qp.req.una_psn) < 0 || !qp.can_send() {
@@ -272,6 +252,8 @@ impl Transport {
             NakCode::Psn => {
                 self.counters.rcvd_seq_err += 1;
                 qp.counters.rcvd_seq_err += 1;
+                // Besieged, it acknowledges nothing, and what comes before it is sent again as well.
+                let psn = if besieged { qp.req.una_psn } else { psn };
                 if psn != qp.req.una_psn || matches!(qp.req.hold, Hold::Rnr(_)) {
                     return;
                 }
@@ -325,6 +307,9 @@ impl Transport {
         let offset = u64::from(ws.done_pkts) * mtu;
         let want = (wqe.length - offset).min(u64::from(run.n) * mtu);
         if payload.len() as u64 != want || run.n > ws.npkts - ws.done_pkts {
+            if qp.is_besieged(now) {
+                return self.answer_lost(qi, now, expected);
+            }
             self.note(qi, now, CauseCode::BadResponse, wc_status::BAD_RESP_ERR, 0, 0);
             self.fail_wqe(s, qi, now, index, wc_status::BAD_RESP_ERR);
             return;

@@ -3,7 +3,8 @@
 //! Three roles, as in IBTA Annex A17.9 and DCQCN. The *congestion point* is a switch, which marks packets that wait in a long
 //! queue (ECN 3, "congestion experienced"). The *notification point* is whoever receives them: it tells the sender by a
 //! CNP, at most one in [`CNP_INTERVAL_NS`] per queue pair, as NICs do. The *reaction point* is the sender: with
-//! [`config_flags::DCQCN`] each queue pair has a rate ([`Dcqcn`]); without, the window to the peer shrinks as after a loss.
+//! [`config_flags::DCQCN`] its packets say that they may be marked, and each queue pair has a rate ([`Dcqcn`]); without, no
+//! packet can have been marked, and notifications are counted only.
 //!
 //! Nothing of this is on the way of a packet that is not marked and whose queue pair was never told of congestion.
 
@@ -20,6 +21,10 @@ use crate::wire::{Class, Kind, Psn};
 
 /// Time between two notifications about one queue pair.
 pub const CNP_INTERVAL_NS: u64 = 50_000;
+/// Packets that were sent and not notified of count up to so many.
+const CNP_CREDIT: u64 = 1024;
+/// More notifications than packets: none is heeded for this long.
+const CNP_DEAF_NS: u64 = 200_000_000;
 /// Reserved bytes behind the BTH of a CNP (IBTA A17.9.3).
 const CNP_BYTES: u32 = 16;
 
@@ -62,6 +67,21 @@ impl Qp {
         }
         Ok((have / self.mtu).max(1))
     }
+
+    /// Whether a congestion notification may be about a packet that was sent. False: it is not heeded.
+    fn credits_notification(&mut self, now: u64) -> bool {
+        let sent = self.counters.sent_pkts.wrapping_sub(self.cnp_sent);
+        self.cnp_sent = self.counters.sent_pkts;
+        let credit = u64::from(self.cnp_credit).saturating_add(sent).min(CNP_CREDIT) as u32;
+        self.cnp_credit = credit.saturating_sub(1);
+        if credit == 0 && now >= self.cnp_deaf {
+            // What the forged ones have done is undone.
+            self.cnp_deaf = now.saturating_add(CNP_DEAF_NS);
+            self.congestion = Dcqcn::default();
+            self.paced = self.bucket.rate_bps() != 0;
+        }
+        now >= self.cnp_deaf
+    }
 }
 
 impl Transport {
@@ -85,19 +105,20 @@ impl Transport {
     }
 
     /// A CNP arrived for a connected QP.
+    ///
+    /// Only where packets leave with the mark that says that they may be marked, can there be one: without the option none is heeded.
+    /// With it, a peer sends at most one for each packet that it was sent: more of them are forged, and none is heeded for a while.
     #[cold]
     pub(crate) fn handle_cnp(&mut self, qi: usize, now: u64, from: &Origin) {
         let line = self.config.line_rate_bps;
         let ours = self.is_from_peer(qi, from);
+        let capable = self.config.flags & config_flags::DCQCN != 0;
         let qp = &mut self.qps[qi];
-        let handled = ours
-            && if self.config.flags & config_flags::DCQCN != 0 {
-                let handled = FlowControl::on_congestion(&mut qp.congestion, now, line);
-                qp.paced |= handled;
-                handled
-            } else {
-                self.peers.get_mut(qp.peer as usize).is_some_and(|p| p.tx.on_congestion(now, line))
-            };
+        let handled = ours && capable && qp.credits_notification(now) && {
+            let handled = FlowControl::on_congestion(&mut qp.congestion, now, line);
+            qp.paced |= handled;
+            handled
+        };
         for c in [&mut qp.counters, &mut self.counters] {
             if handled {
                 c.rp_cnp_handled += 1;
@@ -105,12 +126,9 @@ impl Transport {
                 c.rp_cnp_ignored += 1;
             }
         }
-    }
-
-    /// Whether a QP's peer is who sent something.
-    fn is_from_peer(&self, qi: usize, from: &Origin) -> bool {
-        let peer = self.peers.get(self.qps[qi].peer as usize);
-        peer.is_some_and(|p| p.addr.gid == from.gid && p.path.answers(from.path, self.mixed_paths))
+        if !ours {
+            self.note_odd(qi, now);
+        }
     }
 
     /// Puts the notifications that are owed to one peer into an empty burst, ahead of everything else.

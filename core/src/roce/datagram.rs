@@ -228,7 +228,7 @@ impl Transport {
             Err(Stop::Error(code, lkey, addr)) => {
                 self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_recv(s, qi, wc_status::LOC_PROT_ERR);
-                self.enter_error(s, qi);
+                self.enter_error(s, qi, None);
             }
         }
     }

@@ -35,6 +35,9 @@ const _: () = assert!(WRITES == 8);
 /// What the flags of a record say of a message of one packet; whether it is solicited and asks for an ACK stands beside it.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
+/// What [`Transport::take_lone`] returns that has taken the ACK beside a message, and left the message.
+pub const ACK_BESIDE: usize = usize::MAX;
+
 /// A request of one packet as a peer has sent it, by whatever way.
 #[derive(Clone, Copy)]
 pub(super) struct Received {
@@ -200,6 +203,9 @@ impl Transport {
         if acks {
             forget_ack(ack_pending, ack_flush_at, qi);
         }
+        if qp.req.ack_deadline == 0 {
+            qp.req.probe_at = now + PROBE_NS;
+        }
         self.date_request(qi, now);
     }
 
@@ -256,14 +262,14 @@ impl Transport {
         }
     }
 
-    /// The request of a QP that has just left is the one whose answer is waited for, unless an earlier one is.
+    /// The request of a QP that has just left is the one whose answer is waited for, unless an earlier one is. Over a link nothing
+    /// is probed for ([`Peer::probe_at`]), and no time for that is set.
     #[inline(always)]
     fn date_request(&mut self, qi: usize, now: u64) {
         let Some(qp) = self.qps.get_mut(qi) else { return };
         if qp.req.ack_deadline == 0 {
             qp.req.silent_since = now;
             qp.req.ack_deadline = now + qp.timeout_ns;
-            qp.req.probe_at = now + PROBE_NS;
             qp.req.probe_wait = PROBE_NS;
         }
         let at = qp.req.next_deadline();
@@ -274,7 +280,8 @@ impl Transport {
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a message of one packet in order, or an
     /// ACK that ends the only request under way, and nothing is in its way; the ACK beside a message as well. `w`: its head, copied
-    /// out, and what follows it. Returns the bytes that it took; 0: nothing has changed.
+    /// out, and what follows it. Returns the bytes that it took; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK was taken that
+    /// lies beside the message.
     #[inline(never)]
     pub(crate) fn take_lone(
         &mut self,
@@ -297,21 +304,30 @@ impl Transport {
         if peer.addr.gid != *gid || !peer.path.answers(Path::Link(0), self.mixed_paths) {
             return 0;
         }
+        let is_ack = Opcode(op) == Opcode::RC_ACK;
+        let is_write = op & WRITES != 0;
+        let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
+        let len = low(0) as usize;
+        let end = head + padded(len);
+        let message = op & !1 == if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0;
+        if !is_ack && (!message || end > rest.len()) {
+            return 0;
+        }
+        // The ACK beside a message first: the peer had received before it sent, so a program that shares a CQ between its queues
+        // sees its own request complete before the peer's reply, as it does on a NIC. That of a short message lies in the words that
+        // were copied out.
+        let psn = if is_ack { acked(w) } else { beside(w, end, rest.len()) };
+        let acked = psn.is_some_and(|psn| end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn));
         let mut taken = 0;
-        if Opcode(op) != Opcode::RC_ACK {
-            let is_write = op & WRITES != 0;
-            let has_imm = op & 1 != 0;
-            let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
-            let psn = Psn::new(high(1));
-            let len = low(0) as usize;
-            let end = head + padded(len);
-            if op & !1 != if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 || end > rest.len() {
+        if !is_ack {
+            if !acked && psn.is_some() && (!is_write || op & 1 != 0) {
+                // The usual way takes the ACK, and it comes first all the same.
                 return 0;
             }
             let r = Received {
-                psn,
+                psn: Psn::new(high(1)),
                 writes: is_write,
-                has_imm,
+                has_imm: op & 1 != 0,
                 solicited: flags & head_flags::SOLICITED != 0,
                 ack_req: flags & head_flags::ACK_REQ != 0,
                 imm: high(2),
@@ -321,22 +337,26 @@ impl Transport {
             };
             let payload = &rest[head..head + len];
             if !receive(s, key, cqs, regions, providers, counters, poller, qp, shared, &r, payload) {
-                return 0;
+                return if acked { self.lone_ended(qi, ACK_BESIDE) } else { 0 };
             }
             owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, 1, r.ack_req);
             taken = end;
         }
-        // An ACK, alone or beside the message: that of a short one lies in the words that were copied out, too.
-        let Some(&[a, b, c]) = w.get(taken / 8..).and_then(|w| w.first_chunk()) else { return taken };
-        let Some(psn) = acked([a, b, c]).filter(|_| b as u32 == w[1] as u32) else { return taken };
-        if rest.len() - taken < HEAD_MIN || !end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn) {
-            return taken;
+        if acked {
+            self.lone_ended(qi, taken + HEAD_MIN)
+        } else {
+            taken
         }
+    }
+
+    /// The only request that a QP had under way has ended. Returns `result`.
+    #[inline(always)]
+    fn lone_ended<R>(&mut self, qi: usize, result: R) -> R {
         if self.undated == qi as u32 {
             self.undated = NONE;
         }
         self.wake_windows();
-        taken + HEAD_MIN
+        result
     }
 
     /// Takes a request of one packet that a QP's own peer has sent, if it is in order and nothing is in its way. False: nothing has
@@ -362,11 +382,7 @@ impl Transport {
         if !end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn) {
             return false;
         }
-        if self.undated == qi as u32 {
-            self.undated = NONE;
-        }
-        self.wake_windows();
-        true
+        self.lone_ended(qi, true)
     }
 }
 
@@ -657,9 +673,45 @@ pub(super) fn cq_of<'a>(
     Some((s.cqs.get(index as usize)?.engine_ring(key), cqs.get_mut(index as usize)?))
 }
 
+/// Where the ACK lies in a frame that holds one message of one packet, which takes a receive request, and that ACK. `w`: the first words
+/// of the frame, `len`: its bytes. The reader of the frame takes the ACK first, as [`Transport::take_lone`] does with one that lies among
+/// the words.
+#[inline(always)]
+pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
+    let [op, ..] = ((w[0] >> 32) as u32).to_le_bytes();
+    let head = match Opcode(op) {
+        Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => HEAD_MIN,
+        Opcode::RC_WRITE_ONLY_IMM => HEAD_MEMORY,
+        // A WRITE completes nothing at its target, so the order says nothing.
+        _ => return None,
+    };
+    let end = head + padded(w[0] as u32 as usize);
+    (end.checked_add(HEAD_MIN) == Some(len)).then_some(end)
+}
+
+/// Whether a record is a plain ACK, by its first words.
+#[inline(always)]
+pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
+    acked(w).is_some()
+}
+
+/// The PSN of the plain ACK for the same queue pair that lies at `at`, behind a message, if it is all that follows there.
+#[inline(always)]
+fn beside(w: &[u64; HEAD_MAX / 8], at: usize, len: usize) -> Option<Psn> {
+    let &[a, b, c] = w.get(at / 8..)?.first_chunk()?;
+    let same = b as u32 == w[1] as u32 && len - at >= HEAD_MIN;
+    same.then(|| acked_by([a, b, c])).flatten()
+}
+
+/// The PSN of the plain ACK that a record is, by its first words.
+#[inline(always)]
+fn acked(w: &[u64; HEAD_MAX / 8]) -> Option<Psn> {
+    acked_by([w[0], w[1], w[2]])
+}
+
 /// The PSN of a plain ACK; `None`: a record begins with something else.
 #[inline(always)]
-fn acked([a, b, c]: [u64; 3]) -> Option<Psn> {
+fn acked_by([a, b, c]: [u64; 3]) -> Option<Psn> {
     let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
     let plain = Opcode(op) == Opcode::RC_ACK && flags == WHOLE && a as u32 == 0 && c as u32 == 1;
     (plain && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. })).then(|| Psn::new((b >> 32) as u32))

@@ -9,7 +9,7 @@ use super::answers::ACK_UNLIMITED;
 use super::lone::{Asked, Lone, Received};
 use super::peer::{FlowControl, Path, PeerAddr};
 use super::requester::{gather, DEEP};
-use super::Transport;
+use super::{Origin, Transport};
 use crate::mem::Message;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type};
@@ -89,10 +89,10 @@ impl Transport {
         Some((lone, to, size))
     }
 
-    /// Takes a packet, whose ICRC is right, that came through the port from `gid`, if it is a message of one packet in order, or an ACK
+    /// Takes a packet, whose ICRC is right, that came through the port from somebody, if it is a message of one packet in order, or an ACK
     /// that ends the only request under way, and nothing is in its way. False: nothing has changed.
     #[inline]
-    pub(crate) fn take_lone_packet(&mut self, s: &Shared, now: u64, gid: &[u8; 16], packet: &[u8]) -> bool {
+    pub(crate) fn take_lone_packet(&mut self, s: &Shared, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some((header, rest)) = packet.split_first_chunk::<{ Bth::LEN }>() else { return false };
         let Some((mut rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
         let bth = Bth::parse(header);
@@ -112,13 +112,20 @@ impl Transport {
             return false;
         }
         let Some(peer) = self.peers.get(qp.peer as usize) else { return false };
-        if peer.addr.gid != *gid || !peer.path.answers(Path::Port, self.mixed_paths) {
+        if peer.addr.gid != from.gid || !peer.path.answers(Path::Port, self.mixed_paths) {
+            return false;
+        }
+        if qp.own_port && !peer.sends_from(from.port) {
             return false;
         }
         if bth.opcode == Opcode::RC_ACK {
             let Ok(aeth) = rest.try_into().map(Aeth::parse) else { return false };
             let acked = bth.pad == 0 && matches!(Syndrome::parse(aeth.syndrome), Syndrome::Ack { .. });
-            return acked && self.acknowledge_lone(s, qi, now, bth.psn);
+            let ended = acked && self.acknowledge_lone(s, qi, now, bth.psn);
+            if ended {
+                self.qps[qi].learn_port(from.port);
+            }
+            return ended;
         }
         let (mut va, mut rkey, mut dma_len, mut imm) = (0, 0, 0, 0);
         if names_memory {
@@ -134,6 +141,10 @@ impl Transport {
         let Some(payload) = rest.len().checked_sub(bth.pad.into()).map(|len| &rest[..len]) else { return false };
         let (psn, solicited, ack_req) = (bth.psn, bth.solicited, bth.ack_req);
         let r = Received { psn, writes: names_memory, has_imm, solicited, ack_req, imm, va, rkey, dma_len };
-        self.receive_lone(s, qi, now, &r, payload)
+        let taken = self.receive_lone(s, qi, now, &r, payload);
+        if taken {
+            self.qps[qi].learn_port(from.port);
+        }
+        taken
     }
 }

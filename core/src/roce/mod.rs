@@ -6,13 +6,15 @@
 //!
 //! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
 //! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications),
-//! `direct`, `lone` and `lone_wire` (what needs none of their questions), `mapped` (what needs no packet), `queues` (completions, flush, states).
+//! `siege` (what strangers forge), `rnr` (peers that are not ready), `witness` (why a peer is silent), `direct`, `lone` and `lone_wire`
+//! (what needs none of their questions), `mapped` (what needs no packet), `queues` (completions, flush, states).
 
 mod answers;
 mod completer;
 mod congestion;
 mod datagram;
 mod direct;
+mod keepalive;
 pub mod lone;
 mod lone_wire;
 pub mod mapped;
@@ -21,15 +23,18 @@ pub mod peer;
 mod queues;
 mod requester;
 mod responder;
+mod rnr;
 pub mod run;
+mod siege;
 pub mod txbuf;
+mod witness;
 
 use crate::arena::{RawSlice, Table};
 use crate::bitmap::{Bitmap, Few};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::mem::{Access, Providers, Regions, Token};
-use crate::roce::peer::{Path, Peer};
+use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::objects::{Ah, Cq, Hold, Pd, Qp, Srq};
 use crate::verbs::shared::{EngineKey, Shared};
@@ -65,6 +70,8 @@ pub struct Origin {
     pub gid: [u8; 16],
     /// How it came.
     pub path: Path,
+    /// The sender's UDP port, where it came through the port.
+    pub port: u16,
 }
 
 /// Which QP owes an ACK for what another of its engine has just handed to it. The sender's next look is a few
@@ -143,6 +150,16 @@ pub struct Transport {
     pub cnp_owed: Bitmap,
     /// One timer per QP.
     pub wheel: Wheel,
+    /// Until then some QP may be besieged.
+    pub siege_until: u64,
+    /// QPs whose peers are of this kind refuse packets from other UDP ports than those that were allowed.
+    pub check_ports: bool,
+    /// Whoever runs the engine may know why a peer is silent, and is asked before it is given up.
+    pub has_witness: bool,
+    /// QPs whose peers are about to be given up.
+    pub suspects: Bitmap,
+    /// A port that was refused so, and its peer: the caller may look who that is.
+    pub refused_port: Option<(PeerAddr, u16)>,
     /// Events of the whole device.
     pub counters: Counters,
     /// The last cause on any QP.
@@ -168,6 +185,13 @@ impl Transport {
             Some(&n) if n != 0 => Some(n as usize - 1),
             _ => None,
         }
+    }
+
+    /// Whether the peer of an RC QP has sent something in order since it was connected: who does not see our messages would have to
+    /// guess the PSN.
+    pub(crate) fn has_heard(&self, qpn: u32) -> bool {
+        let Some(qp) = self.qp_of(qpn).and_then(|qi| self.qps.get(qi)) else { return false };
+        qp.kind == qp_type::RC && qp.can_receive() && qp.resp.epsn.get() != qp.attr.rq_psn
     }
 
     /// Whether a QPN is of this engine's block.
@@ -199,19 +223,24 @@ impl Transport {
             return self.handle_cnp(qi, now, from);
         }
         if run.class != class {
-            self.refuse(qi);
+            self.refuse(qi, now);
             return;
         }
         // The membership bit of a P_Key may differ; a limited member may not talk to another.
         if run.pkey & 0x7fff != 0x7fff {
-            self.refuse(qi);
+            self.refuse(qi, now);
             return;
         }
         // What comes from this engine itself names no address that could be another's.
         if qp.kind != qp_type::UD && !(qp.loopback && from.path == Path::Loopback) {
             let peer = &self.peers[qp.peer as usize];
             if peer.addr.gid != from.gid || !peer.path.answers(from.path, self.mixed_paths) {
-                self.refuse(qi);
+                self.refuse(qi, now);
+                return;
+            }
+            if qp.own_port && from.path == Path::Port && !peer.sends_from(from.port) {
+                self.refused_port = Some((peer.addr, from.port));
+                self.refuse(qi, now);
                 return;
             }
         }
@@ -221,8 +250,18 @@ impl Transport {
         qp.counters.rcvd_bytes += bytes;
         self.counters.rcvd_bytes += bytes;
         match class {
-            Class::Rc if is_answer(run) => self.handle_answer(s, qi, now, run, payload),
-            Class::Rc => self.handle_request(s, qi, now, run, payload),
+            Class::Rc => {
+                let stood = (qp.resp.epsn, qp.req.una_psn);
+                if is_answer(run) {
+                    self.handle_answer(s, qi, now, run, payload);
+                } else {
+                    self.handle_request(s, qi, now, run, payload);
+                }
+                let qp = &mut self.qps[qi];
+                if stood != (qp.resp.epsn, qp.req.una_psn) {
+                    qp.learn_port(from.port);
+                }
+            }
             Class::Uc => self.handle_uc(s, qi, now, run, payload),
             _ => {
                 let own = self.gid;
@@ -235,11 +274,9 @@ impl Transport {
     /// such QP, or nobody that it answers.
     #[cold]
     fn repeat_nak(&mut self, qi: usize, from: &Origin, run: &Run) -> bool {
+        let ours = self.is_from_peer(qi, from) && run.pkey & 0x7fff == 0x7fff;
         let qp = &mut self.qps[qi];
         let Some(syndrome) = qp.resp.fatal_nak else { return false };
-        let Some(peer) = self.peers.get(qp.peer as usize) else { return false };
-        let ours =
-            peer.addr.gid == from.gid && peer.path.answers(from.path, self.mixed_paths) && run.pkey & 0x7fff == 0x7fff;
         if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
             return false;
         }
@@ -266,9 +303,20 @@ impl Transport {
     }
 
     #[cold]
-    fn refuse(&mut self, qi: usize) {
+    fn refuse(&mut self, qi: usize, now: u64) {
         self.counters.rcvd_refused += 1;
         self.qps[qi].counters.rcvd_refused += 1;
+        self.note_odd(qi, now);
+    }
+
+    /// Whether a QP's peer is who sent something.
+    fn is_from_peer(&self, qi: usize, from: &Origin) -> bool {
+        let qp = &self.qps[qi];
+        let answers = |p: &Peer| {
+            let own = !qp.own_port || from.path != Path::Port || p.sends_from(from.port);
+            p.addr.gid == from.gid && p.path.answers(from.path, self.mixed_paths) && own
+        };
+        self.peers.get(qp.peer as usize).is_some_and(answers)
     }
 
     /// Notes a cause on a QP and on the device.
@@ -306,7 +354,7 @@ impl Transport {
                     waiting = true;
                 } else {
                     // Ready; or a fault, which the next fetch will see and report.
-                    self.qps[qi].req.hold = Hold::None;
+                    self.qps[qi].go_on();
                     self.ready.set(qi);
                 }
             }
@@ -327,7 +375,7 @@ impl Transport {
         self.qps[qi].req.armed_at = 0;
         match self.qps[qi].req.hold {
             Hold::Rnr(at) | Hold::Rate(at) if at <= now => {
-                self.qps[qi].req.hold = Hold::None;
+                self.qps[qi].go_on();
                 self.ready.set(qi);
             }
             _ => {}
@@ -348,6 +396,13 @@ impl Transport {
             self.on_ack_timeout(s, qi, now);
         }
         self.arm(qi);
+        if self.qps[qi].keep.at != 0 {
+            if self.qps[qi].keep.at <= now {
+                self.keep_alive(s, qi, now);
+            }
+            let at = self.qps[qi].keep.at;
+            self.wake_at(qi, if at == 0 { u64::MAX } else { at });
+        }
     }
 
     /// Makes sure that the wheel wakes the QP for its earliest deadline. An armed timer that is too
@@ -410,7 +465,12 @@ fn is_answer(run: &Run) -> bool {
 /// The counter (by index) that goes with a cause.
 fn counter_of(code: CauseCode) -> u32 {
     let name = match code {
-        CauseCode::RetryExceeded | CauseCode::Deadline | CauseCode::PeerUnreachable => "retry_exceeded_err",
+        CauseCode::RetryExceeded
+        | CauseCode::Deadline
+        | CauseCode::PeerUnreachable
+        | CauseCode::NotPolled
+        | CauseCode::Unanswered => "retry_exceeded_err",
+        CauseCode::Keepalive => "keepalives",
         CauseCode::RnrRetryExceeded => "retry_rnr_exceeded_err",
         CauseCode::RemoteAccess | CauseCode::RemoteInvalidRequest | CauseCode::RemoteOperation => "rcvd_nak_err",
         CauseCode::PeerUsedBadKey
@@ -419,7 +479,7 @@ fn counter_of(code: CauseCode) -> u32 {
         | CauseCode::PeerBadRequest
         | CauseCode::MessageTooLong
         | CauseCode::MisalignedAtomic => "send_nak_err",
-        CauseCode::Socket | CauseCode::MtuExceeded => "send_err",
+        CauseCode::Socket | CauseCode::Firewall | CauseCode::NoRoute | CauseCode::MtuExceeded => "send_err",
         _ => return u32::MAX,
     };
     Counters::NAMES.iter().position(|n| *n == name).map_or(u32::MAX, |i| i as u32)

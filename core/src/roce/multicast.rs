@@ -4,7 +4,8 @@
 //! sender is no receiver of its own, as on a NIC.
 
 use super::{Origin, Transport};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::reason::refuse;
 use crate::roce::run::Run;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::qp_type;
@@ -48,12 +49,13 @@ impl Members {
     /// Makes a QP a member. Twice is no error, and counts once.
     ///
     /// # Errors
-    /// [`Error::NoMemory`]: [`MEMBERS`] are in use.
+    /// [`crate::Error::NoMemory`]: [`MEMBERS`] are in use.
     pub fn join(&mut self, qi: usize, gid: &[u8; 16]) -> Result<()> {
         if self.position(qi, gid).is_some() {
             return Ok(());
         }
-        *self.list.get_mut(self.len).ok_or(Error::NoMemory)? = Member { gid: *gid, qi: qi as u32 };
+        let full = || refuse!(NoMemory, "gid: the device has {} memberships, the most it can have", MEMBERS);
+        *self.list.get_mut(self.len).ok_or_else(full)? = Member { gid: *gid, qi: qi as u32 };
         self.len += 1;
         Ok(())
     }
@@ -61,9 +63,9 @@ impl Members {
     /// Ends a membership.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: not a member.
+    /// [`crate::Error::Invalid`]: not a member.
     pub fn leave(&mut self, qi: usize, gid: &[u8; 16]) -> Result<()> {
-        let at = self.position(qi, gid).ok_or(Error::Invalid)?;
+        let at = self.position(qi, gid).ok_or_else(|| refuse!(Invalid, "gid: the QP is no member of this group"))?;
         self.len -= 1;
         self.list.swap(at, self.len);
         Ok(())
@@ -124,6 +126,7 @@ impl Transport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn memberships_come_and_go() {

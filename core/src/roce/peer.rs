@@ -188,10 +188,14 @@ impl FlowControl for Window {
     fn on_timeout(&mut self, now_ns: u64) {
         self.cut(now_ns, WINDOW_MIN);
     }
-    fn on_congestion(&mut self, now_ns: u64, _line_bps: u64) -> bool {
-        self.cut(now_ns, self.size / 2)
+    // Marks are the rate's business.
+    fn on_congestion(&mut self, _now_ns: u64, _line_bps: u64) -> bool {
+        false
     }
 }
+
+/// UDP ports that a peer may send from beside its own.
+pub const LANES: usize = 4;
 
 /// One peer address.
 #[derive(Clone, Copy)]
@@ -206,6 +210,8 @@ pub struct Peer {
     pub max_seg: u16,
     /// For the ICRC of what is sent.
     pub flow: Flow,
+    /// UDP ports that its packets may come from beside its own; 0: none.
+    pub lanes: [u16; LANES],
     /// Bytes sent and not acknowledged.
     pub tx: Window,
     /// Bytes asked for by READs and not received.
@@ -213,6 +219,23 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whether a packet that says that it is the peer's may come from a UDP port, where the peer is known to be of this kind.
+    #[inline]
+    pub(crate) fn sends_from(&self, port: u16) -> bool {
+        port == self.addr.port || port != 0 && self.lanes.contains(&port)
+    }
+
+    /// When what leaves now is sent once more if nothing is heard of it by then; 0: never, because nothing is lost on this path. There a
+    /// peer that does not answer has not had its turn yet, or is gone, of which the link tells.
+    #[inline]
+    pub(crate) fn probe_at(&self, now: u64) -> u64 {
+        if matches!(self.path, Path::Port) {
+            now + super::requester::PROBE_NS
+        } else {
+            0
+        }
+    }
+
     /// A free record.
     pub fn empty() -> Self {
         Peer {
@@ -221,6 +244,7 @@ impl Peer {
             path: Path::Port,
             max_seg: u16::MAX,
             flow: Flow::v4([0; 4], [0; 4], 0, 0),
+            lanes: [0; LANES],
             tx: Window::default(),
             rx: Window::default(),
         }

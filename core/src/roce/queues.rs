@@ -9,7 +9,7 @@ use crate::device::async_event;
 use crate::mem::Access;
 use crate::ring::EngineProducer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Armed, Cq, Fence, Hold, Incoming, Qp, MAX_FENCES, NONE};
+use crate::verbs::objects::{Armed, Cq, Fence, Hold, Incoming, Qp, Ready, MAX_FENCES, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::verbs::wqe::SendWqe;
@@ -77,7 +77,14 @@ pub(super) fn push_to(s: &Shared, ring: &mut EngineProducer<'_, Wc>, cq: &mut Cq
     }
     if cq.armed == Armed::Any || solicited || wc.status != wc_status::SUCCESS {
         cq.armed = Armed::No;
-        s.raise_cq(index as usize);
+        match cq.channel {
+            None => s.raise_cq(index as usize),
+            Some(_) if cq.has_event => {}
+            Some(channel) => {
+                cq.has_event = true;
+                cq.next = s.raise_on_channel(index, channel.into());
+            }
+        }
     }
 }
 
@@ -223,7 +230,7 @@ impl Transport {
                     qp.req.cur_pkt = 0;
                 }
                 if qp.kind == qp_type::RC {
-                    self.enter_error(s, qi);
+                    self.enter_error(s, qi, None);
                 } else {
                     self.enter_sqe(s, qi);
                 }
@@ -316,16 +323,29 @@ impl Transport {
         }
     }
 
-    /// To ERR: both queues flush.
+    /// To ERR: both queues flush. `event` (`async_event`): for an error that no completion reports. One that ends a request, or the
+    /// receive in use, is reported by that completion alone (IBTA 9.9.3 and 10.10.2), as is what the program asked for.
     #[inline(never)]
-    pub(crate) fn enter_error(&mut self, s: &Shared, qi: usize) {
+    pub(crate) fn enter_error(&mut self, s: &Shared, qi: usize, event: Option<u32>) {
         if self.qps[qi].state == qp_state::ERR {
             return;
         }
         self.set_state(s, qi, qp_state::ERR);
         self.stop(qi);
-        self.raise_qp(s, qi, async_event::QP_FATAL);
+        if let Some(event) = event {
+            self.raise_qp(s, qi, event);
+        }
         self.flush(s, qi);
+    }
+
+    /// The event of an error for which a responder has sent a fatal NAK and has no receive to complete: the peer left its rights, or
+    /// the protocol, or it is this side that failed.
+    pub(crate) fn responder_event(code: NakCode) -> u32 {
+        match code {
+            NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
+            NakCode::InvalidRequest => async_event::QP_REQ_ERR,
+            _ => async_event::QP_FATAL,
+        }
     }
 
     /// To SQE (UC, UD): the send queue flushes, the receive queue lives on.
@@ -343,6 +363,7 @@ impl Transport {
         let qp = &mut self.qps[qi];
         qp.req.ack_deadline = 0;
         qp.req.hold = Hold::None;
+        qp.ready = Ready::Yes;
         qp.req.failed = false;
         qp.resp.incoming = Incoming::Idle;
         qp.resp.job_len = 0;
@@ -352,6 +373,7 @@ impl Transport {
         qp.resp.nak_owed = qp.resp.nak_owed.filter(fatal);
         qp.resp.placing = None;
         qp.req.armed_at = 0;
+        qp.keep = Default::default();
         self.wheel.cancel(qi);
         self.win_wait.clear(qi);
         self.ack_pending.clear(qi);
@@ -636,6 +658,7 @@ impl Transport {
                     // The bytes are lost after they were taken: the peer must not see an ACK for them.
                     self.note(qi, now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
                     self.pop_fence(qi);
+                    let event = fence.wc.is_none().then_some(async_event::QP_FATAL);
                     if let Some(mut wc) = fence.wc {
                         wc.status = wc_status::LOC_PROT_ERR;
                         wc.vendor_err = CauseCode::LocalMemoryGone as u32;
@@ -643,7 +666,7 @@ impl Transport {
                     }
                     let psn = self.qps[qi].resp.epsn;
                     self.owe_fatal_nak(qi, NakCode::RemoteOperation, psn);
-                    self.enter_error(s, qi);
+                    self.enter_error(s, qi, event);
                     return false;
                 }
             }

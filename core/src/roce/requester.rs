@@ -5,10 +5,11 @@ use super::peer::{FlowControl, Path, Window, PACKET_COST};
 use super::run::Run;
 use super::txbuf::{TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
+use crate::device::async_event;
 use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Hold, Qp, WqeState, NONE};
+use crate::verbs::objects::{Hold, Qp, Ready, WqeState, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_status, wr_opcode, Sge};
 use crate::verbs::wqe::{from_byte, SendWqe};
@@ -17,7 +18,8 @@ use crate::wire::{Class, Kind, Psn};
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(super) const PSN_WINDOW: u32 = (1 << 23) - 1;
 
-/// Silence after which the newest packet is sent once more; doubles until the peer answers.
+/// Silence after which the newest packet is sent once more, where one can be lost ([`Peer::probe_at`](super::peer::Peer)); doubles until
+/// the peer answers.
 pub(crate) const PROBE_NS: u64 = 1_000_000;
 
 /// Requests of one QP under way from which on further ones may wait for company: a datagram costs a microsecond,
@@ -210,8 +212,8 @@ impl Transport {
         let tail = sq.end();
         let qp = &mut self.qps[qi];
         match qp.req.hold {
-            Hold::None => {}
-            Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.req.hold = Hold::None,
+            Hold::None | Hold::Unready => {}
+            Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.go_on(),
             _ => return Step::Idle,
         }
         // Local operations between WQEs that a rewind sends again have been executed already.
@@ -230,6 +232,9 @@ impl Transport {
         if !ws.started {
             if qp.req.draining {
                 return Step::Idle;
+            }
+            if qp.ready == Ready::Doubtful {
+                qp.doubt_ends(wqe);
             }
             if wqe.is_fenced() {
                 // Exact, not by count: after a loss an answer may come for a request that was sent twice.
@@ -267,7 +272,10 @@ impl Transport {
         let left = ws.npkts - first_pkt;
         let rc = qp.kind == qp_type::RC;
         let outstanding = psn.diff(qp.req.una_psn).max(0) as u32;
-        let psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
+        let mut psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
+        if qp.ready != Ready::Yes {
+            psn_room = qp.room_of_unready(wqe, &ws, psn, psn_room);
+        }
         if psn_room == 0 {
             return Step::Idle;
         }
@@ -389,7 +397,7 @@ impl Transport {
             if rc && qp.req.ack_deadline == 0 {
                 qp.req.silent_since = now;
                 qp.req.ack_deadline = now + qp.timeout_ns;
-                qp.req.probe_at = now + PROBE_NS;
+                qp.req.probe_at = peer.probe_at(now);
                 qp.req.probe_wait = PROBE_NS;
             }
             if qp.req.cur_pkt == ws.npkts {
@@ -459,8 +467,12 @@ impl Transport {
         let sq = s.sq(qi, &self.key);
         let qp = &mut self.qps[qi];
         qp.req.probe = false;
+        if qp.keep.ask {
+            self.qps[qi].req.probe = !self.transmit_keepalive(qi, tx);
+            return !self.qps[qi].req.probe;
+        }
         let psn = qp.req.next_psn.prev();
-        if psn.diff(qp.req.una_psn) < 0 || qp.req.hold != Hold::None {
+        if psn.diff(qp.req.una_psn) < 0 || !qp.req.may_repeat() {
             return true;
         }
         let mut index = qp.req.next;
@@ -590,8 +602,26 @@ impl Transport {
         self.note(qi, now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
         match request {
             Some(index) if self.qps[qi].can_send() => self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR),
-            _ => self.enter_error(s, qi),
+            // Nothing is left that a completion could report it by.
+            _ => self.enter_error(s, qi, Some(async_event::QP_FATAL)),
         }
+    }
+
+    /// What the network has said of the peer since then: it explains more than the peer's silence does.
+    pub(crate) fn explanation(&self, qi: usize, since: u64) -> Option<(CauseCode, u64, u64)> {
+        let cause = &self.qps[qi].cause;
+        let known = CauseCode::from_u32(cause.code).unwrap_or_default();
+        let explains = matches!(
+            known,
+            CauseCode::PeerUnreachable
+                | CauseCode::MtuExceeded
+                | CauseCode::Socket
+                | CauseCode::Firewall
+                | CauseCode::NoRoute
+                | CauseCode::NotPolled
+                | CauseCode::Unanswered
+        );
+        (explains && cause.time_ns >= since).then_some((known, cause.arg0, cause.arg1))
     }
 
     /// The peer has been silent for the ACK timeout.
@@ -602,21 +632,24 @@ impl Transport {
             return;
         }
         let Some(index) = self.oldest_open(s, qi) else { return };
+        if self.has_witness && self.ask_witness(qi, now) {
+            return;
+        }
         let qp = &mut self.qps[qi];
         self.counters.retry_timeouts += 1;
         qp.counters.retry_timeouts += 1;
+        if let Some((psn, code)) = qp.req.doubted.filter(|(psn, _)| qp.off_by(*psn, 1) == 0) {
+            // It was said that the peer refuses this, and it has said nothing since.
+            return self.handle_nak(s, qi, now, psn, code);
+        }
         let no_timer = qp.attr.timeout == 0;
         if no_timer || qp.req.retry_left == 0 {
             let (timeout, retries) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt));
             self.counters.retry_exceeded_err += 1;
             qp.counters.retry_exceeded_err += 1;
             let status = wc_status::RETRY_EXC_ERR;
-            // What the network said of this peer during the silence explains more than the silence does.
-            let known = CauseCode::from_u32(qp.cause.code).unwrap_or_default();
-            let explained = qp.cause.time_ns >= qp.req.silent_since
-                && matches!(known, CauseCode::PeerUnreachable | CauseCode::MtuExceeded | CauseCode::Socket);
-            if explained {
-                let (a, b) = (qp.cause.arg0, qp.cause.arg1);
+            let since = qp.mute_since();
+            if let Some((known, a, b)) = self.explanation(qi, since) {
                 self.note(qi, now, known, status, a, b);
             } else if no_timer {
                 self.note(qi, now, CauseCode::Deadline, status, timeout, 0);
@@ -625,6 +658,9 @@ impl Transport {
             }
             self.fail_wqe(s, qi, now, index, status);
             return;
+        }
+        if qp.req.retry_left == qp.attr.retry_cnt {
+            qp.req.mute_since = qp.req.silent_since;
         }
         qp.req.retry_left -= 1;
         let (psn, peer) = (qp.req.una_psn, qp.peer);
@@ -645,6 +681,15 @@ impl Transport {
 }
 
 impl Qp {
+    /// Since when the peer has said nothing, however often it was asked. A router that says why may say it once.
+    pub(super) fn mute_since(&self) -> u64 {
+        if self.req.retry_left < self.attr.retry_cnt {
+            self.req.mute_since
+        } else {
+            self.req.silent_since
+        }
+    }
+
     /// Whether room for `fits` packets is not worth a burst. A short one costs nearly what a long one costs, and divides the window into
     /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for: who leaves so little room asks for
     /// one. Not until there is room for a whole one, since what is left unused meanwhile is missing where the way is long.

@@ -5,8 +5,8 @@
 
 use super::requester::{copy_sges, Move, Stop};
 use super::run::Run;
+use super::siege::NEAR;
 use super::Transport;
-use crate::device::async_event;
 use crate::mem::{Access, AtomicOp, KeyError, Message, Token};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Fence, Incoming, Resource, Resp, MAX_FENCES};
@@ -65,10 +65,10 @@ impl Transport {
         let ahead = run.psn.diff(self.qps[qi].resp.epsn);
         if ahead == 0 {
             if let Err(refusal) = self.execute(s, qi, now, run, payload) {
-                self.refuse_request(s, qi, now, run, refusal);
+                self.refuse_request(s, qi, now, run, payload, refusal);
             }
         } else if ahead > 0 {
-            self.out_of_sequence(qi, run.psn);
+            self.out_of_sequence(qi, now, run.psn);
         } else {
             self.handle_old(s, qi, now, run, payload);
         }
@@ -80,6 +80,9 @@ impl Transport {
         let qp = &mut self.qps[qi];
         let behind = run.psn.diff(qp.resp.epsn).unsigned_abs();
         if behind >= run.n || run.kind == Kind::ReadRequest {
+            if behind > NEAR as u32 && matches!(run.kind, Kind::Send | Kind::Write) {
+                self.note_odd(qi, now);
+            }
             return self.handle_duplicate(qi, run);
         }
         // The rest of it is new.
@@ -91,8 +94,19 @@ impl Transport {
 
     /// Owes the peer what a request that is not executed asks for.
     #[inline(never)]
-    fn refuse_request(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, refusal: Refusal) {
+    fn refuse_request(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
         match refusal {
+            // A receive request is missing for the last packet alone: those before it count, as if they had come by themselves.
+            Refusal::Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
+                let upto = run.n - 1;
+                let split = upto as usize * self.qps[qi].mtu as usize;
+                let Some((before, last)) = payload.split_at_checked(split) else { return };
+                let (begin, end) = (Run { n: upto, last: false, ack_req: false, ..*run }, run.psn.add(upto));
+                self.handle_request(s, qi, now, &begin, before);
+                if self.qps[qi].resp.epsn == end {
+                    self.handle_request(s, qi, now, &Run { psn: end, n: 1, first: false, ..*run }, last);
+                }
+            }
             Refusal::Rnr(timer) => {
                 let qp = &mut self.qps[qi];
                 qp.counters.send_rnr_err += 1;
@@ -113,37 +127,56 @@ impl Transport {
                 resp.nak_high = run.psn;
                 resp.nak_later = true;
             }
-            Refusal::Nak(code, cause, a, b) => self.nak_and_fail(s, qi, now, code, cause, a, b),
+            Refusal::Nak(code, cause, a, b) => self.nak_and_fail(s, qi, now, code, false, cause, a, b),
             Refusal::NakRecv(code, cause, status, a, b) => {
                 self.note(qi, now, cause, status, a, b);
-                if self.qps[qi].resp.recv.taken {
+                let completes = self.qps[qi].resp.recv.taken;
+                if completes {
                     self.fail_recv(s, qi, status);
                 }
-                self.nak_and_fail(s, qi, now, code, cause, a, b);
+                self.nak_and_fail(s, qi, now, code, completes, cause, a, b);
             }
         }
     }
 
+    /// Ends the QP by a NAK. `completes`: the receive in use ends with an error, which reports it.
     #[allow(clippy::too_many_arguments)] // the refusal's own parts
     #[inline(never)]
-    fn nak_and_fail(&mut self, s: &Shared, qi: usize, now: u64, code: NakCode, cause: CauseCode, a: u64, b: u64) {
+    fn nak_and_fail(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        now: u64,
+        code: NakCode,
+        completes: bool,
+        cause: CauseCode,
+        a: u64,
+        b: u64,
+    ) {
         self.note(qi, now, cause, 0, a, b);
         let qp = &mut self.qps[qi];
         qp.counters.send_nak_err += 1;
         self.counters.send_nak_err += 1;
         let psn = qp.resp.epsn;
         self.owe_fatal_nak(qi, code, psn);
-        let event = if code == NakCode::RemoteAccess { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
-        self.enter_error(s, qi);
-        self.raise_qp(s, qi, event);
+        self.enter_error(s, qi, (!completes).then_some(Self::responder_event(code)));
     }
 
     /// A PSN ahead of the expected one: something was lost. One NAK for each round of the peer.
     #[inline(never)]
-    fn out_of_sequence(&mut self, qi: usize, psn: Psn) {
+    fn out_of_sequence(&mut self, qi: usize, now: u64, psn: Psn) {
         let qp = &mut self.qps[qi];
         qp.counters.out_of_seq_request += 1;
         self.counters.out_of_seq_request += 1;
+        let far = psn.diff(qp.resp.epsn) > NEAR;
+        let believed = qp.believes_ahead(now, far);
+        if far {
+            self.note_odd(qi, now);
+        }
+        if !believed {
+            return;
+        }
+        let qp = &mut self.qps[qi];
         let resp = &mut qp.resp;
         // A PSN that does not go up means that the peer began anew, and lost the expected one again.
         if resp.nak_sent && psn.diff(resp.nak_high) > 0 {
@@ -382,14 +415,16 @@ impl Transport {
                     if self.regions.invalidate(run.imm, pd, qpn).is_err() {
                         self.note(qi, now, CauseCode::BadWindow, wc_status::LOC_PROT_ERR, u64::from(run.imm), 0);
                         let code = NakCode::RemoteAccess;
-                        if self.qps[qi].resp.recv.taken {
+                        let completes = self.qps[qi].resp.recv.taken;
+                        if completes {
                             self.fail_recv(s, qi, wc_status::LOC_PROT_ERR);
                         }
                         // The PSN is not acknowledged: the NAK carries it.
                         let resp = &mut self.qps[qi].resp;
                         resp.epsn = psn;
                         resp.msn = resp.msn.wrapping_sub(1);
-                        return self.nak_and_fail(s, qi, now, code, CauseCode::BadWindow, u64::from(run.imm), 0);
+                        let key = u64::from(run.imm);
+                        return self.nak_and_fail(s, qi, now, code, completes, CauseCode::BadWindow, key, 0);
                     }
                     flags |= wc_flags::WITH_INV;
                 }
@@ -611,7 +646,7 @@ impl Transport {
                 // The program's own buffer is bad: that it must hear.
                 self.note(qi, now, cause, status, a, b);
                 self.fail_recv(s, qi, status);
-                self.enter_error(s, qi);
+                self.enter_error(s, qi, None);
             }
             Err(_) => {
                 self.drop_message(qi);

@@ -78,6 +78,21 @@ causes! {
     MisalignedAtomic = 25, "atomic address is not aligned to 8 bytes";
     /// The peer shared memory with us.
     PathLost = 26, "the process at the other end of the shared memory is gone or broke its ring";
+    /// Nothing was under way; arg0 = keepalive interval in ns, arg1 = questions without an answer.
+    Keepalive = 27, "peer silent: it answers no keepalive (dead, stopped, or it neither polls nor has a helper thread)";
+    /// arg0 = errno: EPERM. The kernel said so when it was to send.
+    Firewall = 28, "this machine's own firewall refuses to send there";
+    /// arg0 = errno. The kernel said so when it was to send.
+    NoRoute = 29, "this machine has no route there";
+    /// The peer is of this machine, its process lives, and what was sent to it lies unread; arg0 = ACK timeout in ns (0: a connection
+    /// was asked for), arg1 = retries made.
+    NotPolled = 30, "peer silent: its process is alive, but nobody polls its device (stopped, or busy elsewhere): poll there, or gdrc_helper_start";
+    /// The peer is of this machine and takes what is sent to it; arg0 = ACK timeout in ns, arg1 = retries made.
+    Unanswered = 31, "peer silent: its process is alive and takes packets, but this queue pair gets no answer: wrong QPN, or not connected to this one";
+    /// A connection was asked for.
+    NoAnswer = 32, "no connection manager answers there: peer down, wrong address, or packets dropped on the way";
+    /// arg0 = reason (`cm::types::reject`; UD: `sidr_status`), arg1 = 1 for UD.
+    Rejected = 33, "peer rejected the connection";
     /// A NIC's own error; arg0 = completion status, arg1 = its vendor's number.
     DeviceError = 40, "the device failed";
     /// arg0 = errno, if there was one.
@@ -116,6 +131,38 @@ pub struct Cause {
 
 const _: () = assert!(core::mem::size_of::<Cause>() == 64);
 
+/// What an errno means in a cause, where it means more than that the cause is there.
+fn means(code: CauseCode, errno: u64) -> &'static str {
+    match (code, errno) {
+        (CauseCode::PeerUnreachable, 111) => ": its host says that no process has that UDP port",
+        (CauseCode::PeerUnreachable, 13 | 101 | 113) => ": a firewall or router on the way, or its host, says so",
+        (CauseCode::NoRoute, 13) => ": a prohibit route",
+        (CauseCode::NoRoute, 22) => ": a blackhole route, or this device's own address is gone",
+        _ => "",
+    }
+}
+
+/// Why a connection was rejected, in words.
+pub fn rejection(reason: u64, datagram: bool) -> &'static str {
+    match (datagram, reason) {
+        (false, 1) => "it has no queue pair left",
+        (false, 3) => "its tables are full",
+        (false, 4) => "it waited in vain, or let the id go",
+        (false, 5) => "it does not support this",
+        (false, 6) => "it does not know the communication id",
+        (false, 8) => "nobody listens at this port",
+        (false, 9) => "it does not know the transport",
+        (false, 10) => "it still has a connection to this queue pair",
+        (false, 12) => "the request names another address than it came from or to",
+        (false, 26) => "the path MTU is larger than its link carries",
+        (false, 28) => "its program said no",
+        (true, 1) => "nobody listens at this port",
+        (true, 2) => "its program said no",
+        (true, 3) => "its tables are full",
+        _ => "see IBTA 12.6.7.2",
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let code = CauseCode::from_u32(self.code).unwrap_or_default();
@@ -131,10 +178,16 @@ impl fmt::Display for Cause {
             | CauseCode::PeerUsedBadKey
             | CauseCode::PeerLeftRange
             | CauseCode::PeerLacksAccess => write!(f, " (rkey {:#010x}, address {:#x})", self.arg0, self.arg1)?,
-            CauseCode::RetryExceeded => write!(f, " ({} retries, ACK timeout {} us)", self.arg1, self.arg0 / 1000)?,
+            CauseCode::RetryExceeded | CauseCode::NotPolled | CauseCode::Unanswered => {
+                write!(f, " ({} retries, ACK timeout {} us)", self.arg1, self.arg0 / 1000)?
+            }
+            CauseCode::Keepalive => write!(f, " ({} asked after {} ms)", self.arg1, self.arg0 / 1_000_000)?,
             CauseCode::RnrRetryExceeded => write!(f, " ({} retries)", self.arg0)?,
             CauseCode::Deadline => write!(f, " ({} ms)", self.arg0 / 1_000_000)?,
-            CauseCode::PeerUnreachable | CauseCode::Socket => write!(f, " (errno {})", self.arg0)?,
+            CauseCode::PeerUnreachable | CauseCode::Socket | CauseCode::Firewall | CauseCode::NoRoute => {
+                write!(f, " (errno {}{})", self.arg0, means(code, self.arg0))?
+            }
+            CauseCode::Rejected => write!(f, " (reason {}: {})", self.arg0, rejection(self.arg0, self.arg1 != 0))?,
             CauseCode::MtuExceeded => write!(f, " (path MTU {} over link MTU {})", self.arg0, self.arg1)?,
             CauseCode::MessageTooLong | CauseCode::TooLong => {
                 write!(f, " ({} bytes, room for {})", self.arg0, self.arg1)?

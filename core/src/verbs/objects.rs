@@ -7,7 +7,7 @@ use crate::dcqcn::Dcqcn;
 use crate::mem::Token;
 use crate::verbs::cause::Cause;
 use crate::verbs::types::{qp_state, QpAttr, QpInit, Sge, Wc};
-use crate::wire::Psn;
+use crate::wire::{NakCode, Psn};
 
 /// Largest scatter/gather list that a configuration may ask for.
 pub const MAX_SGE: usize = 32;
@@ -51,6 +51,22 @@ pub enum Hold {
     Rate(u64),
     /// Slow memory fetches what it wants to send.
     Memory(u8, Token),
+    /// It may send as far as [`Qp::ready`] allows.
+    Unready,
+}
+
+/// What the requester knows of the peer's receive requests (`roce::rnr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ready {
+    /// It has said nothing.
+    #[default]
+    Yes,
+    /// It has refused the packet with the PSN [`Qp::ready_psn`]. Nothing beyond it leaves until it is accepted.
+    Refused,
+    /// What it refused has been accepted. It may not be ready for the next message either.
+    Doubtful,
+    /// The packet with the PSN [`Qp::ready_psn`] takes the next receive request. Nothing beyond it leaves until it is accepted.
+    Tried,
 }
 
 /// The requester's state: what was sent, what was acknowledged.
@@ -97,6 +113,12 @@ pub struct Req {
     pub ack_deadline: u64,
     /// When the peer was last heard of, or asked anew.
     pub silent_since: u64,
+    /// When the silence began in which the first of several timeouts was.
+    pub mute_since: u64,
+    /// The silence, by when it began, of which a witness was asked.
+    pub asked: u64,
+    /// How often.
+    pub looks: u8,
     /// When to send the newest packet once more; 0 = nothing outstanding.
     pub probe_at: u64,
     /// How long the next such wait is.
@@ -109,10 +131,27 @@ pub struct Req {
     pub naks: u8,
     /// PSN at which the last rewind happened; a second NAK for it before progress is an echo.
     pub rewound: Option<Psn>,
+    /// PSN and code of a NAK that would end the connection and was not believed at once.
+    pub doubted: Option<(Psn, NakCode)>,
     /// SQD: begin nothing new.
     pub draining: bool,
     /// SQ_DRAINED is owed.
     pub drain_event: bool,
+}
+
+/// The watch over a connection on which nothing happens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keep {
+    /// When to look next; 0: it is not watched.
+    pub at: u64,
+    /// What had come by the last look (`rcvd_pkts`).
+    pub seen: u64,
+    /// Questions asked since something came, and when the first was.
+    pub tries: u32,
+    /// See `tries`.
+    pub since: u64,
+    /// A question is to be sent.
+    pub ask: bool,
 }
 
 impl Req {
@@ -130,6 +169,12 @@ impl Req {
             at = at.min(t);
         }
         at
+    }
+
+    /// Whether what was sent last may be repeated, or asked for again: it is not kept back altogether.
+    #[inline]
+    pub fn may_repeat(&self) -> bool {
+        matches!(self.hold, Hold::None | Hold::Unready)
     }
 }
 
@@ -226,6 +271,19 @@ pub struct Fence {
     pub solicited: bool,
 }
 
+/// How many packets came for a queue pair of late that no honest peer sends, and what follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Siege {
+    /// When the count began.
+    pub since: u64,
+    /// How many since then.
+    pub count: u32,
+    /// Until then what may be forged is believed only when it is said twice; 0: always at once.
+    pub until: u64,
+    /// UDP ports from which packets came that moved the connection on, the last first; 0: none yet.
+    pub ports: [u16; 2],
+}
+
 /// The responder's state.
 #[derive(Default)]
 pub struct Resp {
@@ -269,6 +327,8 @@ pub struct Resp {
     pub last_wqe: bool,
     /// Highest PSN seen since that NAK.
     pub nak_high: Psn,
+    /// The expected PSN when something ahead of it came that is not believed at once, and when that was.
+    pub ahead: Option<(Psn, u64)>,
     /// Answered READs and atomics, a ring.
     pub resources: RawSlice<Resource>,
     /// Where the next one goes.
@@ -354,6 +414,10 @@ pub struct Qp {
     pub loopback: bool,
     /// ACK timeout in nanoseconds; the configured deadline when the attribute is 0.
     pub timeout_ns: u64,
+    /// It has been in RTR with a peer that is not of this engine, or with any (UD): somebody elsewhere may know its number.
+    pub met: bool,
+    /// The longest that a peer could be silent in one of its lives before the last RESET.
+    pub longest_ns: u64,
     /// Send rate.
     pub bucket: TokenBucket,
     /// Rate of what it sends while its path is congested.
@@ -362,14 +426,30 @@ pub struct Qp {
     pub paced: bool,
     /// When the next congestion notification may leave.
     pub cnp_at: u64,
+    /// Packets sent when the last congestion notification came, and how many notifications they and those before may still draw.
+    pub cnp_sent: u64,
+    /// See `cnp_sent`.
+    pub cnp_credit: u32,
+    /// Congestion notifications are not heeded until then.
+    pub cnp_deaf: u64,
+    /// Packets that no honest peer sends.
+    pub siege: Siege,
+    /// Its peer sends from its own UDP port, and from ports that were allowed for its address: others are refused.
+    pub own_port: bool,
     /// Progress of the send WQEs, by ring index.
     pub wqes: RawSlice<WqeState>,
     /// Requester.
     pub req: Req,
+    /// Whether the peer has receive requests for what is sent.
+    pub ready: Ready,
+    /// See [`Ready`].
+    pub ready_psn: Psn,
     /// One past the last PSN that it sent before it was last in RESET; 0: it sent none.
     pub former_psn: Psn,
     /// Responder.
     pub resp: Resp,
+    /// Keepalive.
+    pub keep: Keep,
     /// Ring memory of its queues, for the heap.
     pub sq_mem: Option<Region>,
     /// See `sq_mem`.
@@ -439,6 +519,12 @@ pub struct Cq {
     pub senders: u32,
     /// Sum of the depths of those queues (strict mode).
     pub depth_sum: u32,
+    /// Where its events go, if not to the context.
+    pub channel: Option<u8>,
+    /// It has an event on its channel; `next` is the CQ behind it in the list, plus one.
+    pub has_event: bool,
+    /// See `has_event`.
+    pub next: u32,
 }
 
 impl Cq {

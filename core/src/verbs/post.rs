@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{Error, Result};
 use crate::mem::host;
+use crate::reason::refuse;
 use crate::ring::Producer;
 use crate::verbs::shared::QpShared;
 use crate::verbs::types::{qp_state, qp_type, send_flags, wr_opcode, RecvWr, SendWr, Sge};
@@ -126,7 +127,7 @@ pub unsafe fn send_list(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const S
     let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(Error::Busy)) };
     let state = qp.state.load(Relaxed);
     if matches!(state, qp_state::RESET | qp_state::INIT | qp_state::RTR) {
-        return (Posted::default(), Err(Error::Invalid));
+        return (Posted::default(), Err(not_ready(state)));
     }
     let mut free = side.free();
     let mut posted = Posted::default();
@@ -218,18 +219,18 @@ unsafe fn write_send(
         _ => ALLOWED_UD,
     };
     if w.opcode > 31 || allowed & (1 << w.opcode) == 0 {
-        return Err(Error::Invalid);
+        return Err(bad_opcode(w.opcode, kind));
     }
     let local = matches!(w.opcode, wr_opcode::LOCAL_INV | wr_opcode::BIND_MW);
     let n = if local { 0 } else { w.num_sge };
     if n < 0 || n as u32 > qp.max_send_sge.load(Relaxed) || (n > 0 && w.sg_list.is_null()) {
-        return Err(Error::Invalid);
+        return Err(bad_list(n, qp.max_send_sge.load(Relaxed)));
     }
     let n = n as usize;
     let atomic = matches!(w.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
     let inline = w.flags & send_flags::INLINE != 0 && !local;
     if inline && (atomic || w.opcode == wr_opcode::RDMA_READ) {
-        return Err(Error::Invalid);
+        return Err(inline_result(w.opcode));
     }
     let mut flags = (w.flags & 0xffff) as u16;
     if qp.sig_all.load(Relaxed) != 0 {
@@ -254,14 +255,12 @@ unsafe fn write_send(
             let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list.add(i)) };
             if inline {
                 let at = length as usize;
-                let end = at.checked_add(sge.length as usize).ok_or(Error::MessageSize)?;
-                if end > max_inline {
-                    return Err(Error::MessageSize);
-                }
-                let dst = tail.get_mut(at..end).ok_or(Error::MessageSize)?;
-                host::fetch(sge.addr, dst).map_err(|_| Error::Fault)?;
+                let end = at.checked_add(sge.length as usize).filter(|end| *end <= max_inline);
+                let dst = end.and_then(|end| tail.get_mut(at..end)).ok_or_else(|| not_inline(max_inline))?;
+                host::fetch(sge.addr, dst).map_err(|_| unreadable(sge.addr, sge.length))?;
             } else {
-                let dst = tail.get_mut(i * 16..i * 16 + 16).ok_or(Error::Invalid)?;
+                let dst = tail.get_mut(i * 16..i * 16 + 16);
+                let dst = dst.ok_or_else(|| bad_list(n as i32, qp.max_send_sge.load(Relaxed)))?;
                 dst[..8].copy_from_slice(&sge.addr.to_ne_bytes());
                 dst[8..12].copy_from_slice(&sge.length.to_ne_bytes());
                 dst[12..].copy_from_slice(&sge.lkey.to_ne_bytes());
@@ -270,7 +269,7 @@ unsafe fn write_send(
         }
     }
     if length > MAX_MESSAGE {
-        return Err(Error::MessageSize);
+        return Err(too_long(length));
     }
     let wqe = slot.header_mut();
     wqe.length = length;
@@ -288,7 +287,7 @@ unsafe fn write_send(
         }
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
             if length != 8 {
-                return Err(Error::Invalid);
+                return Err(not_a_word(w.opcode, length));
             }
             let r = part!(wr.atomic);
             wqe.remote_addr = r.remote_addr;
@@ -385,7 +384,7 @@ unsafe fn recv_list(
         if free == count {
             outcome = Err(Error::Again);
         } else if n < 0 || n as u32 > max_sge || (n > 0 && w.sg_list.is_null()) {
-            outcome = Err(Error::Invalid);
+            outcome = Err(bad_list(n, max_sge));
         }
         if outcome.is_err() {
             *bad = wr;
@@ -413,4 +412,60 @@ unsafe fn recv_list(
     outcome?;
     *bad = core::ptr::null();
     Ok(count)
+}
+
+// Why a request is refused. Out of line: most posts are none of these.
+
+#[cold]
+#[inline(never)]
+fn not_ready(state: u32) -> Error {
+    refuse!(Invalid, "qp: it is in {}, and sends are taken from RTS on", qp_state::name(state))
+}
+
+#[cold]
+#[inline(never)]
+fn bad_opcode(opcode: u32, kind: u32) -> Error {
+    match wr_opcode::name(opcode) {
+        "?" => refuse!(Invalid, "wr->opcode {opcode}: unknown"),
+        name => refuse!(Invalid, "wr->opcode {name}: not for {}", qp_type::name(kind)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn bad_list(n: i32, most: u32) -> Error {
+    match u32::try_from(n).is_ok_and(|n| n <= most) {
+        true => refuse!(Invalid, "wr->sg_list: NULL, and num_sge is {n}"),
+        false => refuse!(Invalid, "wr->num_sge {n}: 0 to {most}"),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn inline_result(opcode: u32) -> Error {
+    refuse!(Invalid, "wr->send_flags INLINE: {} brings data, it sends none", wr_opcode::name(opcode))
+}
+
+#[cold]
+#[inline(never)]
+fn not_inline(most: usize) -> Error {
+    refuse!(MessageSize, "wr->sg_list: longer than max_inline_data, which is {most}")
+}
+
+#[cold]
+#[inline(never)]
+fn unreadable(addr: u64, length: u32) -> Error {
+    refuse!(Fault, "wr->sg_list: {length} bytes at {addr:#x} cannot be read")
+}
+
+#[cold]
+#[inline(never)]
+fn too_long(length: u64) -> Error {
+    refuse!(MessageSize, "wr->sg_list: {length} bytes, a message has at most {MAX_MESSAGE}")
+}
+
+#[cold]
+#[inline(never)]
+fn not_a_word(opcode: u32, length: u64) -> Error {
+    refuse!(Invalid, "wr->sg_list: {length} bytes, and {} is about 8", wr_opcode::name(opcode))
 }

@@ -4,13 +4,14 @@
 //! time, a second one is told so); the engine through [`EngineKey`], which exists once per engine and
 //! lives behind its lock.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::arena::{Region, Table, Walk};
 use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
+use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
 use crate::verbs::types::Wc;
 use crate::verbs::wqe::{RecvWqe, SendWqe};
@@ -81,6 +82,9 @@ impl QpShared {
     }
 }
 
+/// Completion channels that an engine can have.
+pub const CHANNELS: usize = u64::BITS as usize;
+
 /// The shared half of a CQ.
 #[derive(Default)]
 pub struct CqShared {
@@ -123,8 +127,12 @@ pub struct Shared {
     pub srq_pool: Pool,
     /// QPs with new work.
     pub active: AtomicBitmap,
-    /// CQs whose arming was met, not yet taken by the program.
+    /// CQs without a channel whose arming was met, not yet taken by the program.
     pub cq_events: AtomicBitmap,
+    /// By channel: the last CQ of it whose arming was met, plus one; those before it are linked. Only under the engine's lock.
+    pub channel_events: [AtomicU32; CHANNELS],
+    /// Channels that got an event which the port has not told yet, a bit each. Only under the engine's lock.
+    pub channels_due: AtomicU64,
     /// Something for the program's descriptor: an armed CQ or an asynchronous event.
     pub notify: AtomicBool,
 }
@@ -142,6 +150,8 @@ impl Shared {
             srq_pool: Pool::carve(w, tag::SRQ, c.max_srq as usize, limit(c.max_srq))?,
             active: AtomicBitmap::carve(w, limit(c.max_qp))?,
             cq_events: AtomicBitmap::carve(w, limit(c.max_cq))?,
+            channel_events: [const { AtomicU32::new(0) }; CHANNELS],
+            channels_due: AtomicU64::new(0),
             notify: AtomicBool::new(false),
         })
     }
@@ -172,11 +182,20 @@ impl Shared {
         self.cqs[cq].engine_ring(key)
     }
 
-    /// Marks an armed CQ as having an event and asks for the descriptor to be raised.
+    /// Marks an armed CQ without a channel as having an event and asks for the descriptor to be raised.
     #[inline]
     pub fn raise_cq(&self, cq: usize) {
         self.cq_events.set(cq);
         self.notify.store(true, Ordering::Release);
+    }
+
+    /// The same for a CQ with a channel: returns the one before it in the channel's list.
+    #[cold]
+    pub fn raise_on_channel(&self, cq: u32, channel: usize) -> u32 {
+        let before = self.channel_events[channel].swap(cq + 1, Ordering::Relaxed);
+        self.channels_due.fetch_or(1 << channel, Ordering::Relaxed);
+        self.notify.store(true, Ordering::Release);
+        before
     }
 
     /// Gives a QP that nobody knows yet its send ring.
@@ -222,9 +241,9 @@ impl Shared {
     #[allow(unsafe_code)]
     pub fn swap_cq(&self, cq: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) -> Result<()> {
         let ring = &self.cqs[cq].ring;
-        let mut side = ring.consumer().ok_or(Error::Busy)?;
+        let mut side = ring.consumer().ok_or_else(|| refuse!(Busy, "cq: another thread polls it"))?;
         if side.len() > capacity {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "cqe {capacity}: {} completions wait in the CQ", side.len()));
         }
         let fresh = SlotRing::<Wc>::default();
         // SAFETY: `fresh` is a local ring nobody else knows; the region was allocated for it.

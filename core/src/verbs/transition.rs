@@ -16,8 +16,9 @@
 //! ```
 //! `docs/qp-states.dot` is this table as a graph; a test writes and compares it.
 
-use crate::error::{Error, Result};
-use crate::verbs::types::{access, mtu, qp_attr_mask as m, qp_state as s, qp_type, QpAttr};
+use crate::error::Result;
+use crate::reason::refuse;
+use crate::verbs::types::{access, mtu, qp_attr_mask as m, qp_state as s, qp_type, Flags, QpAttr};
 
 /// Required and optional attributes of one transition, for one type of QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,17 +167,34 @@ pub fn lookup(qp_type: u32, from: u32, to: u32) -> Option<Need> {
 /// Whether a modify from `from` to `to` may carry exactly the attributes of `mask`.
 ///
 /// # Errors
-/// [`Error::Invalid`]: no such transition, an attribute is missing, or one is not allowed here.
+/// [`crate::Error::Invalid`]: no such transition, an attribute is missing, or one is not allowed here.
 pub fn check(qp_type: u32, from: u32, to: u32, mask: u32) -> Result<()> {
-    let need = lookup(qp_type, from, to).ok_or(Error::Invalid)?;
+    let kind = qp_type::name(qp_type);
+    let need = match lookup(qp_type, from, to) {
+        Some(need) => need,
+        None if from == to => {
+            let state = s::name(from);
+            return Err(refuse!(Invalid, "attr_mask: no attribute of {kind} can be changed within {state}"));
+        }
+        None => {
+            return Err(refuse!(
+                Invalid,
+                "qp_state {}: {kind} has no transition to it from {}",
+                s::name(to),
+                s::name(from)
+            ))
+        }
+    };
     let given = mask & !m::STATE;
-    let complete = given & need.required == need.required;
-    let allowed = given & !(need.required | need.optional) == 0;
-    if complete && allowed {
-        Ok(())
-    } else {
-        Err(Error::Invalid)
+    let missing = need.required & !given;
+    if missing != 0 {
+        return Err(refuse!(Invalid, "attr_mask lacks {}, which {kind} needs here", Flags(missing, m::name)));
     }
+    let unwanted = given & !(need.required | need.optional);
+    if unwanted != 0 {
+        return Err(refuse!(Invalid, "attr_mask has {}, which {kind} does not take here", Flags(unwanted, m::name)));
+    }
+    Ok(())
 }
 
 /// What the device can carry; values above are refused.
@@ -205,31 +223,48 @@ const QP_ACCESS: u32 = access::LOCAL_WRITE
 /// Checks the values of the attributes that `mask` names; the others are not looked at.
 ///
 /// # Errors
-/// [`Error::Invalid`]: a value is out of its range, or above what the port or device carries.
+/// [`crate::Error::Invalid`]: a value is out of its range, or above what the port or device carries.
 pub fn validate(qp_type: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Result<()> {
     let has = |bit: u32| mask & bit != 0;
-    let bad = (has(m::STATE) && attr.qp_state > s::ERR)
-        || (has(m::CUR_STATE) && attr.cur_qp_state > s::ERR)
-        || (has(m::PKEY_INDEX) && attr.pkey_index != 0)
-        || (has(m::PORT) && attr.port_num != 1)
-        || (has(m::ACCESS_FLAGS) && attr.qp_access_flags & !QP_ACCESS != 0)
-        || (has(m::PATH_MTU) && (attr.path_mtu < mtu::MTU_256 || attr.path_mtu > limits.max_mtu.min(mtu::MTU_4096)))
-        || (has(m::RQ_PSN) && attr.rq_psn > MAX_24)
-        || (has(m::SQ_PSN) && attr.sq_psn > MAX_24)
-        // The last QPN stands for multicast, which no connection can have as its peer.
-        || (has(m::DEST_QPN) && (attr.dest_qp_num > MAX_24 || (qp_type != qp_type::UD && attr.dest_qp_num == MAX_24)))
-        || (has(m::TIMEOUT) && attr.timeout > 31)
-        || (has(m::RETRY_CNT) && attr.retry_cnt > 7)
-        || (has(m::RNR_RETRY) && attr.rnr_retry > 7)
-        || (has(m::MIN_RNR_TIMER) && attr.min_rnr_timer > 31)
-        || (has(m::MAX_QP_RD_ATOMIC) && u32::from(attr.max_rd_atomic) > limits.max_rd_atomic)
-        || (has(m::MAX_DEST_RD_ATOMIC) && u32::from(attr.max_dest_rd_atomic) > limits.max_rd_atomic)
-        || (has(m::AV) && !is_unicast(&attr.ah.dgid));
-    if bad {
-        Err(Error::Invalid)
-    } else {
-        Ok(())
+    // The last QPN stands for multicast, which no connection can have as its peer.
+    let last_qpn = if qp_type == qp_type::UD { MAX_24 } else { MAX_24 - 1 };
+    let numbers = [
+        (m::STATE, "qp_state", attr.qp_state, s::ERR),
+        (m::CUR_STATE, "cur_qp_state", attr.cur_qp_state, s::ERR),
+        (m::PKEY_INDEX, "pkey_index", attr.pkey_index.into(), 0),
+        (m::RQ_PSN, "rq_psn", attr.rq_psn, MAX_24),
+        (m::SQ_PSN, "sq_psn", attr.sq_psn, MAX_24),
+        (m::DEST_QPN, "dest_qp_num", attr.dest_qp_num, last_qpn),
+        (m::TIMEOUT, "timeout", attr.timeout.into(), 31),
+        (m::RETRY_CNT, "retry_cnt", attr.retry_cnt.into(), 7),
+        (m::RNR_RETRY, "rnr_retry", attr.rnr_retry.into(), 7),
+        (m::MIN_RNR_TIMER, "min_rnr_timer", attr.min_rnr_timer.into(), 31),
+        (m::MAX_QP_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic.into(), limits.max_rd_atomic),
+        (m::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), limits.max_rd_atomic),
+    ];
+    if let Some((_, name, value, most)) = numbers.iter().find(|(bit, _, value, most)| has(*bit) && value > most) {
+        return Err(refuse!(Invalid, "{name} {value}: at most {most}"));
     }
+    if has(m::PORT) && attr.port_num != 1 {
+        return Err(refuse!(Invalid, "port_num {}: the device has one port, 1", attr.port_num));
+    }
+    if has(m::ACCESS_FLAGS) && attr.qp_access_flags & !QP_ACCESS != 0 {
+        let unknown = Flags(attr.qp_access_flags & !QP_ACCESS, access::name);
+        return Err(refuse!(Invalid, "qp_access_flags {:#x}: a QP takes no {unknown}", attr.qp_access_flags));
+    }
+    let largest = limits.max_mtu.min(mtu::MTU_4096);
+    if has(m::PATH_MTU) && !(mtu::MTU_256..=largest).contains(&attr.path_mtu) {
+        let (code, bytes) = (attr.path_mtu, 128u32 << largest);
+        return Err(refuse!(
+            Invalid,
+            "path_mtu {code}: a code from 1 (256 bytes) to {largest} ({bytes} bytes, what the port carries)"
+        ));
+    }
+    if has(m::AV) && !is_unicast(&attr.ah.dgid) {
+        let to = core::net::Ipv6Addr::from(attr.ah.dgid);
+        return Err(refuse!(Invalid, "dgid {to}: no address of one host"));
+    }
+    Ok(())
 }
 
 /// Checks a whole modify call against the QP's present state and returns the state it leads to.
@@ -238,10 +273,11 @@ pub fn validate(qp_type: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Resul
 /// program says what it believes; where it is wrong, the call fails and changes nothing.
 ///
 /// # Errors
-/// [`Error::Invalid`], for the reasons of [`check`] and [`validate`].
+/// [`crate::Error::Invalid`], for the reasons of [`check`] and [`validate`].
 pub fn modify(qp_type: u32, from: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Result<u32> {
     if mask & m::CUR_STATE != 0 && attr.cur_qp_state != from {
-        return Err(Error::Invalid);
+        let (said, is) = (s::name(attr.cur_qp_state), s::name(from));
+        return Err(refuse!(Invalid, "cur_qp_state {said}: the QP is in {is}"));
     }
     let to = if mask & m::STATE != 0 { attr.qp_state } else { from };
     check(qp_type, from, to, mask)?;

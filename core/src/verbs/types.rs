@@ -171,6 +171,14 @@ macro_rules! consts {
         $(#[$m])*
         pub mod $name {
             $($(#[$cm])* pub const $c: $ty = $v;)*
+
+            /// The name of a value, for messages; `?` for one that is not listed.
+            pub fn name(value: $ty) -> &'static str {
+                $(if value == $c {
+                    return stringify!($c);
+                })*
+                "?"
+            }
         }
     };
 }
@@ -246,6 +254,36 @@ consts! {
     /// Path MTU codes (numbers of `ibv_mtu`); bytes are `128 << code`.
     #[allow(missing_docs)]
     mtu: u32 { MTU_256 = 1, MTU_512 = 2, MTU_1024 = 3, MTU_2048 = 4, MTU_4096 = 5 }
+}
+
+/// The flags of a mask by name, for messages: `PATH_MTU, RQ_PSN`; bits without a name as a number.
+#[derive(Clone, Copy)]
+pub struct Flags(
+    /// The mask.
+    pub u32,
+    /// Names one bit, as [`qp_attr_mask::name`] does.
+    pub fn(u32) -> &'static str,
+);
+
+impl core::fmt::Display for Flags {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut unnamed = 0;
+        let mut first = true;
+        for bit in (0..32).map(|i| 1 << i).filter(|bit| self.0 & bit != 0) {
+            match (self.1)(bit) {
+                "?" => unnamed |= bit,
+                name => {
+                    write!(f, "{}{name}", if first { "" } else { ", " })?;
+                    first = false;
+                }
+            }
+        }
+        match unnamed {
+            0 if first => f.write_str("nothing"),
+            0 => Ok(()),
+            bits => write!(f, "{}{bits:#x}", if first { "" } else { ", " }),
+        }
+    }
 }
 
 /// Address vector: where a QP or an AH sends to.
@@ -344,8 +382,8 @@ pub struct QpAttr {
     pub retry_cnt: u8,
     /// Retries after an RNR NAK, 0 to 7; 7 = for ever.
     pub rnr_retry: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Not 0: the peer is a device of this kind, whose packets leave from its own UDP port. With the address vector.
+    pub kin: u8,
     /// Send rate in bytes per second, 0 = unlimited.
     pub rate_limit_bps: u64,
 }

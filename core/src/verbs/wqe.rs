@@ -60,6 +60,14 @@ impl SendWqe {
             wr_opcode::RDMA_READ | wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD
         )
     }
+    /// SEND, or WRITE with immediate data: something that uses up a receive request of the peer.
+    #[inline]
+    pub fn takes_receive(&self) -> bool {
+        matches!(
+            u32::from(self.opcode),
+            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM | wr_opcode::SEND_WITH_INV | wr_opcode::RDMA_WRITE_WITH_IMM
+        )
+    }
     /// Executed by the engine itself; nothing goes to the wire.
     #[inline]
     pub fn is_local(&self) -> bool {

@@ -134,9 +134,9 @@ fn grows_by_chunks_up_to_the_limit() {
     let mut wheel = carve(|walk| Wheel::carve(walk, 1, 65));
     let mut heap = heap(8192);
     assert_eq!(wheel.capacity(), 64);
-    wheel.grow(&mut heap).unwrap();
+    wheel.grow_past(wheel.capacity(), &mut heap).unwrap();
     assert_eq!(wheel.capacity(), 128);
-    assert_eq!(wheel.grow(&mut heap), Err(Error::NoMemory));
+    assert_eq!(wheel.grow_past(wheel.capacity(), &mut heap), Err(Error::NoMemory));
     wheel.arm(100, 0);
     assert_eq!(wheel.pop_expired(0), Some(100));
 }

@@ -93,6 +93,8 @@ fn who_answers_a_read_slows_down_too() {
     let (mut net, a, b) = Net::pair(opts());
     let read = || Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 1 << 20).remote(&b, 0);
     b.buf.put(0, &pattern(5, 1 << 20));
+    // What it sent before is what the notifications may be about.
+    net.ok(&a, read());
     for _ in 0..6 {
         net.now += 50_000;
         let p = cnp(&net, 0, &b);
@@ -109,6 +111,7 @@ fn who_answers_a_read_slows_down_too() {
 fn the_programs_own_limit_stands_beside_it() {
     let (mut net, a, b) = Net::pair(opts());
     let limit = QpAttr { rate_limit_bps: 10_000_000, ..QpAttr::default() };
+    net.ok(&a, write(&a, &b, 100));
     net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
     let p = cnp(&net, 1, &a);
     net.inject(1, 0, &p);
@@ -117,22 +120,44 @@ fn the_programs_own_limit_stands_beside_it() {
 }
 
 #[test]
-fn a_flood_of_notifications_slows_and_never_stops() {
+fn notifications_at_the_pace_of_the_standard_slow_and_never_stop() {
     let (mut net, a, b) = Net::pair(Opts { timeout: 14, ..opts() });
     let p = cnp(&net, 1, &a);
+    net.ok(&a, write(&a, &b, 1 << 20));
     let start = net.now;
     net.post(&a, write(&a, &b, 1 << 20));
     let mut done = Vec::new();
     while done.is_empty() {
-        (0..50).for_each(|_| net.inject(1, 0, &p));
-        net.run(20_000);
+        net.inject(1, 0, &p);
+        net.run(50_000);
         done = net.poll(a.host, a.scq);
         let least = (1u64 << 20) * 1_000_000_000 / RATE_MIN;
         assert!(net.now - start < least + least / 10, "slower than the least rate");
     }
     assert_eq!((done[0].status, net.state(&a)), (0, qp_state::RTS));
+    assert!(net.now > start, "the first of them were heeded");
+}
+
+#[test]
+fn more_notifications_than_packets_are_forged_and_none_is_heeded() {
+    let (mut net, a, b) = Net::pair(Opts { timeout: 14, ..opts() });
+    let p = cnp(&net, 1, &a);
+    // Half a second, in steps in which one WRITE of 64 KiB is done where nothing holds it up.
+    let (steps, mut under_way, mut done) = (5_000, false, 0);
+    for _ in 0..steps {
+        (0..40).for_each(|_| net.inject(1, 0, &p));
+        if !under_way {
+            net.post(&a, write(&a, &b, 1 << 16));
+        }
+        net.run(100_000);
+        let ended = net.poll(a.host, a.scq);
+        assert!(ended.iter().all(|wc| wc.status == wc_status::SUCCESS), "{ended:?}");
+        under_way = ended.is_empty();
+        done += ended.len();
+    }
     let c = net.lock(&a).counters();
-    assert!(c.rp_cnp_ignored > c.rp_cnp_handled && c.rp_cnp_handled > 1000, "{c:?}");
+    assert!(c.rp_cnp_ignored > 100 * c.rp_cnp_handled, "{c:?}");
+    assert!(done > steps / 2, "{done} of {steps}: {c:?}");
 }
 
 #[test]
@@ -150,9 +175,11 @@ fn strangers_are_not_heard() {
             net.inject(2, 0, &p);
         }
         let c = net.lock(&a).counters();
-        assert_eq!((c.rp_cnp_handled, c.rp_cnp_ignored), (0, 100));
+        // So many of them that the rest is dropped before anybody looks what it is.
+        assert_eq!((c.rp_cnp_handled, c.rp_cnp_ignored, c.rcvd_throttled), (0, 64, 36));
         assert_eq!(time_of(&mut net, &a, &b, 1 << 20), 0);
-        // Nor are their marks told to anybody.
+        // Nor are their marks told to anybody, once they come one at a time.
+        net.now += 1_000_000_000;
         net.marks = Some(2);
         let (x, y) = (net.hosts[2].addr, net.hosts[0].addr);
         let mut p = cnp(&net, 2, &a);
@@ -166,19 +193,53 @@ fn strangers_are_not_heard() {
 }
 
 #[test]
-fn without_the_option_a_notification_shrinks_the_window() {
+fn without_the_option_no_packet_was_marked_and_no_notification_is_heeded() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let size = |net: &Net| net.lock(&a).transport.peers[0].tx.size();
-    let before = size(&net);
-    let p = cnp(&net, 1, &a);
-    net.inject(1, 0, &p);
-    assert_eq!((size(&net), net.lock(&a).counters().rp_cnp_handled), (before / 2, 1));
     net.ok(&a, write(&a, &b, 1 << 20));
+    let before = size(&net);
+    for _ in 0..100 {
+        net.now += 200_000;
+        let p = cnp(&net, 1, &a);
+        net.inject(1, 0, &p);
+    }
+    let c = net.lock(&a).counters();
+    assert_eq!((size(&net), c.rp_cnp_handled, c.rp_cnp_ignored), (before, 0, 100));
+    assert_eq!(time_of(&mut net, &a, &b, 1 << 20), 0);
+}
+
+#[test]
+fn a_notification_that_is_owed_ends_with_its_queue_pair() {
+    type Ending<'e> = &'e dyn Fn(&mut Net, &End);
+    let ends: [Ending<'_>; 3] = [
+        &|net, b| net.lock(b).qp_destroy(net.now, b.qp).unwrap(),
+        &|net, b| net.to_state(b, qp_state::ERR).unwrap(),
+        // What it is reached by now carries no notifications.
+        &|net, b| {
+            let peer = net.lock(b).transport.qps[index(b.qp)].peer;
+            net.lock(b).transport.peers[peer as usize].path = gdrcore_core::roce::peer::Path::Link(1);
+        },
+    ];
+    for end in ends {
+        let (mut net, a, b) = Net::pair(opts());
+        net.marks = Some(0);
+        net.post(&a, write(&a, &b, 100).flags(0));
+        net.send_from(0);
+        let now = net.now;
+        assert!(!net.lock(&b).transport.cnp_owed.is_empty());
+        end(&mut net, &b);
+        let mut buf = vec![0; 65_536];
+        while net.lock(&b).poll_transmit(now, &mut buf).is_some() {}
+        let g = net.lock(&b);
+        assert!(g.transport.cnp_owed.is_empty(), "a look at it would never end");
+        assert_eq!(g.counters().np_cnp_sent, 0);
+    }
 }
 
 #[test]
 fn a_marked_notification_is_not_answered_and_a_reset_forgets() {
     let (mut net, a, b) = Net::pair(opts());
+    net.ok(&a, write(&a, &b, 100));
     net.marks = Some(1);
     let p = cnp(&net, 1, &a);
     net.inject(1, 0, &p);

@@ -179,3 +179,70 @@ fn records_of_any_bytes_do_no_harm() {
         }
     }
 }
+
+#[test]
+fn a_peer_that_does_not_come_to_read_its_link_is_sent_nothing_twice() {
+    // Code 18 is a second.
+    let (mut net, a, b) = Net::pair(Opts { timeout: 18, ..over_link() });
+    let sent = |net: &Net| net.lock(&a).counters().sent_pkts;
+    let mut frames = Vec::new();
+    // What host 0 has for its link, which nobody reads meanwhile.
+    let write_out = |net: &mut Net, frames: &mut Vec<Vec<u8>>| {
+        let mut buf = vec![0; 20_000];
+        loop {
+            let len = net.lock(&a).poll_transmit_link(net.now, 1, &mut buf, &mut ());
+            if len == 0 {
+                return;
+            }
+            frames.push(buf[..len].to_vec());
+        }
+    };
+    for (k, request) in [
+        write(&a, &b),
+        Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 30_000).remote(&b, 0),
+        Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 30_000).remote(&b, 0),
+        Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 0, 1, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        net.post(&a, request.id(k as u64));
+        write_out(&mut net, &mut frames);
+        let before = sent(&net);
+        for _ in 0..500 {
+            net.now += 1_000_000;
+            let now = net.now;
+            net.lock(&a).handle_timeout(now);
+            write_out(&mut net, &mut frames);
+        }
+        assert_eq!(sent(&net), before, "request {k}: half a second without an answer is no loss");
+        let src = net.hosts[a.host].addr;
+        frames.drain(..).for_each(|f| _ = net.lock(&b).handle_records(net.now, &src, &f));
+        assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
+    }
+    let (x, y) = (net.lock(&a).counters(), net.lock(&b).counters());
+    assert_eq!((x.retransmitted_pkts, x.retry_timeouts, y.duplicate_request), (0, 0, 0));
+}
+
+#[test]
+fn the_ack_timer_stays_where_nothing_is_probed_for() {
+    let (mut net, a, b) = Net::pair(Opts { timeout: 10, retry: 2, ..over_link() });
+    net.post(&a, write(&a, &b));
+    let mut buf = vec![0; 20_000];
+    let began = net.now;
+    loop {
+        // All is thrown away that is written.
+        while net.lock(&a).poll_transmit_link(net.now, 1, &mut buf, &mut ()) > 0 {}
+        if let Some(wc) = net.poll(a.host, a.scq).first() {
+            assert_eq!(wc.status, wc_status::RETRY_EXC_ERR);
+            break;
+        }
+        let next = net.lock(&a).next_timeout(net.now).expect("a timer runs");
+        net.now = next.max(net.now + 1);
+        let now = net.now;
+        net.lock(&a).handle_timeout(now);
+    }
+    assert!(net.now - began >= 3 * (4096 << 10));
+    // Two retries, and no probe.
+    assert_eq!(net.lock(&a).counters().retransmitted_pkts, 2);
+}

@@ -1,7 +1,7 @@
 //! Small messages that take the short way leave what the usual way leaves, over a link and as packets: the same requests in two worlds,
 //! of which one is offered the short way at both ends, and everything compared after each step, the bytes in between as well.
 
-use gdrcore_core::roce::lone::{self, Links};
+use gdrcore_core::roce::lone::{self, Links, ACK_BESIDE};
 use gdrcore_core::roce::peer::{FlowControl, PeerAddr};
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::*;
@@ -97,10 +97,6 @@ fn requests(mut data: &[u8]) -> usize {
         data = rest;
     }
     n
-}
-
-fn index(handle: u64) -> usize {
-    (handle & 0xff_ffff) as usize
 }
 
 impl World {
@@ -252,9 +248,15 @@ impl World {
         }
         let mut data = &bytes[..];
         while !data.is_empty() {
-            if self.short {
-                let taken = g.take_lone(now, &src.gid, &head_words(data), data);
-                if taken > 0 {
+            let mut beside = 0;
+            let words = head_words(data);
+            let behind = lone::ack_behind(&words, data.len()).filter(|at| lone::is_ack(&head_words(&data[*at..])));
+            let apart = behind.filter(|_| data.len() > words.len() * 8 || !self.short);
+            if self.short && apart.is_none() {
+                let taken = g.take_lone(now, &src.gid, &words, data);
+                if taken == ACK_BESIDE {
+                    (self.ways.acks, beside) = (self.ways.acks + 1, 24);
+                } else if taken > 0 {
                     // An ACK alone, a request, or a request and the ACK beside it.
                     let acks = data[taken - 24 + 4] == 0x11 && data[taken - 24..][..4] == [0; 4];
                     self.ways.acks += u64::from(acks);
@@ -264,10 +266,21 @@ impl World {
                 }
                 self.ways.not_taken += 1;
             }
+            if let Some(at) = behind.filter(|_| beside == 0) {
+                // Whatever takes it, the ACK is taken first.
+                let ack = &data[at..];
+                let short = self.short && g.take_lone(now, &src.gid, &head_words(ack), ack) > 0;
+                self.ways.acks += u64::from(short);
+                if let (false, Ok((run, payload, _))) = (short, Run::parse_record(ack)) {
+                    g.handle_run(now, &src, &run, payload);
+                }
+                data = &data[..at];
+                continue;
+            }
             match Run::parse_record(data) {
                 Ok((run, payload, rest)) => {
                     g.handle_run(now, &src, &run, payload);
-                    data = rest;
+                    data = &rest[beside..];
                 }
                 Err(_) => {
                     g.count_malformed();
@@ -626,4 +639,35 @@ fn what_leaves_without_a_date_counts_from_the_next_look_at_the_clock() {
     net.connect(&c, &d, &o);
     send(&net, &c, true, &|| 2_000_000);
     assert!(deadline(&net, &c) > 2_000_000);
+}
+
+/// A reply and the ACK of what it replies to travel together, the ACK behind. It is taken first: a program with one CQ for both
+/// queues sees its own request complete before the reply, as on a NIC.
+#[test]
+fn a_request_completes_before_the_reply_to_it() {
+    for way in [Way::Link, Way::Wire] {
+        // With the ACK among the first words of the record and behind them, and a WRITE.
+        for (opcode, len) in [
+            (wr_opcode::SEND, 4),
+            (wr_opcode::SEND_WITH_IMM, 16),
+            (wr_opcode::SEND, 200),
+            (wr_opcode::SEND, 1000),
+            (wr_opcode::RDMA_WRITE_WITH_IMM, 8),
+            (wr_opcode::RDMA_WRITE_WITH_IMM, 500),
+        ] {
+            let (mut net, a, b) = Net::pair(Opts { way, one_cq: true, ..Opts::default() });
+            for turn in 0..20 {
+                for (from, to) in [(&a, &b), (&b, &a)] {
+                    net.recv(to, 7, &[(0, 2048)]);
+                    let wr = Wr::new(opcode).id(8).flags(send_flags::SIGNALED).local(from, 0, len);
+                    net.post(from, wr.key(to.mr.iova, to.mr.rkey));
+                    net.exchange();
+                    let seen: Vec<u64> = net.poll(to.host, to.scq).iter().map(|wc| wc.wr_id).collect();
+                    // Of the very first message there is no request before it.
+                    let first = turn == 0 && from.host == a.host;
+                    assert_eq!(seen, if first { vec![7] } else { vec![8, 7] }, "{way:?} {opcode} {len} {turn}");
+                }
+            }
+        }
+    }
 }

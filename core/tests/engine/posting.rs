@@ -5,10 +5,6 @@ use gdrcore_core::Error;
 
 use crate::util::*;
 
-fn index(handle: u64) -> usize {
-    (handle & 0xff_ffff) as usize
-}
-
 /// What waits in a send queue: the slots as they are, from the one of an index on.
 fn sent(net: &Net, e: &End, from: u32) -> Vec<String> {
     let g = net.lock(e);

@@ -1,11 +1,11 @@
 //! Rules of the standard whose breach no data would show: what a peer counts, hears and must not be answered.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::Opcode;
+use gdrcore_core::wire::{Bth, Opcode};
 
 use crate::util::*;
 
@@ -82,6 +82,89 @@ fn what_is_lost_again_is_asked_for_again_at_once() {
         assert_eq!(net.poll(a.host, a.scq).len(), 1, "lost {times} times");
         assert_eq!(net.lock(&b).counters().send_nak_err, times, "one NAK for each loss");
     }
+}
+
+#[test]
+fn a_peer_that_only_asks_again_ends_the_request() {
+    let (mut net, a, b) = Net::pair(Opts { timeout: 18, ..Opts::default() });
+    net.tap = Some(Box::new(|_, _| Fate::Drop));
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 64).remote(&b, 0));
+    net.exchange();
+    // A sequence NAK for the only packet, again and again, and nothing arrives.
+    let mut nak = vec![0x11, 0, 0xff, 0xff, 0];
+    nak.extend_from_slice(&a.qpn.to_be_bytes()[1..]);
+    nak.push(0);
+    nak.extend_from_slice(&PSN.to_be_bytes()[1..]);
+    nak.extend_from_slice(&[0x60, 0, 0, 0, 0, 0, 0, 0]);
+    sign(&net, 1, 0, &mut nak);
+    for n in 0..200 {
+        net.inject(1, 0, &nak);
+        net.exchange();
+        assert!(net.poll(a.host, a.scq).is_empty(), "after {n}");
+    }
+    net.inject(1, 0, &nak);
+    let wc = net.poll(a.host, a.scq);
+    assert_eq!((wc.len(), wc[0].status), (1, wc_status::RETRY_EXC_ERR));
+    assert_eq!(net.state(&a), qp_state::ERR);
+}
+
+#[test]
+fn as_many_reads_are_under_way_as_the_peer_serves() {
+    for depth in [1u8, 2, 3] {
+        let (mut net, a, b) = Net::pair(Opts { rd_atomic: depth, ..Opts::default() });
+        let under_way = Rc::new(Cell::new((0i32, 0i32)));
+        let count = under_way.clone();
+        net.tap = Some(Box::new(move |_, p| {
+            let (mut now, mut most) = count.get();
+            match Opcode(p[0]) {
+                Opcode::RC_READ_REQUEST => now += 1,
+                Opcode::RC_READ_RESPONSE_LAST | Opcode::RC_READ_RESPONSE_ONLY => now -= 1,
+                _ => {}
+            }
+            most = most.max(now);
+            count.set((now, most));
+            Fate::Deliver
+        }));
+        b.buf.put(0, &pattern(4, 1 << 20));
+        // READs that end where one of the pieces ends in which they are asked for, of 64 KiB, and others.
+        for i in 0..40u64 {
+            let len = [1 << 16, 2 << 16, 3 << 16, 100, (1 << 16) + 1][i as usize % 5];
+            net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(i).local(&a, 0, len).remote(&b, 0));
+        }
+        let wc = net.wait(a.host, a.scq, 40);
+        assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS), "{wc:?}");
+        assert_eq!(under_way.get(), (0, i32::from(depth)));
+    }
+}
+
+#[test]
+fn a_read_that_has_ended_makes_room_for_one() {
+    // Each is as long as a piece in which READs are asked for, 64 packets.
+    let (mut net, a, b) = Net::pair(Opts { rd_atomic: 2, ..Opts::default() });
+    let read = |a: &End, b: &End| Wr::new(wr_opcode::RDMA_READ).local(a, 0, 1 << 16).remote(b, 0);
+    // The window is to grow until it is not what keeps READs back.
+    (0..60).for_each(|_| net.post(&a, read(&a, &b)));
+    net.wait(a.host, a.scq, 60);
+    let begin = PSN + 60 * 64;
+    let asked = Rc::new(RefCell::new(std::collections::BTreeSet::new()));
+    let tell = asked.clone();
+    net.tap = Some(Box::new(move |from, p| {
+        let bth = Bth::parse(p.first_chunk().unwrap());
+        let ahead = bth.psn.get().wrapping_sub(begin) & 0xff_ffff;
+        if bth.opcode == Opcode::RC_READ_REQUEST {
+            tell.borrow_mut().insert(ahead);
+        }
+        // Only the first one is answered.
+        if from == 1 && ahead >= 64 {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    }));
+    (0..5).for_each(|_| net.post(&a, read(&a, &b)));
+    net.settle();
+    assert_eq!(net.poll(a.host, a.scq).len(), 1);
+    assert!(asked.borrow().iter().eq(&[0, 64, 128]), "{asked:?}");
 }
 
 #[test]

@@ -166,6 +166,30 @@ fn many_small_messages_wait_in_line_without_rnr() {
     assert_eq!(net.lock(&b).counters().send_rnr_err, 0);
 }
 
+#[test]
+fn what_found_no_place_is_asked_for_again_as_soon_as_there_is_one() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair();
+    let n = 30;
+    for i in 0..n {
+        a.buf.put(i as usize * 64, &pattern(i, 64));
+        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(i).local(&a, i as usize * 64, 64).key(addr + i * 64, key));
+    }
+    net.settle();
+    let places = memory.waiting();
+    assert!(places < n as usize && net.lock(&b).counters().send_nak_err == 0, "{places} messages wait for memory");
+    let (start, mut rounds, mut done) = (net.now, 0, Vec::new());
+    while done.len() < n as usize {
+        memory.land(usize::MAX);
+        net.settle();
+        done.extend(net.poll(0, a.scq));
+        rounds += 1;
+        assert!(rounds < 2 * n && net.lock(&b).counters().send_nak_err >= u64::from(rounds > 1), "{rounds}: {done:?}");
+    }
+    assert_eq!(net.now, start, "no timer has run: the peer was told each time");
+    assert!(done.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)), "{done:?}");
+    assert!((0..n).all(|i| b.buf.get(i as usize * 64, 64) == pattern(i, 64)));
+}
+
 /// Memory whose first fetch of a message is not ready, and that notes what it is told of those to come.
 #[derive(Default)]
 struct Foretold {

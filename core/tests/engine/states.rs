@@ -121,6 +121,7 @@ fn a_qp_works_again_after_reset() {
     for round in 0..5 {
         net.tap = Some(Box::new(|_, _| Fate::Drop));
         assert_eq!(net.run_one(&a, write(&a, &b)).status, wc_status::RETRY_EXC_ERR);
+        net.only_events(&[(&a, None), (&b, None)]);
         net.tap = None;
         net.to_state(&a, qp_state::RESET).unwrap();
         net.to_state(&b, qp_state::RESET).unwrap();
@@ -197,6 +198,7 @@ fn a_failed_datagram_leaves_the_receive_side_alive() {
     net.ok(&a, send(ah, 10));
     let long = net.run_one(&a, send(ah, 4097));
     assert_eq!(long.status, wc_status::LOC_LEN_ERR);
+    net.only_events(&[(&a, None), (&b, None)]);
 }
 
 #[test]

@@ -125,6 +125,8 @@ pub struct Opts {
     pub rd_atomic: u8,
     pub access: u32,
     pub sig_all: bool,
+    /// Both queues of an end have one CQ.
+    pub one_cq: bool,
     pub bytes: usize,
     pub config: Config,
 }
@@ -149,6 +151,7 @@ impl Default for Opts {
             rd_atomic: 16,
             access: ALL,
             sig_all: false,
+            one_cq: false,
             bytes: 3 << 20,
             config: Config { max_qp: 64, max_mr: 256, seed: 7, ..Config::default() },
         }
@@ -227,7 +230,7 @@ impl Net {
         let mut g = self.hosts[host].lock();
         let pd = g.pd_alloc().unwrap();
         let (scq, _) = g.cq_create(o.cqe).unwrap();
-        let (rcq, _) = g.cq_create(o.cqe).unwrap();
+        let rcq = if o.one_cq { scq } else { g.cq_create(o.cqe).unwrap().0 };
         let srq_attr = SrqAttr { max_wr: o.rq, max_sge: o.sge, srq_limit: 0 };
         let srq = if o.srq { g.srq_create(pd, &srq_attr).unwrap().0 } else { 0 };
         let cap = QpCap {
@@ -382,6 +385,18 @@ impl Net {
     /// Puts bytes on the wire as if `from` had sent them, past the tap.
     pub fn inject(&mut self, from: usize, to: usize, data: &[u8]) {
         self.deliver(from, to, data.len(), data);
+    }
+
+    /// All that one host has to send through its port, past the tap.
+    pub fn send_from(&mut self, from: usize) {
+        let mut buf = vec![0; 65_536];
+        loop {
+            let burst = self.hosts[from].lock().poll_transmit(self.now, &mut buf);
+            let Some(b) = burst else { return };
+            if let Some(to) = self.route(&b.dst) {
+                self.deliver(from, to, b.seg, &buf[..b.len]);
+            }
+        }
     }
 
     /// One exchange: all that every host has to send. True: something moved.
@@ -540,6 +555,20 @@ impl Net {
     }
 
     /// Over a wire without faults nothing was damaged, refused, or sent twice.
+    /// Takes all asynchronous events of the ends' engines: of each end this one, or none, and of others none.
+    pub fn only_events(&self, ends: &[(&End, Option<u32>)]) {
+        let mut told = Vec::new();
+        for (e, _) in ends {
+            while let Some(x) = self.lock(e).take_async_event() {
+                told.push((e.host, x.handle, x.event));
+            }
+        }
+        let mut wanted: Vec<_> = ends.iter().filter_map(|(e, x)| Some((e.host, e.qp, (*x)?))).collect();
+        told.sort();
+        wanted.sort();
+        assert_eq!(told, wanted);
+    }
+
     pub fn assert_faultless(&self) {
         for h in &self.hosts {
             let c = h.lock().counters();
@@ -560,6 +589,11 @@ impl Net {
     pub fn state(&self, e: &End) -> u32 {
         self.lock(e).qp_query(e.qp).unwrap().0.qp_state
     }
+}
+
+/// The index of an object in its table, by its handle.
+pub fn index(handle: Handle) -> usize {
+    handle as usize & 0xff_ffff
 }
 
 /// A packet as the peer's host would sign it.

@@ -1,4 +1,4 @@
-//! Which descriptors are the device file. Readable from a signal handler: one load, no lock.
+//! Which descriptors are the device file, or files and folders of the drop-in's. Readable from a signal handler: one load, no lock.
 
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,10 @@ const WORDS: usize = MAX / 64;
 /// A set of descriptors.
 pub struct Files([AtomicU64; WORDS]);
 
-/// The process's.
+/// The connection manager's device file.
 pub static FILES: Files = Files([const { AtomicU64::new(0) }; WORDS]);
+/// Folders and files of sysfs. One of them may have been closed behind our back: the kernel's name of the file tells.
+pub static FOLDERS: Files = Files([const { AtomicU64::new(0) }; WORDS]);
 
 impl Files {
     fn word(&self, fd: c_int) -> Option<(&AtomicU64, u64)> {

@@ -1,86 +1,81 @@
-//! Names of the drop-in's devices in the file system: `/dev/infiniband/uverbs<n>`, which UCX looks at although only libibverbs
-//! would open it, and `/sys/class/infiniband/gdrc<n>/…`, where programs learn what a GID is. Which names there are, and what
-//! the files hold, the drop-in knows.
+//! What programs ask of a path: stat, access, readlink, realpath and their like.
 
+use crate::drop_in::{kind, Seen, PATH_MAX};
+use crate::fail;
+use crate::files::{self, FILES};
 use crate::real::REAL;
-use crate::{fail, of_the_drop_in, stat_as};
-use core::ffi::{c_char, c_int, CStr};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use crate::route::{descriptor, lead};
+use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
-/// What the drop-in offers, under the name `gdrc_names_1`.
-#[repr(C)]
-struct Table {
-    /// What a name is: nothing, a device, a file.
-    kind: unsafe extern "C" fn(*const c_char) -> c_int,
-    /// Opens a file; the flags are those of open(2), an error is a negative errno.
-    open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
-}
+/// A device number that no file system of the kernel's has.
+const FILE_SYSTEM: (u32, u32) = (0, 0xffff);
+/// What sysfs says of the size of a file.
+const SIZE: i64 = 4096;
 
-const NODE: c_int = 1;
-const FILE: c_int = 2;
-
-static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The drop-in's table, where a name is one that it may know.
-///
-/// # Safety
-/// A C string, or null.
-unsafe fn table_for(path: *const c_char) -> Option<&'static Table> {
-    const BEGINNINGS: [&CStr; 2] = [c"/dev/infiniband/", c"/sys/class/infiniband/"];
-    // All but a few names end here.
-    // SAFETY: the caller's promise; the comparison ends where either string does.
-    let known = |b: &CStr| unsafe { libc::strncmp(path, b.as_ptr(), b.count_bytes()) } == 0;
-    if path.is_null() || !BEGINNINGS.into_iter().any(known) {
-        return None;
-    }
-    let mut at = TABLE.load(Ordering::Acquire);
-    if at.is_null() {
-        at = of_the_drop_in(c"gdrc_names_1").cast();
-        TABLE.store(at, Ordering::Release);
-    }
-    // SAFETY: null, or a table of this layout, which its name stands for and which never changes.
-    unsafe { at.as_ref() }
-}
-
-/// What a name is; neither `NODE` nor `FILE`: nothing of the drop-in's.
-///
-/// # Safety
-/// A C string, or null.
-unsafe fn kind(path: *const c_char) -> c_int {
-    // SAFETY: the caller's promise; not null where there is a table.
-    unsafe { table_for(path).map_or(0, |t| (t.kind)(path)) }
-}
-
-/// Opens a name of the drop-in's; `None`: it is not one that can be opened there.
-///
-/// # Safety
-/// A C string, or null.
-pub unsafe fn open(path: *const c_char, flags: c_int) -> Option<c_int> {
-    // SAFETY: the caller's promise; not null where there is a table.
-    unsafe {
-        let t = table_for(path).filter(|t| (t.kind)(path) == FILE)?;
-        let fd = (t.open)(path, flags);
-        Some(if fd < 0 { fail(-fd) } else { fd })
-    }
-}
-
-/// stat(2) of a name of the drop-in's; `None`: it is not one.
-///
-/// # Safety
-/// As stat(2).
-unsafe fn look(path: *const c_char, st: *mut libc::stat) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match kind(path) {
-            NODE => Some(stat_as(libc::S_IFCHR | 0o666, st)),
-            FILE => Some(stat_as(libc::S_IFREG | 0o444, st)),
-            _ => None,
+/// What is said of a name of the drop-in's.
+pub fn status(kind: c_int, seen: &Seen) -> libc::stat {
+    // SAFETY: integers only.
+    let mut s: libc::stat = unsafe { core::mem::zeroed() };
+    s.st_dev = libc::makedev(FILE_SYSTEM.0, FILE_SYSTEM.1);
+    s.st_ino = seen.inode;
+    s.st_nlink = 1;
+    s.st_blksize = SIZE as _;
+    match kind {
+        kind::DEVICE => {
+            s.st_mode = libc::S_IFCHR | 0o666;
+            s.st_rdev = match (seen.major, seen.minor) {
+                (0, 0) => files::device_number(),
+                (major, minor) => libc::makedev(major, minor),
+            };
         }
+        kind::FOLDER => (s.st_mode, s.st_nlink) = (libc::S_IFDIR | 0o755, 2),
+        kind::LINK => s.st_mode = libc::S_IFLNK | 0o777,
+        _ => (s.st_mode, s.st_size) = (libc::S_IFREG | 0o444, SIZE),
     }
+    s
+}
+
+/// What is said of an open descriptor; `None`: it is the kernel's.
+#[inline]
+fn descriptor_status(fd: c_int) -> Option<libc::stat> {
+    if FILES.has(fd) {
+        return Some(manager_status());
+    }
+    descriptor(fd, status)
+}
+
+#[cold]
+#[inline(never)]
+fn manager_status() -> libc::stat {
+    status(kind::DEVICE, &Seen::new())
+}
+
+/// Gives a program what is said.
+///
+/// # Safety
+/// `st` is the program's, to be written, or null.
+unsafe fn tell<T>(value: T, st: *mut T) -> c_int {
+    if st.is_null() {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { st.write(value) };
+    0
+}
+
+/// fstat(2) of what is the drop-in's; `None`: it is the kernel's.
+///
+/// # Safety
+/// `st` is the program's, to be written, or null.
+#[inline]
+pub unsafe fn look_at_descriptor(fd: c_int, st: *mut libc::stat) -> Option<c_int> {
+    let said = descriptor_status(fd)?;
+    // SAFETY: the caller's promise.
+    Some(unsafe { tell(said, st) })
 }
 
 macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident($($version:ident)?);)*) => { $(
+    ($($(#[$doc:meta])* $name:ident($($version:ident)?) $follow:literal;)*) => { $(
         $(#[$doc])*
         ///
         /// # Safety
@@ -88,39 +83,325 @@ macro_rules! stats {
         #[no_mangle]
         pub unsafe extern "C" fn $name($($version: c_int,)? path: *const c_char, st: *mut libc::stat) -> c_int {
             // SAFETY: the program's own arguments.
-            unsafe { look(path, st).unwrap_or_else(|| (REAL.$name())($($version,)? path, st)) }
+            unsafe {
+                let kernel = |path| (REAL.$name())($($version,)? path, st);
+                lead(libc::AT_FDCWD, path, $follow, kernel, |kind, seen| tell(status(kind, seen), st))
+            }
         }
     )* };
 }
 
 stats! {
     /// stat(2).
-    stat();
+    stat() true;
     /// stat(2) for large files; the same struct on 64-bit systems.
-    stat64();
+    stat64() true;
     /// stat(2) of programs that were linked before glibc 2.33.
-    __xstat(version);
+    __xstat(version) true;
     /// stat(2) for large files of programs that were linked before glibc 2.33.
-    __xstat64(version);
+    __xstat64(version) true;
+    /// lstat(2).
+    lstat() false;
+    /// lstat(2) for large files.
+    lstat64() false;
+    /// lstat(2) of programs that were linked before glibc 2.33.
+    __lxstat(version) false;
+    /// lstat(2) for large files of programs that were linked before glibc 2.33.
+    __lxstat64(version) false;
 }
 
-/// access(2): anybody may read and write a device, and read a file.
+/// Whether a call is about its descriptor and not about a path.
 ///
 /// # Safety
-/// As access(2).
+/// A C string, or null.
+#[inline]
+unsafe fn is_of_descriptor(path: *const c_char, flags: c_int) -> bool {
+    // SAFETY: the caller's promise; a string has at least its end.
+    flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0)
+}
+
+macro_rules! stats_at {
+    ($($(#[$doc:meta])* $name:ident($($version:ident)?);)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As fstatat(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            $($version: c_int,)?
+            dir: c_int,
+            path: *const c_char,
+            st: *mut libc::stat,
+            flags: c_int,
+        ) -> c_int {
+            // SAFETY: the program's own arguments.
+            unsafe {
+                if is_of_descriptor(path, flags) {
+                    if let Some(code) = look_at_descriptor(dir, st) {
+                        return code;
+                    }
+                }
+                let kernel = |path| (REAL.$name())($($version,)? dir, path, st, flags);
+                let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+                lead(dir, path, follow, kernel, |kind, seen| tell(status(kind, seen), st))
+            }
+        }
+    )* };
+}
+
+stats_at! {
+    /// fstatat(2).
+    fstatat();
+    /// fstatat(2) for large files.
+    fstatat64();
+    /// fstatat(2) of programs that were linked before glibc 2.33.
+    __fxstatat(version);
+    /// fstatat(2) for large files of programs that were linked before glibc 2.33.
+    __fxstatat64(version);
+}
+
+/// The same for statx(2).
+fn extended(s: &libc::stat) -> libc::statx {
+    // SAFETY: integers only.
+    let mut x: libc::statx = unsafe { core::mem::zeroed() };
+    x.stx_mask = libc::STATX_BASIC_STATS;
+    x.stx_blksize = s.st_blksize as u32;
+    x.stx_nlink = s.st_nlink as u32;
+    x.stx_mode = s.st_mode as u16;
+    x.stx_ino = s.st_ino;
+    x.stx_size = s.st_size as u64;
+    (x.stx_rdev_major, x.stx_rdev_minor) = (libc::major(s.st_rdev), libc::minor(s.st_rdev));
+    (x.stx_dev_major, x.stx_dev_minor) = FILE_SYSTEM;
+    x
+}
+
+/// statx(2).
+///
+/// # Safety
+/// As statx(2).
 #[no_mangle]
-pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+pub unsafe extern "C" fn statx(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    st: *mut libc::statx,
+) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe {
-        let refused = match kind(path) {
-            NODE => libc::X_OK,
-            FILE => libc::X_OK | libc::W_OK,
-            _ => return (REAL.access())(path, mode),
-        };
-        if mode & refused == 0 {
-            0
-        } else {
-            fail(libc::EACCES)
+        if is_of_descriptor(path, flags) {
+            if let Some(said) = descriptor_status(dir) {
+                return tell(extended(&said), st);
+            }
         }
+        let kernel = |path| (REAL.statx())(dir, path, flags, mask, st);
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        lead(dir, path, follow, kernel, |kind, seen| tell(extended(&status(kind, seen)), st))
     }
+}
+
+/// access(2) of what is the drop-in's: anybody may read and write a device, read a file, and read and search a folder.
+fn may(kind: c_int, mode: c_int) -> c_int {
+    let refused = match kind {
+        kind::DEVICE => libc::X_OK,
+        kind::FOLDER => libc::W_OK,
+        kind::LINK => 0,
+        _ => libc::X_OK | libc::W_OK,
+    };
+    if mode & refused == 0 {
+        0
+    } else {
+        fail(libc::EACCES)
+    }
+}
+
+macro_rules! accesses {
+    ($($(#[$doc:meta])* $name:ident;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As access(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(path: *const c_char, mode: c_int) -> c_int {
+            // SAFETY: the program's own arguments.
+            unsafe { lead(libc::AT_FDCWD, path, true, |path| (REAL.$name())(path, mode), |kind, _| may(kind, mode)) }
+        }
+    )* };
+}
+
+accesses! {
+    /// access(2).
+    access;
+    /// euidaccess(3).
+    euidaccess;
+    /// eaccess(3).
+    eaccess;
+}
+
+/// faccessat(2).
+///
+/// # Safety
+/// As faccessat(2).
+#[no_mangle]
+pub unsafe extern "C" fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    // SAFETY: the program's own arguments.
+    unsafe { lead(dir, path, follow, |path| (REAL.faccessat())(dir, path, mode, flags), |kind, _| may(kind, mode)) }
+}
+
+/// readlink(2) of what is the drop-in's.
+///
+/// # Safety
+/// `len` bytes can be written.
+unsafe fn target(kind: c_int, seen: &Seen, to: *mut c_char, len: usize) -> isize {
+    if kind != kind::LINK || len == 0 {
+        return fail(libc::EINVAL) as isize;
+    }
+    // SAFETY: the drop-in has terminated it, and what is copied is within both.
+    unsafe {
+        let n = CStr::from_ptr(seen.target.as_ptr()).count_bytes().min(len);
+        core::ptr::copy_nonoverlapping(seen.target.as_ptr(), to, n);
+        n as isize
+    }
+}
+
+/// readlink(2).
+///
+/// # Safety
+/// As readlink(2).
+#[no_mangle]
+pub unsafe extern "C" fn readlink(path: *const c_char, to: *mut c_char, len: usize) -> isize {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        let kernel = |path| (REAL.readlink())(path, to, len);
+        lead(libc::AT_FDCWD, path, false, kernel, |kind, seen| target(kind, seen, to, len))
+    }
+}
+
+/// readlinkat(2).
+///
+/// # Safety
+/// As readlinkat(2).
+#[no_mangle]
+pub unsafe extern "C" fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_char, len: usize) -> isize {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        let kernel = |path| (REAL.readlinkat())(dir, path, to, len);
+        lead(dir, path, false, kernel, |kind, seen| target(kind, seen, to, len))
+    }
+}
+
+/// readlink(2) as `_FORTIFY_SOURCE` writes it: a buffer that is shorter than said ends the program in the C library's own.
+///
+/// # Safety
+/// As readlink(2).
+#[no_mangle]
+pub unsafe extern "C" fn __readlink_chk(path: *const c_char, to: *mut c_char, len: usize, room: usize) -> isize {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        let kernel = |path| (REAL.__readlink_chk())(path, to, len, room);
+        lead(libc::AT_FDCWD, path, false, kernel, |kind, seen| target(kind, seen, to, len.min(room)))
+    }
+}
+
+/// readlinkat(2) as `_FORTIFY_SOURCE` writes it.
+///
+/// # Safety
+/// As readlinkat(2).
+#[no_mangle]
+pub unsafe extern "C" fn __readlinkat_chk(
+    dir: c_int,
+    path: *const c_char,
+    to: *mut c_char,
+    len: usize,
+    room: usize,
+) -> isize {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        let kernel = |path| (REAL.__readlinkat_chk())(dir, path, to, len, room);
+        lead(dir, path, false, kernel, |kind, seen| target(kind, seen, to, len.min(room)))
+    }
+}
+
+/// realpath(3) of what is the drop-in's.
+///
+/// # Safety
+/// `to` is null or has `room` bytes.
+unsafe fn canonical(seen: &Seen, to: *mut c_char, room: usize) -> *mut c_char {
+    // SAFETY: the drop-in has terminated the path, which fits.
+    unsafe {
+        if to.is_null() {
+            return libc::strdup(seen.path.as_ptr());
+        }
+        if CStr::from_ptr(seen.path.as_ptr()).count_bytes() >= room {
+            fail(libc::ENAMETOOLONG);
+            return core::ptr::null_mut();
+        }
+        libc::strcpy(to, seen.path.as_ptr())
+    }
+}
+
+/// realpath(3).
+///
+/// # Safety
+/// As realpath(3).
+#[no_mangle]
+pub unsafe extern "C" fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
+    // SAFETY: the program's own arguments; the C library's room is that of the longest path.
+    unsafe {
+        let kernel = |path| (REAL.realpath())(path, to);
+        lead(libc::AT_FDCWD, path, true, kernel, |_, seen| canonical(seen, to, PATH_MAX))
+    }
+}
+
+/// realpath(3) as `_FORTIFY_SOURCE` writes it.
+///
+/// # Safety
+/// As realpath(3); `to` has `room` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn __realpath_chk(path: *const c_char, to: *mut c_char, room: usize) -> *mut c_char {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        let kernel = |path| (REAL.__realpath_chk())(path, to, room);
+        lead(libc::AT_FDCWD, path, true, kernel, |_, seen| canonical(seen, to, room))
+    }
+}
+
+/// canonicalize_file_name(3).
+///
+/// # Safety
+/// As canonicalize_file_name(3).
+#[no_mangle]
+pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+    // SAFETY: the program's own argument.
+    unsafe { realpath(path, core::ptr::null_mut()) }
+}
+
+macro_rules! attributes {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $t:ty),*) $follow:literal;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As getxattr(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(path: *const c_char, $($arg: $t),*) -> isize {
+            let kernel = |path| {
+                // SAFETY: the program's own arguments.
+                unsafe { (REAL.$name())(path, $($arg),*) }
+            };
+            // SAFETY: as above. `ls -l` asks.
+            unsafe { lead(libc::AT_FDCWD, path, $follow, kernel, |_, _| fail(libc::ENOTSUP) as isize) }
+        }
+    )* };
+}
+
+attributes! {
+    /// getxattr(2).
+    getxattr(name: *const c_char, value: *mut c_void, size: usize) true;
+    /// lgetxattr(2).
+    lgetxattr(name: *const c_char, value: *mut c_void, size: usize) false;
+    /// listxattr(2).
+    listxattr(list: *mut c_char, size: usize) true;
+    /// llistxattr(2).
+    llistxattr(list: *mut c_char, size: usize) false;
 }

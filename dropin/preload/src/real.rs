@@ -1,6 +1,6 @@
 //! The calls that stand behind ours: the next in the order of symbol lookup.
 
-use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Types of the calls.
@@ -9,18 +9,57 @@ pub mod next {
     pub type Open = unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
     pub type CheckedOpen = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
     pub type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
+    pub type CheckedOpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+    pub type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
     pub type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
     pub type OldFstat = unsafe extern "C" fn(c_int, c_int, *mut libc::stat) -> c_int;
     pub type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
     pub type OldStat = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat) -> c_int;
+    pub type StatAt = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    pub type OldStatAt = unsafe extern "C" fn(c_int, c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    pub type Statx = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
     pub type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
+    pub type AccessAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_int) -> c_int;
+    pub type ReadLink = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize;
+    pub type ReadLinkAt = unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize) -> isize;
+    pub type CheckedReadLink = unsafe extern "C" fn(*const c_char, *mut c_char, usize, usize) -> isize;
+    pub type CheckedReadLinkAt = unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize, usize) -> isize;
+    pub type RealPath = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
+    pub type CheckedRealPath = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> *mut c_char;
+    pub type GetAttribute = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void, usize) -> isize;
+    pub type ListAttributes = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize;
+    pub type OpenDir = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
+    pub type FdOpenDir = unsafe extern "C" fn(c_int) -> *mut libc::DIR;
+    pub type ReadDir = unsafe extern "C" fn(*mut libc::DIR) -> *mut libc::dirent64;
+    pub type ReadDirInto = unsafe extern "C" fn(*mut libc::DIR, *mut libc::dirent64, *mut *mut libc::dirent64) -> c_int;
+    pub type OfDir = unsafe extern "C" fn(*mut libc::DIR) -> c_int;
+    pub type RewindDir = unsafe extern "C" fn(*mut libc::DIR);
+    pub type TellDir = unsafe extern "C" fn(*mut libc::DIR) -> c_long;
+    pub type SeekDir = unsafe extern "C" fn(*mut libc::DIR, c_long);
+    pub type ScanDir = unsafe extern "C" fn(*const c_char, *mut Entries, Filter, Compare) -> c_int;
+    pub type ScanDirAt = unsafe extern "C" fn(c_int, *const c_char, *mut Entries, Filter, Compare) -> c_int;
+    pub type Glob = unsafe extern "C" fn(*const c_char, c_int, OnError, *mut crate::search::Matches) -> c_int;
+    pub type Ftw = unsafe extern "C" fn(*const c_char, OnName, c_int) -> c_int;
+    pub type Nftw = unsafe extern "C" fn(*const c_char, OnNewName, c_int, c_int) -> c_int;
     pub type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
     pub type Close = unsafe extern "C" fn(c_int) -> c_int;
+    pub type Dup = unsafe extern "C" fn(c_int) -> c_int;
     pub type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
     pub type Dup3 = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+    pub type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
     pub type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
     pub type CloseFrom = unsafe extern "C" fn(c_int);
 }
+
+/// What scandir(3) makes, and the program's functions that it takes.
+pub type Entries = *mut *mut libc::dirent64;
+pub type Filter = Option<unsafe extern "C" fn(*const libc::dirent64) -> c_int>;
+pub type Compare = Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut *const libc::dirent64) -> c_int>;
+/// Those of glob(3), ftw(3) and nftw(3).
+pub type OnError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
+pub type OnName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int) -> c_int>;
+pub type OnNewName =
+    Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut crate::search::Place) -> c_int>;
 
 macro_rules! calls {
     ($($name:ident: $ty:ty;)*) => {
@@ -59,6 +98,10 @@ calls! {
     __open64_2: next::CheckedOpen;
     openat: next::OpenAt;
     openat64: next::OpenAt;
+    __openat_2: next::CheckedOpenAt;
+    __openat64_2: next::CheckedOpenAt;
+    fopen: next::Fopen;
+    fopen64: next::Fopen;
     fstat: next::Fstat;
     fstat64: next::Fstat;
     __fxstat: next::OldFstat;
@@ -67,11 +110,57 @@ calls! {
     stat64: next::Stat;
     __xstat: next::OldStat;
     __xstat64: next::OldStat;
+    lstat: next::Stat;
+    lstat64: next::Stat;
+    __lxstat: next::OldStat;
+    __lxstat64: next::OldStat;
+    fstatat: next::StatAt;
+    fstatat64: next::StatAt;
+    __fxstatat: next::OldStatAt;
+    __fxstatat64: next::OldStatAt;
+    statx: next::Statx;
     access: next::Access;
+    euidaccess: next::Access;
+    eaccess: next::Access;
+    faccessat: next::AccessAt;
+    readlink: next::ReadLink;
+    readlinkat: next::ReadLinkAt;
+    __readlink_chk: next::CheckedReadLink;
+    __readlinkat_chk: next::CheckedReadLinkAt;
+    realpath: next::RealPath;
+    __realpath_chk: next::CheckedRealPath;
+    getxattr: next::GetAttribute;
+    lgetxattr: next::GetAttribute;
+    listxattr: next::ListAttributes;
+    llistxattr: next::ListAttributes;
+    opendir: next::OpenDir;
+    fdopendir: next::FdOpenDir;
+    readdir: next::ReadDir;
+    readdir64: next::ReadDir;
+    readdir_r: next::ReadDirInto;
+    readdir64_r: next::ReadDirInto;
+    closedir: next::OfDir;
+    dirfd: next::OfDir;
+    rewinddir: next::RewindDir;
+    telldir: next::TellDir;
+    seekdir: next::SeekDir;
+    scandir: next::ScanDir;
+    scandir64: next::ScanDir;
+    scandirat: next::ScanDirAt;
+    scandirat64: next::ScanDirAt;
+    glob: next::Glob;
+    glob64: next::Glob;
+    ftw: next::Ftw;
+    ftw64: next::Ftw;
+    nftw: next::Nftw;
+    nftw64: next::Nftw;
     write: next::Write;
     close: next::Close;
+    dup: next::Dup;
     dup2: next::Dup2;
     dup3: next::Dup3;
+    fcntl: next::Fcntl;
+    fcntl64: next::Fcntl;
     close_range: next::CloseRange;
     closefrom: next::CloseFrom;
 }

@@ -13,10 +13,18 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
   --path udp|shm|auto how peers on this machine are reached (GDRC_PATH);
                       auto, the default: through shared memory where they offer it;
                       shm,cma and auto,cma: long WRITEs are copied by the kernel
-  --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP)
-  --stats             print the counters, under the names of Linux's rxe driver,
-                      to standard error at the end and at SIGUSR2 (GDRC_STATS)
-  --no-agent          start no agent for what processes on one address share (GDRC_AGENT=0)
+  --keepalive SECONDS a connection that has heard nothing of its peer for so
+                      long asks, and fails without an answer (GDRC_KEEPALIVE)
+  --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP);
+                      it is begun anew unless somebody is writing it, and all
+                      processes of the program write into it; without --path,
+                      peers on this machine are then reached by packets, too
+  --stats             print the counters of each process, under the names of
+                      Linux's rxe driver, to standard error when it ends, also
+                      by SIGTERM, SIGINT or SIGHUP, and at SIGUSR2 (GDRC_STATS)
+  -v, --verbose       say on standard error why a verb is refused (GDRC_VERBOSE)
+  --lid               give ports a LID, the low 16 bits of the address, for programs that
+                      know nothing else of their peers (GDRC_LID)
   --help, --version
 
 The program's exit code and signals are its own; 125, 126 and 127 mean bad usage, a program that cannot be executed,
@@ -44,10 +52,20 @@ pub struct Arguments {
 }
 
 /// Options with a value, and the variable that takes it.
-const VALUED: &[(&str, &str)] =
-    &[("--address", "GDRC_ADDRESS"), ("--device", "GDRC_DEVICE"), ("--path", "GDRC_PATH"), ("--pcap", "GDRC_PCAP")];
+const VALUED: &[(&str, &str)] = &[
+    ("--address", "GDRC_ADDRESS"),
+    ("--device", "GDRC_DEVICE"),
+    ("--path", "GDRC_PATH"),
+    ("--pcap", "GDRC_PCAP"),
+    ("--keepalive", "GDRC_KEEPALIVE"),
+];
 /// Options without one, the variable and what it is set to.
-const PLAIN: &[(&str, &str, &str)] = &[("--stats", "GDRC_STATS", "1"), ("--no-agent", "GDRC_AGENT", "0")];
+const PLAIN: &[(&str, &str, &str)] = &[
+    ("--stats", "GDRC_STATS", "1"),
+    ("--lid", "GDRC_LID", "1"),
+    ("--verbose", "GDRC_VERBOSE", "1"),
+    ("-v", "GDRC_VERBOSE", "1"),
+];
 
 /// Reads the command line, without the program's own name. Options end at the first word that is none, or at `--`.
 ///
@@ -95,6 +113,11 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
         "--path" if !["udp", "shm", "auto", "shm,cma", "auto,cma"].iter().any(|p| *p == value) => {
             Err("--path is udp, shm or auto, the last two with ,cma behind or without".into())
         }
+        "--keepalive"
+            if !value.to_str().and_then(|v| v.parse().ok()).is_some_and(|s| (0.001..=86_400.0).contains(&s)) =>
+        {
+            Err("--keepalive is a number of seconds from 0.001 to 86400".into())
+        }
         _ => Ok(()),
     }
 }
@@ -116,7 +139,7 @@ mod tests {
 
     #[test]
     fn options_become_variables() {
-        let a = run("--address 127.0.0.2 --device=gdrc0 --path shm --pcap /tmp/x --stats --no-agent rping -s -v");
+        let a = run("--address 127.0.0.2 --device=gdrc0 --path shm --pcap /tmp/x --stats --lid rping -s -v");
         let set: Vec<_> = a.environment.iter().map(|(n, v)| format!("{n}={}", v.to_string_lossy())).collect();
         let wanted = [
             "GDRC_ADDRESS=127.0.0.2",
@@ -124,10 +147,19 @@ mod tests {
             "GDRC_PATH=shm",
             "GDRC_PCAP=/tmp/x",
             "GDRC_STATS=1",
-            "GDRC_AGENT=0",
+            "GDRC_LID=1",
         ];
         assert_eq!(set, wanted);
         assert_eq!((a.program, a.rest), ("rping".into(), vec!["-s".into(), "-v".into()]));
+    }
+
+    #[test]
+    fn verbose_has_two_names() {
+        for line in ["-v rping -v", "--verbose rping -v"] {
+            let a = run(line);
+            assert_eq!(a.environment, [("GDRC_VERBOSE", "1".into())], "{line}");
+            assert_eq!(a.rest, ["-v"], "{line}");
+        }
     }
 
     #[test]
@@ -145,10 +177,13 @@ mod tests {
             ("--stats", "program"),
             ("--path tcp prog", "udp, shm or auto"),
             ("--path udp,cma prog", "udp, shm or auto"),
+            ("--keepalive soon prog", "seconds"),
+            ("--keepalive 0 prog", "seconds"),
             ("--address", "value"),
             ("--address= prog", "value"),
             ("--stats=1 prog", "--stats=1"),
             ("--bogus prog", "--bogus"),
+            ("--no-agent prog", "--no-agent"),
         ] {
             let why = of(line).unwrap_err();
             assert!(why.contains(part), "{line}: {why}");

@@ -1,7 +1,10 @@
 //! `gdrcore-run`: runs an unmodified verbs or librdmacm program on gdrcore. It sets the environment that the libibverbs drop-in
-//! reads, puts the drop-in before the system's library, and becomes the program: exit code and signals are the program's own.
+//! reads, puts the drop-in before the system's library and before what a program brings, and becomes the program: exit code and
+//! signals are the program's own.
 
 mod arguments;
+mod capture;
+mod elf;
 mod library;
 
 use arguments::{Arguments, Wish};
@@ -24,12 +27,18 @@ fn main() -> ExitCode {
             println!("gdrcore-run {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
         }
-        Ok(Wish::Run(a)) => a,
+        Ok(Wish::Run(mut a)) => match capture::begin(&mut a) {
+            Ok(()) => a,
+            Err(why) => return fail(USAGE, &why),
+        },
         Err(why) => return fail(USAGE, &format!("{why}\nTry 'gdrcore-run --help'.")),
     };
     let Some(folder) = library::folder() else {
         return fail(USAGE, &format!("{} was not found; {}", library::VERBS, library::WHERE));
     };
+    if let Some(why) = elf::obstacle(&arguments.program) {
+        eprintln!("gdrcore-run: warning: {why}");
+    }
     let e = command(&arguments, &folder).exec();
     let code = if e.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     fail(code, &format!("{}: {e}", arguments.program.to_string_lossy()))
@@ -48,11 +57,14 @@ fn command(a: &Arguments, folder: &std::path::Path) -> Command {
         c.env(name, value);
     }
     c.env("LD_LIBRARY_PATH", before(folder.as_os_str().into(), "LD_LIBRARY_PATH"));
-    let preload = folder.join(library::PRELOAD);
-    // Without it verbs work, and librdmacm does not.
-    if preload.exists() {
-        // Behind what the caller preloads, such as librspreload, which calls on to it.
-        c.env("LD_PRELOAD", after("LD_PRELOAD", preload.into()));
+    // Behind what the caller preloads, such as librspreload, which calls on to it. The drop-in too, and not in LD_LIBRARY_PATH
+    // alone: some programs bring a libibverbs of their own under another name (Python wheels), and never look for this one.
+    let mut preload = std::env::var_os("LD_PRELOAD");
+    for library in [library::PRELOAD, library::VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists()) {
+        preload = Some(join(preload, Some(library.into())));
+    }
+    if let Some(list) = preload {
+        c.env("LD_PRELOAD", list);
     }
     c
 }
@@ -62,11 +74,7 @@ fn before(first: OsString, variable: &str) -> OsString {
     join(Some(first), std::env::var_os(variable))
 }
 
-/// A list with `last` behind what the variable holds.
-fn after(variable: &str, last: OsString) -> OsString {
-    join(std::env::var_os(variable), Some(last))
-}
-
+/// Two lists as one.
 fn join(a: Option<OsString>, b: Option<OsString>) -> OsString {
     let mut all = OsString::new();
     for part in [a, b].into_iter().flatten().filter(|p| !p.is_empty()) {

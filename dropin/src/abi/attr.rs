@@ -21,9 +21,6 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 
-/// `ibv_gid_type` of RoCE v2.
-pub const GID_TYPE_ROCE_V2: u32 = 2;
-
 /// What a device can do.
 #[repr(C)]
 #[derive(Clone, Copy)]

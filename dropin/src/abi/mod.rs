@@ -5,11 +5,13 @@
 //! against them find the fields where they look for them. Enumerations are integers: a C program can put any bits there.
 
 mod attr;
+mod commands;
 mod context;
 mod kern;
 mod objects;
 
 pub use attr::*;
+pub use commands::*;
 pub use context::*;
 pub use kern::*;
 pub use objects::*;

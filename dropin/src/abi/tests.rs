@@ -501,6 +501,116 @@ fn kernel(c: &mut String) {
     );
 }
 
+fn commands(c: &mut String) {
+    same!(c, "struct ib_uverbs_cmd_hdr", ib_uverbs_cmd_hdr, [command, in_words, out_words]);
+    same!(c, "struct ib_uverbs_query_device", ib_uverbs_query_device, [response]);
+    same!(
+        c,
+        "struct ib_uverbs_query_device_resp",
+        ib_uverbs_query_device_resp,
+        [
+            fw_ver,
+            node_guid,
+            sys_image_guid,
+            max_mr_size,
+            page_size_cap,
+            vendor_id,
+            vendor_part_id,
+            hw_ver,
+            max_qp,
+            max_qp_wr,
+            device_cap_flags,
+            max_sge,
+            max_sge_rd,
+            max_cq,
+            max_cqe,
+            max_mr,
+            max_pd,
+            max_qp_rd_atom,
+            max_ee_rd_atom,
+            max_res_rd_atom,
+            max_qp_init_rd_atom,
+            max_ee_init_rd_atom,
+            atomic_cap,
+            max_ee,
+            max_rdd,
+            max_mw,
+            max_raw_ipv6_qp,
+            max_raw_ethy_qp,
+            max_mcast_grp,
+            max_mcast_qp_attach,
+            max_total_mcast_qp_attach,
+            max_ah,
+            max_fmr,
+            max_map_per_fmr,
+            max_srq,
+            max_srq_wr,
+            max_srq_sge,
+            max_pkeys,
+            local_ca_ack_delay,
+            phys_port_cnt,
+            reserved
+        ]
+    );
+    same!(c, "struct ib_uverbs_query_qp", ib_uverbs_query_qp, [response, qp_handle, attr_mask]);
+    same!(
+        c,
+        "struct ib_uverbs_qp_dest",
+        ib_uverbs_qp_dest,
+        [
+            dgid,
+            flow_label,
+            dlid,
+            reserved,
+            sgid_index,
+            hop_limit,
+            traffic_class,
+            sl,
+            src_path_bits,
+            static_rate,
+            is_global,
+            port_num
+        ]
+    );
+    same!(
+        c,
+        "struct ib_uverbs_query_qp_resp",
+        ib_uverbs_query_qp_resp,
+        [
+            dest,
+            alt_dest,
+            max_send_wr,
+            max_recv_wr,
+            max_send_sge,
+            max_recv_sge,
+            max_inline_data,
+            qkey,
+            rq_psn,
+            sq_psn,
+            dest_qp_num,
+            qp_access_flags,
+            pkey_index,
+            alt_pkey_index,
+            qp_state,
+            cur_qp_state,
+            path_mtu,
+            path_mig_state,
+            sq_draining,
+            max_rd_atomic,
+            max_dest_rd_atomic,
+            min_rnr_timer,
+            port_num,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            alt_port_num,
+            alt_timeout,
+            sq_sig_all,
+            reserved
+        ]
+    );
+}
+
 #[test]
 fn layouts_are_those_of_libibverbs() {
     let header = "/usr/include/infiniband/verbs.h";
@@ -517,6 +627,7 @@ fn layouts_are_those_of_libibverbs() {
     attributes(&mut c);
     contexts(&mut c);
     kernel(&mut c);
+    commands(&mut c);
     assert!(c.lines().count() > before + 300, "the list of fields has shrunk");
     let dir = std::env::temp_dir().join(format!("gdrc-abi-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

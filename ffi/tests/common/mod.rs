@@ -13,7 +13,8 @@ use gdrcore::objects::*;
 use gdrcore::open_error::gdrc_open_error;
 use gdrcore::qp::gdrc_qp_create;
 use gdrcore::types::*;
-use std::time::{Duration, Instant};
+use gdrcore_testkit::patience::deadline;
+use std::time::Instant;
 
 /// A C call. Every pointer that the tests pass is null, deliberate garbage that must not be followed, or live memory.
 #[macro_export]
@@ -137,9 +138,9 @@ impl Side {
         c!(gdrc_post_recv(self.ctx, self.qp, &wr, null_mut()))
     }
 
-    /// One completion, or None after two seconds. `other` is polled along, as it may be another engine.
+    /// One completion, or None if none comes. `other` is polled along, as it may be another engine.
     pub fn poll(&self, other: Option<&Side>) -> Option<gdrc_wc> {
-        let end = Instant::now() + Duration::from_secs(2);
+        let end = deadline(60);
         let mut wc = gdrc_wc::default();
         while Instant::now() < end {
             if let Some(o) = other {

@@ -1,6 +1,6 @@
 //! Objects come, are connected, change and go.
 
-use gdrcore::connect::gdrc_qp_connect;
+use gdrcore::connect::{gdrc_path_mtu, gdrc_qp_connect};
 use gdrcore::context::gdrc_query_device;
 use gdrcore::cuda::gdrc_mr_reg_memory;
 use gdrcore::data::gdrc_cq_arm;
@@ -56,6 +56,7 @@ impl Walk<'_> {
                 }
                 let mut o = gdrc_ah::default();
                 let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
+                call!(self, gdrc_path_mtu(self.ctx(), &a));
                 call!(self, gdrc_ah_create(self.ctx(), pd, &a, &mut o));
                 self.made.ah.push(o.handle);
             }

@@ -6,9 +6,9 @@ use gdrcore::connect::gdrc_qp_connect;
 use gdrcore::consts::GDRC_MEMORY_CUDA;
 use gdrcore::context::{gdrc_config_default, gdrc_context_size, gdrc_query_device};
 use gdrcore::cuda::{gdrc_cuda_free, gdrc_cuda_import, gdrc_mr_reg_memory};
+use gdrcore::detail::gdrc_error_detail;
 use gdrcore::endpoint::{gdrc_endpoint_local, gdrc_endpoint_pack, gdrc_endpoint_unpack};
 use gdrcore::objects::*;
-use gdrcore::open_error::gdrc_open_error;
 use gdrcore::qp::*;
 use gdrcore::stats::*;
 use gdrcore::strings::*;
@@ -137,7 +137,7 @@ impl Walk<'_> {
                 (cause.arg0, cause.arg1) = (self.input.u64(), self.input.u64());
                 self.text(|buf, len| ("gdrc_cause_str", cause_str(&cause, buf, len)));
             }
-            9 => self.text(|buf, len| ("gdrc_open_error", open_error(buf, len))),
+            9 => self.text(|buf, len| ("gdrc_error_detail", error_detail(buf, len))),
             10 => {
                 let mut out = Wild::of::<gdrc_mr_attr>(&mut self.input);
                 let mr = gdrc_mr { handle: self.input.pick(&self.made.mr) };
@@ -229,7 +229,7 @@ fn cause_str(cause: &gdrc_cause, buf: *mut core::ffi::c_char, len: usize) -> i32
     unsafe { gdrc_cause_str(cause, buf, len) }
 }
 
-fn open_error(buf: *mut core::ffi::c_char, len: usize) -> i32 {
+fn error_detail(buf: *mut core::ffi::c_char, len: usize) -> i32 {
     // SAFETY: the buffer is null or has `len` bytes.
-    unsafe { gdrc_open_error(buf, len) }
+    unsafe { gdrc_error_detail(buf, len) }
 }

@@ -3,12 +3,18 @@
 //! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes of each receive request
 //! (0: none are posted), `path` udp, shm or auto, `stream` write, read or send, `piece` bytes of each streamed request, `helper` 1: sleep and let
 //! the helper thread run the engine, `cma` 1: lend and borrow memory by address, `user` the number of the user to become, `dumpable` 0 or 1: whether
-//! others of that user may trace it. Lines in: `peer ADDRESS` makes an end and connects it, `make` only makes it and `join ADDRESS`
-//! connects the one made last, `go` lets them stream, `tell` asks for counters; the end of input ends the process. Lines out: `open`,
-//! `at ADDRESS`, `moved N` for every 64 requests, `failed STATUS CAUSE RETRIES`, `counters RETRIES FAILURES CARRIED`.
+//! others of that user may trace it, `overflow` 1: be the overflow uid of a user namespace of its own, `full` 1: once the device is open, keep
+//! all descriptors that the process may have, `kin` 1: its peers are known to be soft devices, `mtu` the code of its QPs' path MTU, `read_only` 1: its
+//! buffer is not for WRITEs, `response` the code of what it waits for the connection manager's answers. Lines in: `peer ADDRESS` makes an end and connects it, `make` only makes it and `join ADDRESS`
+//! connects the one made last, `go` lets them stream, `tell` asks for counters, `cause` for the
+//! cause of the end made last, `ask PORT ADDRESS` asks there for a connection; the end of input ends the process. Lines out: `open`,
+//! `at ADDRESS`, `moved N` for every 64 requests, `failed STATUS CAUSE RETRIES`, `counters RETRIES FAILURES CARRIED REFUSED` (REFUSED: packets that were not believed), `cause CODE TEXT`,
+//! `asked EVENT STATUS TEXT`.
 
-use gdrcore_core::verbs::types::{wc_opcode, wc_status};
+use gdrcore_core::cm::types::ConnParam;
+use gdrcore_core::verbs::types::{access, mtu, wc_opcode, wc_status, AhAttr};
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
+use gdrcore_tests::cm;
 use gdrcore_tests::ends::{End, Op, Shape};
 use gdrcore_tests::far::{parse_address, print_address};
 use gdrcore_tests::soft::Soft;
@@ -37,6 +43,13 @@ fn main() {
         buffer: number("buffer", 1 << 20) as usize,
         timeout: number("timeout", 14) as u8,
         retry_cnt: number("retry", 7) as u8,
+        kin: number("kin", 0) == 1,
+        mtu: number("mtu", mtu::MTU_1024.into()) as u32,
+        access: if number("read_only", 0) == 1 {
+            access::LOCAL_WRITE | access::REMOTE_READ
+        } else {
+            Shape::default().access
+        },
         ..Shape::default()
     };
     let (recv, piece) = (number("recv", 0) as u32, number("piece", 1 << 20) as u32);
@@ -49,6 +62,9 @@ fn main() {
     };
     let helper = number("helper", 0) == 1;
     become_user(number("user", 0) as u32, number("dumpable", 2) as i32);
+    if number("overflow", 0) == 1 {
+        become_overflow_uid();
+    }
     let path = match options.get("path").map(String::as_str) {
         Some("auto") => PathChoice::Auto,
         Some("shm") => PathChoice::Shm,
@@ -57,6 +73,10 @@ fn main() {
     let mut config = SoftConfig { flags: if helper { flags::HELPER } else { 0 }, path, ..SoftConfig::default() };
     config.flags |= if number("cma", 0) == 1 { flags::CMA } else { 0 };
     let soft = Soft::open(&device, &config).unwrap_or_else(|e| panic!("{device}: {e}"));
+    let _full: Vec<std::fs::File> = match number("full", 0) {
+        1 => std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect(),
+        _ => Vec::new(),
+    };
     println!("open");
     let (send, lines) = channel();
     std::thread::spawn(move || {
@@ -69,7 +89,7 @@ fn main() {
     let mut ends: Vec<Served> = Vec::new();
     loop {
         match lines.try_recv() {
-            Ok(line) => command(&line, &soft, shape, recv, &mut ends),
+            Ok(line) => command(&line, &soft, shape, (recv, number("response", 14) as u8), &mut ends),
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {}
         }
@@ -98,7 +118,21 @@ fn become_user(user: u32, dumpable: i32) {
     }
 }
 
-fn command<'d>(line: &str, soft: &'d Soft, shape: Shape, recv: u32, ends: &mut Vec<Served<'d>>) {
+/// In a user namespace of its own, this user has the number that users without one appear as.
+fn become_overflow_uid() {
+    // SAFETY: no pointers.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    // SAFETY: no pointers. After a change of user, procfs belongs to the process again only if it may be traced.
+    unsafe {
+        assert_eq!((libc::prctl(libc::PR_SET_DUMPABLE, 1), libc::unshare(libc::CLONE_NEWUSER)), (0, 0));
+    }
+    let write = |file: &str, text: &str| std::fs::write(format!("/proc/self/{file}"), text).expect(file);
+    write("setgroups", "deny");
+    write("uid_map", &format!("65534 {uid} 1"));
+    write("gid_map", &format!("65534 {gid} 1"));
+}
+
+fn command<'d>(line: &str, soft: &'d Soft, shape: Shape, (recv, response): (u32, u8), ends: &mut Vec<Served<'d>>) {
     if let Some(address) = line.strip_prefix("peer ") {
         let mut end = End::new(soft.dev(), shape).expect("an end");
         end.connect(parse_address(address).expect("an address")).expect("connect");
@@ -118,8 +152,32 @@ fn command<'d>(line: &str, soft: &'d Soft, shape: Shape, recv: u32, ends: &mut V
         ends.iter_mut().for_each(|e| e.go = true);
     } else if line == "tell" {
         let c = soft.dev().counters().expect("counters");
-        println!("counters {} {} {}", c.retry_timeouts, c.retry_exceeded_err, c.carried_writes);
+        let refused = c.rcvd_refused + c.rcvd_stray + c.rcvd_throttled;
+        println!("counters {} {} {} {refused}", c.retry_timeouts, c.retry_exceeded_err, c.carried_writes);
+    } else if line == "cause" {
+        let end = &ends.last().expect("an end").end;
+        let cause = end.dev.qp_cause(end.qp).expect("qp_cause");
+        println!("cause {} {cause}", cause.code);
+    } else if let Some((port, address)) = line.strip_prefix("ask ").and_then(|rest| rest.split_once(' ')) {
+        let to = parse_address(address).expect("an address").ah;
+        println!("asked {}", ask(soft, shape, response, to, port.parse().expect("a port")));
     }
+}
+
+/// What becomes of a connection that is asked for: event, status and cause.
+fn ask(soft: &Soft, shape: Shape, response_timeout: u8, to: AhAttr, port: u16) -> String {
+    let end = End::new(soft.dev(), shape).expect("an end");
+    let id = cm::connect(&end, to, port, &ConnParam { response_timeout, ..cm::offer(b"") });
+    let e = loop {
+        match cm::cm(soft.dev()).event().expect("event") {
+            Some(e) => break e,
+            None => std::thread::yield_now(),
+        }
+    };
+    let cause = soft.dev().qp_cause(end.qp).expect("qp_cause");
+    cm::cm(soft.dev()).destroy(id).expect("destroy");
+    end.destroy().expect("destroy");
+    format!("{} {} {cause}", e.event, e.status)
 }
 
 /// One look at an end; returns what it found.

@@ -12,10 +12,9 @@ use gdrcore_tests::rxe::{lab, long, Guest, Link, Outcome};
 use gdrcore_tests::soft::Soft;
 use std::cell::RefCell;
 use std::path::Path;
-use std::time::Duration;
 
 fn against(report: &mut Report, far: &str, devices: &str) -> Outcome<()> {
-    let guest = RefCell::new(Guest::connect(far, Duration::from_secs(60))?);
+    let guest = RefCell::new(Guest::connect(far)?);
     for name in devices.split(',') {
         let device = Soft::open(name, &Default::default()).map_err(|e| format!("{name}: {e}"))?;
         lab::all(report, &Link::new(device.dev(), &guest)?, false);

@@ -5,8 +5,9 @@ use super::pair::{Pair, Side};
 use super::report::Report;
 use super::Outcome;
 use crate::ends::{Op, Shape};
+use crate::patience::deadline;
 use gdrcore_core::verbs::types::{access, qp_type, wc_flags, wc_opcode, wc_status};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where targets begin in a buffer, after room for the longest source.
 pub fn half(pair: &Pair) -> usize {
@@ -103,16 +104,14 @@ fn unreliable_write(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     pair.set(side.other(), to, len + 8, 0xEE)?;
     let s = pair.post(side, Op::Write(to as u64, None), 0, len)?;
     pair.succeed(side, s)?;
-    let mut seen = Err(String::new());
-    for _ in 0..50 {
-        seen = pair.check(side.other(), to, len, seed);
-        if seen.is_ok() {
-            break;
+    let end = deadline(60);
+    while let Err(e) = pair.check(side.other(), to, len, seed) {
+        if Instant::now() > end {
+            return Err(e);
         }
         std::thread::sleep(Duration::from_millis(2));
         let _ = pair.our.dev.progress();
     }
-    seen?;
     pair.untouched(side.other(), to + len, 8, 0xEE)?;
     Ok(1)
 }

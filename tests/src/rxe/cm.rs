@@ -11,6 +11,7 @@ use super::report::Report;
 use super::Outcome;
 use crate::cm::{cm, offer};
 use crate::ends::{Address, End, Op, Shape};
+use crate::patience::deadline;
 use crate::soft::Soft;
 use gdrcore_core::cm::types::{cm_event, port_space, reject, CmEvent, ConnParam};
 use gdrcore_core::verbs::types::{
@@ -47,7 +48,7 @@ impl<'d> Talk<'d> {
         end.qkey = gdrcore_core::engine::cm::UDP_QKEY;
         // Whatever the tool sends first finds a receive.
         end.to_init().map_err(|e| format!("to INIT: {e}"))?;
-        let limit = Instant::now() + Duration::from_secs(40);
+        let limit = deadline(60);
         let talk = Talk { end, id: 0, events: Vec::new(), limit, idle: 0 };
         for i in 0..16 {
             talk.receive(i)?;
@@ -295,7 +296,7 @@ fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
         (tool, true) => format!("{tool} {family}-s {}", c.near),
         (tool, false) => format!("{tool} {family}-b {}", c.far),
     };
-    let tool = lab.vm.begin(&command, 50);
+    let tool = lab.vm.begin(&command, 100);
     let gid: Ipv6Addr = match c.far.parse() {
         Ok(v6) => v6,
         Err(_) => c.far.parse::<std::net::Ipv4Addr>().map_err(|e| e.to_string())?.to_ipv6_mapped(),
@@ -336,8 +337,8 @@ fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
         Ok(n)
     })();
     let mut tool = tool;
-    let closing = Instant::now();
-    while tool.is_running() && closing.elapsed() < Duration::from_secs(15) {
+    let end = deadline(60);
+    while tool.is_running() && Instant::now() < end {
         talk.turn("the tool's end").or_else(|e| if outcome.is_ok() { Err(e) } else { Ok(()) })?;
     }
     let done = tool.finish(Duration::from_secs(1));

@@ -2,6 +2,7 @@
 
 use super::mangle::Mangler;
 use super::Outcome;
+use crate::patience::deadline;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::AhAttr;
 use std::cell::RefCell;
@@ -16,9 +17,9 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Connects, trying again until `limit` is over.
-    pub fn connect(address: &str, limit: Duration) -> Outcome<Guest> {
-        let end = Instant::now() + limit;
+    /// Connects, trying again until somebody listens.
+    pub fn connect(address: &str) -> Outcome<Guest> {
+        let end = deadline(60);
         loop {
             match TcpStream::connect(address) {
                 Ok(stream) => {
@@ -37,7 +38,7 @@ impl Guest {
     pub fn ask(&mut self, dev: &dyn Device, request: &str) -> Outcome<String> {
         let line = format!("{request}\n");
         self.stream.write_all(line.as_bytes()).map_err(|e| format!("{request}: {e}"))?;
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = deadline(60);
         let mut idle = 0;
         loop {
             if let Some(at) = self.input.iter().position(|&b| b == b'\n') {

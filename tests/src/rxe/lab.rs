@@ -54,7 +54,7 @@ impl Lab {
     /// Starts the far end's program on a port and connects to it.
     pub fn peer(&self, port: u16) -> Outcome<(Running, RefCell<Guest>)> {
         let program = self.vm.begin(&format!("echo $$ >/tmp/{port}; exec ./peer rxe0 {port}"), 10_000);
-        let guest = Guest::connect(&format!("10.77.1.2:{port}"), Duration::from_secs(30))?;
+        let guest = Guest::connect(&format!("10.77.1.2:{port}"))?;
         Ok((program, RefCell::new(guest)))
     }
 }
@@ -131,7 +131,7 @@ pub fn bad_wires(report: &mut Report, far: &str, peer: &str, device: &str) -> Ou
     ip("link set gdr0 address 02:00:00:77:00:02 mtu 4200 up")?;
     ip("addr add 10.77.0.2/24 dev gdr0")?;
     ip("neigh add 10.77.0.1 lladdr 02:00:00:77:00:01 dev gdr0 nud permanent")?;
-    let guest = RefCell::new(Guest::connect(peer, Duration::from_secs(60))?);
+    let guest = RefCell::new(Guest::connect(peer)?);
     let device = Soft::open(device, &Default::default()).map_err(|e| format!("{device}: {e}"))?;
     let link = Link::new(device.dev(), &guest)?;
     lossy::wires(report, &link, &wire, 1);

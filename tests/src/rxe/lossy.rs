@@ -7,16 +7,32 @@ use super::pair::{Pair, Side};
 use super::report::Report;
 use super::Outcome;
 use crate::ends::{Op, Shape};
+use crate::patience::deadline;
 use gdrcore_core::verbs::types::qp_type;
+use std::time::Instant;
 
 /// Bytes of each message.
 const LEN: usize = 100_000;
 
+/// Waits until nothing is kept back on the wire. rxe takes an ACK that has the PSN of a READ's last packet for the READ's end, although
+/// packets of its answer are missing (and so of an atomic); such an ACK is the answer to a late copy of a request before it.
+fn nothing_is_late(link: &Link, wire: &Mangler) -> Outcome<()> {
+    let end = deadline(60);
+    while !wire.is_empty() {
+        if Instant::now() > end {
+            return Err("the wire keeps packets back".into());
+        }
+        let _ = link.dev.progress();
+    }
+    Ok(())
+}
+
 /// Rounds of SEND, WRITE and READ, then FETCH_ADDs whose sum shows that each was executed once.
-fn rounds(link: &Link, side: Side, mtu: u32, n: usize) -> Outcome<usize> {
-    // rxe takes seven retries as endless, ours are renewed by progress: a short timer makes up for the losses.
-    let shape = Shape { timeout: 14, retry_cnt: 7, ..cases::shape(qp_type::RC, mtu, 2 * LEN) };
-    let mut pair = Pair::new(link, shape)?;
+fn rounds(link: &Link, wire: &Mangler, side: Side, mtu: u32, n: usize) -> Outcome<usize> {
+    // rxe takes seven retries as endless, and a short timer makes up for its losses. Ours probes long before its timer, whose retries
+    // must outlast the pauses of a busy machine.
+    let shape = Shape { timeout: 16, retry_cnt: 7, ..cases::shape(qp_type::RC, mtu, 2 * LEN) };
+    let mut pair = Pair::with_timeouts(link, shape, 14)?;
     let to = half(&pair);
     for round in 0..n {
         let seed = 1 + round as u64;
@@ -35,11 +51,17 @@ fn rounds(link: &Link, side: Side, mtu: u32, n: usize) -> Outcome<usize> {
         pair.check(side.other(), to + LEN, LEN - 1, seed)?;
         pair.untouched(side.other(), to + 2 * LEN - 1, 1, 0xEE)?;
         pair.fill(side.other(), 0, LEN, seed + 500)?;
+        if side == Side::Rxe {
+            nothing_is_late(link, wire)?;
+        }
         let s = pair.post(side, Op::Read(0), to, LEN)?;
         pair.succeed(side, s)?;
         pair.check(side, to, LEN, seed + 500)?;
     }
     pair.word(side.other(), 8, Some(1000))?;
+    if side == Side::Rxe {
+        nothing_is_late(link, wire)?;
+    }
     for i in 0..30u64 {
         let s = pair.post(side, Op::FetchAdd(8, 1), to, 8)?;
         pair.succeed(side, s)?;
@@ -73,7 +95,7 @@ pub fn wires(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
             report.both(&format!("RC over a wire with {name}"), &format!("{}, seed {seed}", link.name), |side| {
                 mangler.watch();
                 mangler.set(seed, faults);
-                let done = rounds(link, side, mtu, n);
+                let done = rounds(link, mangler, side, mtu, n);
                 mangler.set(0, &[]);
                 mangler.explain(done)
             });
@@ -93,7 +115,7 @@ pub fn marks(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
             let counters = || link.dev.counters().map_err(|e| e.to_string());
             let (before, marked) = (counters()?, mangler.marked());
             mangler.mark(side, 5000);
-            let done = rounds(link, side, mtu, n);
+            let done = rounds(link, mangler, side, mtu, n);
             mangler.mark(side, 0);
             let done = mangler.explain(done)?;
             let (after, marked) = (counters()?, mangler.marked() - marked);

@@ -51,6 +51,8 @@ struct Shared {
     /// Packets of ten thousand that are marked, of ours and of the far end's; and how many were.
     marks: [AtomicU32; 2],
     marked: AtomicU64,
+    /// Packets that are kept back now.
+    late: AtomicU64,
     seed: AtomicU64,
     stop: AtomicBool,
     script: Mutex<Option<Script>>,
@@ -150,6 +152,11 @@ impl Mangler {
         self.shared.marked.load(Relaxed)
     }
 
+    /// Whether all packets that were kept back have gone on.
+    pub fn is_empty(&self) -> bool {
+        self.shared.late.load(Relaxed) == 0
+    }
+
     /// From now on every packet goes by this script, before any fault; none: as it is.
     pub fn script(&self, script: Option<Script>) {
         *Shared::lock(&self.shared.script) = script;
@@ -158,6 +165,11 @@ impl Mangler {
     /// From now on every packet is written down; of many the last.
     pub fn watch(&self) {
         *Shared::lock(&self.shared.seen) = Some(VecDeque::new());
+    }
+
+    /// Looks at what was written down so far.
+    pub fn so_far<T>(&self, look: impl FnOnce(&VecDeque<Seen>) -> T) -> T {
+        look(Shared::lock(&self.shared.seen).as_ref().unwrap_or(&VecDeque::new()))
     }
 
     /// What was written down; nothing is from now on.
@@ -326,20 +338,24 @@ impl<'s> Lane<'s> {
             let at = if at == from + 4 { at + 1 } else { at };
             frame[at] ^= 1 << self.random(8);
         }
-        let now = Instant::now();
         if self.hits(Fault::Duplicate) {
-            let late = Duration::from_micros(self.random(1500));
-            self.waiting.push((now + late, frame.clone()));
+            let late = self.random(1500);
+            self.keep_back(late, frame.clone());
         }
         if self.hits(Fault::Reorder) {
-            let late = Duration::from_micros(100 + self.random(1000));
-            return self.waiting.push((now + late, frame));
+            let late = 100 + self.random(1000);
+            return self.keep_back(late, frame);
         }
         if self.hits(Fault::Delay) {
-            let late = Duration::from_micros(2000 + self.random(8000));
-            return self.waiting.push((now + late, frame));
+            let late = 2000 + self.random(8000);
+            return self.keep_back(late, frame);
         }
         send(&frame);
+    }
+
+    fn keep_back(&mut self, late_us: u64, frame: Vec<u8>) {
+        self.shared.late.fetch_add(1, Relaxed);
+        self.waiting.push((Instant::now() + Duration::from_micros(late_us), frame));
     }
 
     /// Sends what is due; how long until the next.
@@ -352,6 +368,7 @@ impl<'s> Lane<'s> {
                 let (_, frame) = self.waiting.remove(i);
                 self.shared.note(self.from, Moment::Delivered, &frame);
                 out(&frame);
+                self.shared.late.fetch_sub(1, Relaxed);
             } else {
                 next = next.min(self.waiting[i].0);
                 i += 1;

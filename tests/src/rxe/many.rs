@@ -6,14 +6,15 @@ use super::pair::{pattern, Pair, Side, RECV_ID};
 use super::report::Report;
 use super::Outcome;
 use crate::ends::{End, Op, Shape};
+use crate::patience::deadline;
 use gdrcore_core::device::SrqAttr;
 use gdrcore_core::verbs::types::{qp_type, send_flags, wc_opcode, wc_status, wr_opcode, QpCap, QpInit, RecvWr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Waits for `n` completions at a side, all successes with growing numbers.
 fn drain(pair: &mut Pair, side: Side, n: usize) -> Outcome<()> {
     if side == Side::Rxe {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = deadline(60);
         let mut left = n;
         while left > 0 {
             let got = pair.link.numbers(&format!("drain {} {left} 50", pair.far.id))?;
@@ -29,7 +30,7 @@ fn drain(pair: &mut Pair, side: Side, n: usize) -> Outcome<()> {
         }
         return Ok(());
     }
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = deadline(60);
     let mut idle = 0;
     while pair.our.done.len() < n {
         idle = if pair.our.poll() > 0 { 0 } else { idle + 1 };
@@ -250,7 +251,7 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
             let opcode = wr_opcode::SEND;
             let flags = send_flags::SIGNALED;
             link.ask(&format!("send {id} 1 {round} {opcode} {flags} 0 {LEN} 0 0 0 0 0 0 0"))?;
-            let end = Instant::now() + Duration::from_secs(10);
+            let end = deadline(60);
             let wc = loop {
                 first.poll();
                 if let Some(wc) = first.take(RECV_ID | at as u64) {

@@ -3,8 +3,9 @@
 use super::guest::{give_way, Link};
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape, QKEY};
+use crate::patience::deadline;
 use gdrcore_core::verbs::types::{access, qp_type, send_flags, wc_status, wr_opcode, Handle, MwBindInfo, Wc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Who does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,9 +267,9 @@ impl<'d, 'l> Pair<'d, 'l> {
         Ok(())
     }
 
-    /// The completion of `id`, whatever its status, within `limit`.
-    pub fn wait(&mut self, side: Side, id: u64, limit: Duration) -> Outcome<Wc> {
-        let end = Instant::now() + limit;
+    /// The completion of `id`, whatever its status.
+    pub fn wait(&mut self, side: Side, id: u64) -> Outcome<Wc> {
+        let end = deadline(60);
         let mut idle = 0;
         loop {
             let got = match side {
@@ -298,7 +299,7 @@ impl<'d, 'l> Pair<'d, 'l> {
 
     /// The completion of `id`, which must be a success.
     pub fn succeed(&mut self, side: Side, id: u64) -> Outcome<Wc> {
-        let wc = self.wait(side, id, Duration::from_secs(60))?;
+        let wc = self.wait(side, id)?;
         if wc.status == wc_status::SUCCESS {
             return Ok(wc);
         }
@@ -307,7 +308,7 @@ impl<'d, 'l> Pair<'d, 'l> {
 
     /// The completion of `id`, which must have this status.
     pub fn ends_with(&mut self, side: Side, id: u64, status: u32) -> Outcome<Wc> {
-        let wc = self.wait(side, id, Duration::from_secs(30))?;
+        let wc = self.wait(side, id)?;
         if wc.status == status {
             return Ok(wc);
         }

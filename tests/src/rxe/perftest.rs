@@ -10,12 +10,13 @@ use super::report::Report;
 use super::tools::{accept, connect, ends_well, read, Role};
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape};
+use crate::patience::deadline;
 use crate::soft::Soft;
 use crate::tools::Running;
 use gdrcore_core::verbs::types::{mtu, qp_type, wc_opcode, wc_status, AhAttr};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The version that we claim: Debian 12's, after which the protocol is written.
 const VERSION: &[u8; 16] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -193,7 +194,7 @@ impl Half<'_, '_> {
     fn exchange<const N: usize>(&mut self, stream: &mut TcpStream, own: &[u8]) -> Outcome<()> {
         put(stream, own)?;
         stream.set_nonblocking(true).map_err(|e| e.to_string())?;
-        let (mut bytes, mut at, limit) = ([0; N], 0, Instant::now() + Duration::from_secs(40));
+        let (mut bytes, mut at, limit) = ([0; N], 0, deadline(60));
         while at < N {
             match stream.read(&mut bytes[at..]) {
                 Ok(0) => return Err("the tool hung up".into()),
@@ -256,7 +257,7 @@ impl Half<'_, '_> {
 fn serve(half: &mut Half, stream: &mut TcpStream, other: &mut Running) -> Outcome<()> {
     stream.set_nonblocking(true).map_err(|e| e.to_string())?;
     let (mut held, mut bytes) = (Vec::new(), [0; 512]);
-    let limit = Instant::now() + Duration::from_secs(40);
+    let limit = deadline(60);
     // The first line was answered already; where we begin, the tool is ready after the last.
     let mut rounds = 1;
     loop {
@@ -296,7 +297,7 @@ fn begin(half: &mut Half, stream: &mut TcpStream) -> Outcome<()> {
     for _ in 1..ROUNDS {
         half.exchange::<KEYS>(stream, &own)?;
     }
-    let limit = Instant::now() + Duration::from_secs(40);
+    let limit = deadline(60);
     while !half.over() {
         half.step()?;
         if Instant::now() > limit {

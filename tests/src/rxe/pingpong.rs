@@ -10,12 +10,13 @@ use super::report::Report;
 use super::tools::{accept, ask, connect, ends_well, read, Role};
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape};
+use crate::patience::deadline;
 use crate::soft::Soft;
 use crate::tools::Running;
 use gdrcore_core::verbs::types::{access, mtu, qp_type, wc_opcode, wc_status, AhAttr};
 use std::io::Write;
 use std::net::{Ipv6Addr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Q_Key of `ibv_ud_pingpong`.
 const QKEY: u32 = 0x1111_1111;
@@ -102,7 +103,7 @@ fn play(ends: &mut [End], tool: Tool, first: bool, other: &mut Running) -> Outco
     if first {
         ends.iter().try_for_each(send)?;
     }
-    let limit = Instant::now() + Duration::from_secs(40);
+    let limit = deadline(60);
     let (mut sent, mut received) = (0, 0);
     // The tool leaves when it has all: an answer to our last message is owed to nobody.
     while received < tool.iterations || sent < tool.iterations && other.is_running() {

@@ -9,6 +9,7 @@ use super::report::Report;
 use super::seen::{Moment, Seen};
 use super::Outcome;
 use crate::ends::{Op, Shape};
+use crate::patience::deadline;
 use gdrcore_core::verbs::types::{qp_type, wc_status};
 use gdrcore_core::wire::{ack_timeout_ns, RNR_TIMER_NS};
 use std::time::{Duration, Instant};
@@ -16,13 +17,22 @@ use std::time::{Duration, Instant};
 /// rxe counts in ticks of the guest's clock (250 a second): a timer of its may be over one tick early.
 const TICK: Duration = Duration::from_millis(4);
 
-/// Runs our device for a while.
-fn run(link: &Link, time: Duration) {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
+/// RNR NAKs of one message whose timers are looked at.
+const NAKS: usize = 9;
+/// Tries of what the pauses of a busy machine between two readings of the clock may spoil.
+const TRIES: usize = 5;
+
+/// Runs our device until the wire has seen `n` packets of a kind.
+fn run_until(link: &Link, wire: &Mangler, n: usize, kind: impl Fn(&Seen) -> bool) -> Outcome<()> {
+    let end = deadline(60);
+    while wire.so_far(|seen| seen.iter().filter(|s| kind(s)).count()) < n {
+        if Instant::now() > end {
+            return Err(format!("the wire has not seen {n} of what it was to see"));
+        }
         let _ = link.dev.progress();
         std::thread::sleep(Duration::from_micros(50));
     }
+    Ok(())
 }
 
 /// The RNR NAK carries the timer that the responder's QP was given, and the requester waits for as long.
@@ -31,10 +41,17 @@ fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize
     let mut pair = Pair::new(link, shape)?;
     let timer = Duration::from_nanos(RNR_TIMER_NS[usize::from(code)]);
     pair.fill(side, 0, 3000, 9)?;
-    let (to, mut n, mut early) = (half(&pair), 0, Vec::new());
+    let to = half(&pair);
+    // rxe adds a NAK 0x60 for the packets behind the refused one.
+    let nak = |s: &Seen| match s.nak() {
+        Some((_, syndrome)) if s.from == side.other() && s.moment == Moment::Delivered => {
+            (syndrome != 0x60 || side == Side::Rxe).then_some(syndrome)
+        }
+        _ => None,
+    };
     let ((), seen) = watched(wire, || {
         let id = pair.post(side, Op::Send(None), 0, 3000)?;
-        run(link, timer * 2 + Duration::from_millis(30));
+        run_until(link, wire, NAKS, |s| nak(s).is_some())?;
         let r = pair.recv(side.other(), to, 3000)?;
         pair.succeed(side.other(), r)?;
         pair.succeed(side, id).map(drop)
@@ -43,31 +60,23 @@ fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize
     pair.end()?;
     let begins: Vec<&Seen> = sent(&seen, side).filter(|s| s.is_request()).collect();
     let first = begins[0].psn();
-    let arrived = seen.iter().filter(|s| s.from == side.other() && s.moment == Moment::Delivered);
-    for (nak, (_, syndrome)) in arrived.filter_map(|s| s.nak().map(|nak| (s, nak))) {
-        // rxe adds a NAK 0x60 for the packets behind the refused one.
-        if syndrome == 0x60 && side == Side::Ours {
-            continue;
-        }
+    let mut waited = Vec::new();
+    for (at, syndrome) in seen.iter().filter_map(|s| nak(s).map(|syndrome| (s.at, syndrome))) {
         if syndrome != 0x20 | code {
             return Err(format!("NAK {syndrome:#x} instead of {:#x}", 0x20 | code));
         }
-        let Some(again) = begins.iter().find(|s| s.at > nak.at && s.psn() == first) else { continue };
-        let waited = again.at - nak.at;
-        // Ours counts from the beginning of the round that brought the NAK, which a busy machine may have held up.
-        let slack = if side == Side::Rxe { TICK } else { Duration::from_micros(500) };
-        // What was on its way when the NAK came is no retry.
-        if n > 0 && waited + slack < timer {
-            early.push(waited);
-        }
-        n += 1;
+        waited.extend(begins.iter().find(|s| s.at > at && s.psn() == first).map(|again| again.at - at));
     }
-    // One of many may have been held up for longer still.
-    if early.len() > n / 8 {
-        return Err(format!("tried again after {early:?} instead of {timer:?}"));
+    let n = waited.len();
+    if n < NAKS {
+        return Err(format!("tried again {n} times after {NAKS} NAKs"));
     }
-    if n == 0 {
-        return Err("no RNR NAK was seen".into());
+    // Ours counts from the beginning of the round that brought the NAK; and what was on its way when a NAK came is no retry. A busy
+    // machine makes some of them early for our clock, but a requester that does not wait is early each time.
+    let slack = if side == Side::Rxe { TICK } else { Duration::from_micros(500) };
+    waited.sort();
+    if waited[n / 2] + slack < timer {
+        return Err(format!("tried again after {waited:?} instead of {timer:?}"));
     }
     Ok(n)
 }
@@ -76,54 +85,65 @@ fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize
 fn silence(link: &Link, wire: &Mangler, side: Side, op: Op, code: u8) -> Outcome<usize> {
     let shape = Shape { timeout: code, retry_cnt: 6, ..cases::shape(qp_type::RC, 3, 65_536) };
     let timer = Duration::from_nanos(ack_timeout_ns(code).unwrap_or(0));
-    let mut pair = Pair::new(link, shape)?;
-    let to = half(&pair);
-    pair.recv(side.other(), to, 4096)?;
-    let until = Instant::now() + timer + timer / 2;
-    let lost: Script = Box::new(move |from, roce| from != side || !is_request(roce) || Instant::now() > until);
-    let began = Instant::now();
-    let ((), seen) = scripted(wire, lost, || {
-        let id = pair.post(side, op, 0, 8)?;
-        pair.succeed(side, id).map(drop)
-    })?;
-    if began.elapsed() < timer + timer / 2 {
-        return Err(format!("complete after {:?}", began.elapsed()));
-    }
-    // Ours probes before its timer is over; rxe is silent until then.
-    let mut tries = sent(&seen, side).filter(|s| s.is_request());
-    if let (Side::Rxe, Some(first), Some(second)) = (side, tries.next(), tries.next()) {
-        if second.at - first.at + TICK < timer {
-            return Err(format!("tried again after {:?} instead of {timer:?}", second.at - first.at));
+    let mut tried_after = Vec::new();
+    for n in 1..=TRIES {
+        let mut pair = Pair::new(link, shape)?;
+        let to = half(&pair);
+        pair.recv(side.other(), to, 4096)?;
+        let until = Instant::now() + timer + timer / 2;
+        let lost: Script = Box::new(move |from, roce| from != side || !is_request(roce) || Instant::now() > until);
+        let ((), seen) = scripted(wire, lost, || {
+            let id = pair.post(side, op, 0, 8)?;
+            pair.succeed(side, id).map(drop)
+        })?;
+        if Instant::now() < until {
+            return Err("complete although nothing has arrived".into());
+        }
+        pair.end()?;
+        // Ours probes before its timer is over; rxe is silent until then. Where the wire was late for the first try, the second one
+        // seems early.
+        let mut tries = sent(&seen, side).filter(|s| s.is_request());
+        match (side, tries.next(), tries.next()) {
+            (Side::Rxe, Some(first), Some(second)) if second.at - first.at + TICK < timer => {
+                tried_after.push(second.at - first.at);
+            }
+            _ => return Ok(n),
         }
     }
-    pair.end()?;
-    Ok(1)
+    Err(format!("tried again after {tried_after:?} instead of {timer:?}"))
 }
 
-/// Nothing ever arrives: the end comes after all retries, not before and not much later.
+/// Nothing ever arrives: the end comes after all retries, and not before.
 fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Outcome<usize> {
     let shape = Shape { timeout: code, retry_cnt: retries, ..cases::shape(qp_type::RC, 3, 65_536) };
     let timer = Duration::from_nanos(ack_timeout_ns(code).unwrap_or(0));
     let mut pair = Pair::new(link, shape)?;
+    let first = if side == Side::Ours { pair.our.own.psn } else { pair.far.own.psn };
+    let is_first =
+        move |s: &Seen| s.from == side && s.moment == Moment::Sent && s.is_request() && s.psn() == Some(first);
     let lost: Script = Box::new(move |from, roce| from != side || !is_request(roce));
+    let expiries = usize::from(retries) + 1;
     let began = Instant::now();
     let (took, seen) = scripted(wire, lost, || {
         let id = pair.post(side, Op::Write(0, None), 0, 3000)?;
         pair.ends_with(side, id, wc_status::RETRY_EXC_ERR)?;
         let took = began.elapsed();
-        // On a busy machine the wire is behind.
-        run(link, Duration::from_millis(50));
+        // On a busy machine the wire is behind; and one try more would come now.
+        run_until(link, wire, expiries, is_first)?;
+        let end = Instant::now() + 2 * timer;
+        while Instant::now() < end {
+            let _ = link.dev.progress();
+            std::thread::sleep(Duration::from_micros(50));
+        }
         Ok(took)
     })?;
-    let expiries = u32::from(retries) + 1;
-    let ticks = if side == Side::Rxe { TICK * expiries } else { Duration::ZERO };
-    // IBTA C9-141: a timer of T may take up to 4 T; the emulated machine and its clock add to that.
-    if took + ticks < timer * expiries || took > timer * expiries * 4 + Duration::from_secs(2) {
+    let ticks = if side == Side::Rxe { TICK * expiries as u32 } else { Duration::ZERO };
+    // IBTA C9-141: a timer of T takes T at least. That it takes no more than 4 T, core/tests/engine/states.rs shows in a time of its own.
+    if took + ticks < timer * expiries as u32 {
         return Err(format!("over after {took:?}, {expiries} times {timer:?}"));
     }
-    let first = sent(&seen, side).filter(|s| s.is_request()).filter_map(Seen::psn).next();
-    let copies = sent(&seen, side).filter(|s| s.is_request() && s.psn() == first).count();
-    if copies != expiries as usize {
+    let copies = seen.iter().filter(|s| is_first(s)).count();
+    if copies != expiries {
         return Err(format!("the first packet was sent {copies} times instead of {expiries}"));
     }
     pair.end()?;

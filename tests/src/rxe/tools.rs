@@ -2,6 +2,7 @@
 
 use super::lab::Lab;
 use super::Outcome;
+use crate::patience::{deadline, limit};
 use crate::tools::Running;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -12,8 +13,6 @@ pub const PORT: u16 = 18_515;
 /// The far end's address, and ours.
 const FAR: &str = "10.77.1.2";
 const NEAR: &str = "10.77.1.1";
-/// No tool needs longer.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// What we are to the tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +25,8 @@ pub enum Role {
 
 /// Starts a tool as server and connects to it.
 pub fn connect(lab: &Lab, command: &str) -> Outcome<(Running, TcpStream)> {
-    let mut tool = lab.vm.begin(&format!("{command} -p {PORT}"), 60);
-    let end = Instant::now() + LIMIT;
+    let mut tool = lab.vm.begin(&format!("{command} -p {PORT}"), 150);
+    let end = deadline(60);
     loop {
         match TcpStream::connect((FAR, PORT)) {
             Ok(stream) => return Ok((tool, patient(stream)?)),
@@ -43,8 +42,8 @@ pub fn connect(lab: &Lab, command: &str) -> Outcome<(Running, TcpStream)> {
 pub fn accept(lab: &Lab, command: &str) -> Outcome<(Running, TcpStream)> {
     let listener = TcpListener::bind((NEAR, PORT)).map_err(|e| e.to_string())?;
     listener.set_nonblocking(true).map_err(|e| e.to_string())?;
-    let mut tool = lab.vm.begin(&format!("{command} -p {PORT} {NEAR}"), 60);
-    let end = Instant::now() + LIMIT;
+    let mut tool = lab.vm.begin(&format!("{command} -p {PORT} {NEAR}"), 150);
+    let end = deadline(60);
     loop {
         match listener.accept() {
             Ok((stream, _)) => return Ok((tool, patient(stream)?)),
@@ -60,7 +59,7 @@ fn patient(stream: TcpStream) -> Outcome<TcpStream> {
     let fail = |e: std::io::Error| e.to_string();
     stream.set_nonblocking(false).map_err(fail)?;
     stream.set_nodelay(true).map_err(fail)?;
-    stream.set_read_timeout(Some(LIMIT)).map_err(fail)?;
+    stream.set_read_timeout(Some(limit(60))).map_err(fail)?;
     Ok(stream)
 }
 
@@ -81,8 +80,8 @@ pub fn ask(said: &[u8], want: &[u8]) -> Outcome<()> {
 
 /// The tool must end by itself, and content; `run` is called while it does.
 pub fn ends_well(mut tool: Running, name: &str, mut run: impl FnMut()) -> Outcome<()> {
-    let closing = Instant::now();
-    while tool.is_running() && closing.elapsed() < Duration::from_secs(20) {
+    let end = deadline(60);
+    while tool.is_running() && Instant::now() < end {
         run();
         std::thread::sleep(Duration::from_micros(200));
     }

@@ -1,6 +1,7 @@
 //! The emulated machine with Linux's own RDMA stack: `tests/vm/vm.sh`.
 
 use super::Outcome;
+use crate::patience;
 use crate::source::root;
 use crate::tools::{run, Running};
 use std::path::Path;
@@ -15,6 +16,7 @@ pub struct Vm {
 fn script(name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(root().join("tests/vm/vm.sh"));
     command.args(arguments).env("VMLAB_NAME", name).env("VMLAB_QUIET", "1").env("VMLAB_LIFE", "10800");
+    command.env("BOOT_LIMIT", (60 * patience::factor()).to_string());
     command
 }
 
@@ -45,15 +47,21 @@ impl Vm {
         Err(format!("the machine did not start: {}", done.output))
     }
 
+    /// A command in the machine, ended after `seconds` (of an idle machine). What runs there has the same patience as we.
+    fn exec(&self, command: &str, seconds: u32) -> Command {
+        let factor = patience::factor();
+        let limit = (seconds * factor).to_string();
+        script(&self.name, &["exec", "-t", &limit, &format!("export {}={factor}; {command}", patience::VARIABLE)])
+    }
+
     /// Starts a command in the machine, ended after `seconds`.
     pub fn begin(&self, command: &str, seconds: u32) -> Running {
-        Running::start(&mut script(&self.name, &["exec", "-t", &seconds.to_string(), command]))
+        Running::start(&mut self.exec(command, seconds))
     }
 
     /// Runs a command in the machine; its output.
     pub fn run(&self, command: &str, seconds: u32) -> Outcome<String> {
-        let done =
-            run(&mut script(&self.name, &["exec", "-t", &seconds.to_string(), command]), u64::from(seconds) + 20);
+        let done = run(&mut self.exec(command, seconds), u64::from(seconds) + 20);
         if done.ok() {
             return Ok(done.output);
         }

@@ -7,7 +7,7 @@ use gdrcore_core::verbs::types::{
     qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, QpAttr, SendWr, Wc,
 };
 use gdrcore_core::Error;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 type Run = fn(Bench<'_>) -> Outcome;
@@ -29,7 +29,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("destroying what another thread uses harms nobody", destroyed_in_use),
 ];
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
 
 /// Ends that failed cannot be asked for more; they can be taken down.
 fn finish(a: End<'_>, b: End<'_>) -> Outcome {
@@ -112,7 +112,9 @@ fn silent_peer(t: Bench<'_>) -> Outcome {
     let mut b = b;
     a.post(1, Op::Write(0, None), 0, 64).unwrap();
     fails(&mut a, &mut b, 1, wc_status::RETRY_EXC_ERR);
-    cause_is(&a, CauseCode::RetryExceeded);
+    // The soft device sees that a peer of its host lives.
+    let cause = CauseCode::from_u32(a.dev.qp_cause(a.qp).unwrap().code);
+    assert!(matches!(cause, Some(CauseCode::RetryExceeded | CauseCode::Unanswered)), "{cause:?}");
     let text = a.dev.qp_cause(a.qp).unwrap().to_string();
     assert!(text.contains("silent") && text.contains("2 retries"), "{text}");
     finish(a, b)
@@ -258,7 +260,6 @@ fn stale_ah(t: Bench<'_>) -> Outcome {
 fn two_threads(t: Bench<'_>) -> Outcome {
     let (mut a, mut b) = connected(t.a, t.b, Shape { depth: 64, ..Shape::default() }).unwrap();
     let (dev, qp) = (a.dev, a.qp);
-    let done = AtomicBool::new(false);
     let post = |count: &mut u64| {
         let mut wr = a.request(1, Op::Write(0, None), &[]);
         wr.opcode = wr_opcode::RDMA_WRITE;
@@ -270,13 +271,21 @@ fn two_threads(t: Bench<'_>) -> Outcome {
             Err(e) => panic!("{e}"),
         }
     };
+    // Each has half of the queue, however often it is refused meanwhile; then both go on beyond what there is room for.
+    let reached = AtomicU32::new(0);
     let mut counts = [0u64; 2];
     std::thread::scope(|s| {
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 s.spawn(|| {
                     let mut n = 0;
-                    for _ in 0..200 {
+                    until("half of the queue", || {
+                        post(&mut n);
+                        n == 32
+                    });
+                    reached.fetch_add(1, Ordering::AcqRel);
+                    until("the other half", || reached.load(Ordering::Acquire) == 2);
+                    for _ in 0..100 {
                         post(&mut n);
                     }
                     n
@@ -287,7 +296,6 @@ fn two_threads(t: Bench<'_>) -> Outcome {
             *n = thread.join().unwrap();
         }
     });
-    done.store(true, Ordering::Release);
     let posted: u64 = counts.iter().sum();
     assert!(posted >= 64, "{posted}");
     until("all completions", || {

@@ -10,6 +10,7 @@ mod traffic;
 mod waiting;
 
 use crate::ends::Buffer;
+use crate::patience;
 use crate::soft::Soft;
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::Config;
@@ -170,11 +171,14 @@ pub fn run(a: &str, b: &str, filter: &str) -> Result<Sum, String> {
     Ok(sum)
 }
 
-/// Runs both ends until `done` says so; panics after half a minute.
+/// Runs both ends until `done` says so.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !done() {
-        assert!(std::time::Instant::now() < end, "{what}: not within 30 s");
-        std::thread::yield_now();
-    }
+    let turn = || {
+        let is_done = done();
+        if !is_done {
+            std::thread::yield_now();
+        }
+        is_done.then_some(())
+    };
+    patience::until(60, || what.to_string(), turn);
 }

@@ -345,7 +345,7 @@ fn window(t: Bench<'_>) -> Outcome {
         bad.bind_mw = BindMwWr { mw, rkey, bind_info: MwBindInfo { mr, ..bind_info } };
         if b.post_wr(&bad).is_ok() {
             // A soft device may take it and fail it.
-            let wc = crate::ends::complete(&mut b, &mut a, 4, std::time::Duration::from_secs(20));
+            let wc = crate::ends::complete(&mut b, &mut a, 4, std::time::Duration::from_secs(60));
             assert_ne!(wc.status, 0, "a window that does not exist was bound");
         }
     }

@@ -1,9 +1,11 @@
 //! Sleeping on the descriptor, events of CQs and SRQs.
 
 use super::{until, Bench, End as Outcome};
-use crate::ends::{connected, succeed, Op, Shape};
+use crate::cpu;
+use crate::ends::{connected, succeed, End, Op, Shape};
 use gdrcore_core::device::{async_event, SrqAttr};
 use gdrcore_core::verbs::types::{qp_type, send_flags, QpCap, QpInit, RecvWr};
+use gdrcore_core::Error;
 use std::time::{Duration, Instant};
 
 type Run = fn(Bench<'_>) -> Outcome;
@@ -15,6 +17,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("armed for solicited completions, it sleeps through others", solicited),
     ("an SRQ says that it runs low", srq_limit),
     ("progress never waits", progress),
+    ("a completion channel has its own CQs' events", channel),
 ];
 
 fn timeout(t: Bench<'_>) -> Outcome {
@@ -146,10 +149,46 @@ fn srq_limit(t: Bench<'_>) -> Outcome {
 }
 
 fn progress(t: Bench<'_>) -> Outcome {
-    let start = Instant::now();
+    let before = cpu::sleeps_of_thread();
     for _ in 0..1000 {
         t.a.progress().unwrap();
     }
-    assert!(start.elapsed() < Duration::from_secs(10));
+    let slept = cpu::sleeps_of_thread() - before;
+    assert!(slept < 100, "it slept {slept} times in 1000 calls");
+    Outcome::Passed
+}
+
+fn channel(t: Bench<'_>) -> Outcome {
+    let channels = [0, 1].map(|_| t.b.channel_create().unwrap());
+    let mut a = End::new(t.a, Shape::default()).unwrap();
+    let mut b = End::on_channel(t.b, Shape::default(), channels[0]).unwrap();
+    let (to_a, to_b) = (a.own, b.own);
+    a.connect(to_b).unwrap();
+    b.connect(to_a).unwrap();
+    for round in 0..5 {
+        b.post_recv(100, 0, 64).unwrap();
+        t.b.cq_arm(b.cq, false).unwrap();
+        assert_eq!(t.b.channel_event(channels[0]), Ok(None), "round {round}");
+        a.post(1, Op::Send(None), 0, 64).unwrap();
+        let mut woken = None;
+        until("the event", || {
+            // Two soft devices of one thread: the other one has to be run.
+            a.poll();
+            woken = t.b.channel_wait(channels[0], 20).unwrap();
+            woken.is_some()
+        });
+        assert_eq!(woken, Some(b.cq));
+        assert!(!readable(t.b.channel_fd(channels[0]).unwrap()), "the event was taken");
+        assert_eq!((t.b.channel_event(channels[1]), t.b.cq_event()), (Ok(None), Ok(None)), "nobody else's");
+        succeed(&mut b, &mut a, 100);
+        succeed(&mut a, &mut b, 1);
+    }
+    assert_eq!(t.b.channel_destroy(channels[0]), Err(Error::Busy));
+    a.destroy().unwrap();
+    b.destroy().unwrap();
+    for channel in channels {
+        t.b.channel_destroy(channel).unwrap();
+        assert!(t.b.channel_event(channel).is_err(), "the channel is gone");
+    }
     Outcome::Passed
 }

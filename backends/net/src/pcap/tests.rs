@@ -2,9 +2,12 @@ use super::*;
 use crate::map::Map;
 use gdrcore_core::wire::icrc::{check_exact, Flow};
 use gdrcore_core::wire::pcap::{Record, Records};
+use gdrcore_testkit::descriptors::fork;
+use gdrcore_testkit::patience::deadline;
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 
 struct Rig {
     pcap: Pcap,
@@ -16,10 +19,14 @@ fn path(name: &str) -> PathBuf {
 }
 
 fn open(path: &std::path::Path, len: usize) -> Result<Rig> {
+    open_as(path, Earlier::Replace, len)
+}
+
+fn open_as(path: &std::path::Path, earlier: Earlier, len: usize) -> Result<Rig> {
     let mem = Map::new(len.max(1)).unwrap();
     let name = CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the map has at least `len` bytes and is dropped after the capture.
-    let pcap = unsafe { Pcap::open(&name, mem.as_ptr(), len) }?;
+    let pcap = unsafe { Pcap::open(&name, earlier, mem.as_ptr(), len) }?;
     Ok(Rig { pcap, _mem: mem })
 }
 
@@ -75,6 +82,7 @@ fn bursts_become_frames_with_right_icrcs() {
     let wall = crate::clock::wall_ns() / 1_000_000_000;
     assert!((frames[0].0 / 1_000_000_000).abs_diff(wall) < 100, "wall clock");
     assert_eq!(frames[20].0 - frames[0].0, 5, "nanoseconds");
+    let _fork = fork();
     if let Ok(out) = Command::new("tshark").args(["-r", file.to_str().unwrap(), "-q", "-z", "expert,warn"]).output() {
         let text = String::from_utf8_lossy(&out.stdout);
         assert!(!text.contains("Malformed") && !text.contains("hecksum"), "{text}");
@@ -85,19 +93,133 @@ fn bursts_become_frames_with_right_icrcs() {
 }
 
 #[test]
-fn a_reader_sees_whole_records_before_the_end() {
+fn a_burst_is_in_the_file_when_it_leaves() {
     let file = path("early");
     let (a, b) = (Endpoint::v4([10, 1, 0, 1], 4791), Endpoint::v4([10, 1, 0, 2], 4791));
     let mut r = open(&file, MEM_MIN).unwrap();
     assert_eq!(read(&file).len(), 0, "the header is there at once");
     for k in 0..100 {
-        r.pcap.burst(k, &a, &b, 0, 100, &packets(&a, &b, 1, 100));
-        read(&file);
+        r.pcap.burst(k, &a, &b, 0, 100, &packets(&a, &b, 2, 100));
+        assert_eq!(read(&file).len(), 2 * (k as usize + 1));
     }
-    assert!(!read(&file).is_empty());
-    drop(r);
-    assert_eq!(read(&file).len(), 100, "closing flushes");
     std::fs::remove_file(&file).unwrap();
+}
+
+/// Threads and processes that write one file at once: what each wrote is there, whole and in its own order.
+#[test]
+fn captures_share_a_file() {
+    let file = path("shared");
+    let (a, b) = (Endpoint::v4([10, 1, 0, 1], 4791), Endpoint::v4([10, 1, 0, 2], 4791));
+    let write = |who: u8| {
+        let from = Endpoint::v4([10, 1, 1, who], 4791);
+        let mut r = open(&file, MEM_MIN).unwrap();
+        for k in 0..500 {
+            // Some are longer than the buffer.
+            let (n, seg) = if k % 50 == 0 { (2, 5000) } else { (1 + k % 3, 80) };
+            r.pcap.burst(k as u64, &from, &b, k as u16, seg as u16, &packets(&from, &b, n, seg));
+        }
+        assert_eq!(r.pcap.counts().1, 0);
+        r.pcap.counts().0
+    };
+    // The first has the file open all the time.
+    let mut first = open(&file, MEM_MIN).unwrap();
+    first.pcap.burst(0, &a, &b, 0, 60, &packets(&a, &b, 1, 60));
+    let _fork = fork();
+    // SAFETY: the child calls `write`, which is files and memory of its own, and leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let n = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write(9))).unwrap_or(0);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(n == 0)) };
+    }
+    let each: Vec<u64> = std::thread::scope(|s| {
+        let threads: Vec<_> = (1..4).map(|who| s.spawn(move || write(who))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let mut status = 0;
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    let frames = read(&file);
+    assert_eq!(frames.len() as u64, 1 + each[0] * 4);
+    for who in [1, 2, 3, 9] {
+        let times: Vec<u64> = frames
+            .iter()
+            .filter(|(_, f)| f[ETHERNET_LEN + 12..ETHERNET_LEN + 16] == [10, 1, 1, who])
+            .map(|(t, _)| *t)
+            .collect();
+        assert_eq!(times.len() as u64, each[0], "{who}");
+        assert!(times.is_sorted(), "{who}");
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn only_what_nobody_writes_and_this_process_did_not_begin_is_replaced() {
+    let file = path("earlier");
+    let (a, b) = (Endpoint::v4([10, 1, 0, 1], 4791), Endpoint::v4([10, 1, 0, 2], 4791));
+    let one = |r: &mut Rig| r.pcap.burst(0, &a, &b, 0, 60, &packets(&a, &b, 1, 60));
+    let counted = |file: &std::path::Path| read(file).len();
+    // Another process left one.
+    let bytes = {
+        let other = path("left");
+        let mut r = open(&other, MEM_MIN).unwrap();
+        one(&mut r);
+        let bytes = std::fs::read(&other).unwrap();
+        std::fs::remove_file(&other).unwrap();
+        bytes
+    };
+    std::fs::write(&file, &bytes).unwrap();
+    let mut r = open_as(&file, Earlier::Keep, MEM_MIN).unwrap();
+    one(&mut r);
+    assert_eq!(counted(&file), 2, "kept");
+    drop(r);
+    let again = path("again");
+    std::fs::write(&again, &bytes).unwrap();
+    let mut r = open(&again, MEM_MIN).unwrap();
+    assert_eq!(counted(&again), 0, "replaced");
+    one(&mut r);
+    let mut beside = open(&again, MEM_MIN).unwrap();
+    one(&mut beside);
+    assert_eq!(counted(&again), 2, "continued while it is written");
+    drop((r, beside));
+    let mut r = open(&again, MEM_MIN).unwrap();
+    one(&mut r);
+    assert_eq!(counted(&again), 3, "continued by the process that began it");
+    drop(r);
+    // Another file may have the inode of one that this process began and removed.
+    for n in 0..8 {
+        let other = path("inode");
+        drop(open(&other, MEM_MIN).unwrap());
+        std::fs::remove_file(&other).unwrap();
+        std::fs::write(&other, &bytes).unwrap();
+        drop(open(&other, MEM_MIN).unwrap());
+        assert_eq!(counted(&other), 0, "replaced, in round {n}");
+        std::fs::remove_file(&other).unwrap();
+    }
+    // What is no capture is not written behind, but may be replaced; nobody waits for a stranger's lock for ever.
+    let foreign = path("foreign");
+    std::fs::write(&foreign, b"something else, and long enough").unwrap();
+    assert!(matches!(open_as(&foreign, Earlier::Keep, MEM_MIN), Err(Error::Invalid)));
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"something else, and long enough");
+    let stranger = std::fs::File::open(&foreign).unwrap();
+    stranger.lock().unwrap();
+    assert!(matches!(open(&foreign, MEM_MIN), Err(Error::Busy)));
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"something else, and long enough");
+    drop(stranger);
+    // A child that another test forked just now has the stranger's description, and so its lock, until it runs.
+    let end = deadline(60);
+    let mut r = loop {
+        match open(&foreign, MEM_MIN) {
+            Err(Error::Busy) => assert!(Instant::now() < end, "the lock stays"),
+            other => break other.unwrap(),
+        }
+    };
+    one(&mut r);
+    assert_eq!(counted(&foreign), 1);
+    for file in [file, again, foreign] {
+        std::fs::remove_file(file).unwrap();
+    }
 }
 
 #[test]
@@ -129,6 +251,7 @@ fn a_file_that_cannot_grow_ends_with_a_whole_record() {
     let (a, b) = (Endpoint::v4([10, 1, 0, 1], 4791), Endpoint::v4([10, 1, 0, 2], 4791));
     let data = packets(&a, &b, 1, 100);
     let mut r = open(&file, MEM_MIN).unwrap();
+    let _fork = fork();
     // SAFETY: the child sets its own limits, writes by plain system calls and leaves by _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {

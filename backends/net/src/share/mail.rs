@@ -9,12 +9,13 @@
 //! Packets  address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the first packet 2, the packets
 //! ```
 //!
-//! The kernel says with each who sent it (SO_PASSCRED); what a stranger sends is dropped. What a process of the same user
-//! sends is believed as far as it goes: a wrong table costs a detour, a packet is checked like any other.
+//! Other users cannot reach the sockets ([`crate::local`]). The kernel also says with each message who sent it (SO_PASSCRED); one of
+//! another user's is dropped. What a process of the same user sends is believed as far as it goes: a wrong table costs a detour, a
+//! packet is checked like any other.
 
 use super::table::{self, Table};
 use crate::addr::Endpoint;
-use crate::local::{is_trusted_user, Name};
+use crate::local::{is_own_user, Holder, Home, Lock, Name, Role};
 use crate::sys::{errno, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
@@ -191,26 +192,33 @@ pub(crate) fn post(from: RawFd, block: u16, to: &Name, mail: &Mail<'_>) -> Poste
         return Posted::Done;
     }
     match errno() {
-        libc::ECONNREFUSED | libc::ENOENT => Posted::Nobody,
+        libc::ECONNREFUSED | libc::ENOENT | libc::ENOTDIR | libc::EINVAL => Posted::Nobody,
         _ => Posted::Lost,
     }
 }
 
-/// A bound socket that takes mail.
+/// A bound socket that takes mail, and the lock of its name.
 #[derive(Debug)]
 pub struct Mailbox {
     fd: Fd,
+    lock: Lock,
 }
 
 impl Mailbox {
-    /// Takes a name.
+    /// Becomes a holder, and binds its mail's name.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: somebody has it; [`Error::Os`].
-    pub(crate) fn open(name: &Name) -> Result<Mailbox> {
-        let fd = name.bind(libc::SOCK_DGRAM)?;
+    /// As [`Lock::take`].
+    pub(crate) fn open(home: &Home, at: &Endpoint, holder: Holder) -> Result<Mailbox> {
+        let lock = Lock::take(home, at, holder)?;
+        let fd = lock.bind(Role::Mail, libc::SOCK_DGRAM)?;
         set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1i32)?;
-        Ok(Mailbox { fd })
+        Ok(Mailbox { fd, lock })
+    }
+
+    /// The lock, for the holder's other names.
+    pub(crate) fn lock(&self) -> &Lock {
+        &self.lock
     }
 
     /// Readable when there is mail.
@@ -258,7 +266,7 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
             if data >= size_of::<libc::ucred>() {
                 // SAFETY: the kernel wrote that many bytes behind the header; they may be unaligned.
                 let cred = unsafe { at.cast::<libc::ucred>().read_unaligned() };
-                trusted = is_trusted_user(cred.uid);
+                trusted = is_own_user(cred.uid);
             }
         } else if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
             for i in 0..data / size_of::<RawFd>() {
@@ -278,14 +286,21 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
 ///
 /// # Errors
 /// [`Error::AddressInUse`]: none is free; [`Error::Os`].
-pub(crate) fn claim_any(at: &Endpoint, first: u16, count: u16, max: u16, boxes: &mut [Option<Mailbox>]) -> Result<u16> {
+pub(crate) fn claim_any(
+    home: &Home,
+    at: &Endpoint,
+    first: u16,
+    count: u16,
+    max: u16,
+    boxes: &mut [Option<Mailbox>],
+) -> Result<u16> {
     let places = max / count;
     for k in 0..places {
         let block = (first + k) % places * count;
         if block == 0 {
             continue;
         }
-        match claim(at, block, count, boxes) {
+        match claim(home, at, block, count, boxes) {
             Ok(()) => return Ok(block),
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
@@ -298,9 +313,9 @@ pub(crate) fn claim_any(at: &Endpoint, first: u16, count: u16, max: u16, boxes: 
 ///
 /// # Errors
 /// [`Error::AddressInUse`]: one has an owner; [`Error::Os`].
-pub(crate) fn claim(at: &Endpoint, block: u16, count: u16, boxes: &mut [Option<Mailbox>]) -> Result<()> {
+pub(crate) fn claim(home: &Home, at: &Endpoint, block: u16, count: u16, boxes: &mut [Option<Mailbox>]) -> Result<()> {
     for k in 0..count {
-        match Mailbox::open(&Name::block(at, block + k)) {
+        match Mailbox::open(home, at, Holder::Block(block + k)) {
             Ok(mailbox) => boxes[usize::from(k)] = Some(mailbox),
             Err(e) => {
                 boxes.fill_with(|| None);
@@ -314,16 +329,26 @@ pub(crate) fn claim(at: &Endpoint, block: u16, count: u16, boxes: &mut [Option<M
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gdrcore_testkit::descriptors::keep;
+    use gdrcore_testkit::place::loopback;
 
     fn at(n: u8) -> Endpoint {
-        Endpoint::v4([127, 75, std::process::id() as u8, n], 4791)
+        Endpoint::v4(loopback(2, n), 4791)
+    }
+
+    fn mailbox(at: &Endpoint, block: u16) -> Mailbox {
+        Mailbox::open(&Home::open().unwrap(), at, Holder::Block(block)).unwrap()
+    }
+
+    fn name(at: &Endpoint, block: u16) -> Name {
+        Name::of(&Home::open().unwrap(), at, Holder::Block(block), Role::Mail)
     }
 
     #[test]
     fn mail_arrives_as_it_was_sent() {
         let at = at(1);
-        let (a, b) = (Mailbox::open(&Name::block(&at, 1)).unwrap(), Mailbox::open(&Name::block(&at, 2)).unwrap());
-        let to = Name::block(&at, 2);
+        let (a, b) = (mailbox(&at, 1), mailbox(&at, 2));
+        let to = name(&at, 2);
         let packets = Packets { src: Endpoint::v4([1, 2, 3, 4], 9), seg: 5, first: 2, ecn: 3, data: b"hello world" };
         assert_eq!(post(a.fd(), 1, &to, &Mail::Packets(packets)), Posted::Done);
         let mut buf = vec![0; MAIL_MAX];
@@ -340,7 +365,7 @@ mod tests {
         let n = b.receive(&mut buf).unwrap();
         assert!(matches!(parse(&buf[..n]), Some((1, Received::Refused(d, 111))) if d == dst));
         assert_eq!(b.receive(&mut buf), None);
-        assert_eq!(post(a.fd(), 1, &Name::block(&at, 3), &Mail::Ask), Posted::Nobody);
+        assert_eq!(post(a.fd(), 1, &name(&at, 3), &Mail::Ask), Posted::Nobody);
         // A queue that nobody empties: what does not fit is lost, and nothing waits.
         let lost = (0..100_000).any(|_| post(a.fd(), 1, &to, &Mail::Ask) == Posted::Lost);
         assert!(lost);
@@ -366,18 +391,23 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_come_along_are_closed() {
+    fn descriptors_that_come_along_are_refused_or_closed() {
+        let _kept = keep();
         let at = at(2);
-        let b = Mailbox::open(&Name::block(&at, 1)).unwrap();
+        let b = mailbox(&at, 1);
         let from = crate::local::socket(libc::SOCK_DGRAM).unwrap();
-        let (name, len) = Name::block(&at, 1).parts();
+        let (name, len) = name(&at, 1).parts();
         // SAFETY: the name lives through the call.
         crate::sys::check(unsafe { libc::connect(from.raw(), name, len) }).unwrap();
         let mut ends = [0; 2];
         // SAFETY: room for two descriptors.
         crate::sys::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }).unwrap();
         let (read, write) = (Fd::from_call(ends[0]).unwrap(), Fd::from_call(ends[1]).unwrap());
-        crate::shm::door::send_with(from.raw(), b"gdrm\x01\x01\0\0", write.raw()).unwrap();
+        match crate::shm::door::send_with(from.raw(), b"gdrm\x01\x01\0\0", write.raw()) {
+            // Since Linux 6.16 by the kernel.
+            Err(Error::Access) => return assert_eq!(b.receive(&mut [0; 64]), None),
+            other => other.unwrap(),
+        }
         let mut buf = [0; 64];
         assert_eq!(b.receive(&mut buf), Some(8));
         drop(write);
@@ -392,11 +422,12 @@ mod tests {
         let at = at(3);
         let boxes = || [const { None::<Mailbox> }; 4];
         let (mut a, mut b, mut c) = (boxes(), boxes(), boxes());
-        claim(&at, 5, 1, &mut a).unwrap();
-        assert_eq!(claim(&at, 4, 4, &mut b).unwrap_err(), Error::AddressInUse);
+        let home = Home::open().unwrap();
+        claim(&home, &at, 5, 1, &mut a).unwrap();
+        assert_eq!(claim(&home, &at, 4, 4, &mut b).unwrap_err(), Error::AddressInUse);
         assert!(b.iter().all(Option::is_none));
-        assert_eq!(claim_any(&at, 1, 4, 15, &mut b), Ok(8), "4 to 7 are not free, and neither is 0");
-        assert_eq!(claim_any(&at, 5, 1, 15, &mut c), Ok(6));
-        assert_eq!(claim_any(&at, 1, 4, 11, &mut boxes()).unwrap_err(), Error::AddressInUse);
+        assert_eq!(claim_any(&home, &at, 1, 4, 15, &mut b), Ok(8), "4 to 7 are not free, and neither is 0");
+        assert_eq!(claim_any(&home, &at, 5, 1, 15, &mut c), Ok(6));
+        assert_eq!(claim_any(&home, &at, 1, 4, 11, &mut boxes()).unwrap_err(), Error::AddressInUse);
     }
 }

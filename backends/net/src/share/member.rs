@@ -2,14 +2,15 @@
 
 use super::backlog::Backlog;
 use super::mail::{self, Mail, Mailbox, Packets, Posted, Received};
-use super::steer::{BLOCK_MAX, CHECK};
+use super::steer::{Insn, BLOCK_MAX, CHECK};
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::local::{is_open, Name};
+use crate::local::{is_open, Holder, Home, Lock, Name, Role};
 use crate::sys::Fd;
 use crate::wait::{poll_set, watch};
 use gdrcore_core::arena::RawSlice;
+use gdrcore_core::cm::LISTENER_GRACE_NS;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::wire::Flow;
@@ -20,7 +21,10 @@ mod find;
 mod life;
 
 pub use claim::{Claim, Wanted};
+pub(crate) use find::ask_to_renew;
 
+/// Ports whose listeners have gone that a member remembers.
+const FORMER: usize = 8;
 /// Messages that one look takes.
 const MAIL_BATCH: usize = 32;
 /// While mail came within this time it is looked for in every round.
@@ -93,6 +97,7 @@ struct Service {
 
 /// A member of the group that shares an address. One thread at a time.
 pub struct Member {
+    home: Home,
     local: Endpoint,
     flow: Flow,
     socket: RawFd,
@@ -103,10 +108,16 @@ pub struct Member {
     boxes: RawSlice<Option<Mailbox>>,
     services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
+    /// Where the program that steers is written.
+    program: RawSlice<Insn>,
     /// All mailboxes.
     set: Fd,
     /// Ends with this process: connections to it are how another one notices.
     life: Option<Fd>,
+    /// Whether somebody who connects to it wakes this process.
+    is_life_watched: bool,
+    /// When it is looked at again, after there was no descriptor for a connection.
+    watch_again_ns: u64,
     /// Those connections. Mostly one; more while the others disagree about whose turn it is.
     watchers: [Option<Fd>; 8],
     /// The block whose owner this one watches, and the connection that ends with it. Everybody watches the next lower known
@@ -128,6 +139,9 @@ pub struct Member {
     /// When the own news go out.
     publish_ns: Option<u64>,
     nonce: u64,
+    /// When somebody last asked whether the names are there, and whether they were gone.
+    named_ns: u64,
+    names_lost: bool,
     checked_ns: u64,
     hint_ns: u64,
     mail_ns: u64,
@@ -138,6 +152,9 @@ pub struct Member {
     /// Until then nobody is waited for.
     impatient_ns: u64,
     counters: ShareCounters,
+    /// Ports at which members have stopped to listen, by block, and until when that counts.
+    former: [(u16, u16, u64); FORMER],
+    former_next: usize,
 }
 
 impl Member {
@@ -149,6 +166,16 @@ impl Member {
     /// The first of the own blocks, and how many there are.
     pub fn blocks(&self) -> (u16, u16) {
         (self.block, self.count)
+    }
+
+    /// The locks of the own blocks, in their order.
+    pub(crate) fn locks(&self) -> impl Iterator<Item = &Lock> + Clone {
+        self.boxes.iter().flatten().map(Mailbox::lock)
+    }
+
+    /// Where the processes of the address find each other.
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
     }
 
     /// The first QPN of the own range.
@@ -173,10 +200,11 @@ impl Member {
             Phase::Quiet => self.publish_ns,
             _ => Some(self.until_ns),
         };
-        if self.deliver_ns == u64::MAX {
+        let other = self.deliver_ns.min(self.watch_again_ns);
+        if other == u64::MAX {
             return due;
         }
-        Some(due.map_or(self.deliver_ns, |at| at.min(self.deliver_ns)))
+        Some(due.map_or(other, |at| at.min(other)))
     }
 
     /// The descriptor from which mail is posted.
@@ -251,9 +279,28 @@ impl Member {
 
     /// Passes a message of the connection manager on to whoever listens. False: nobody does.
     pub fn pass_to_service(&mut self, port_space: u16, port: u16, packets: &Packets<'_>) -> bool {
-        let name = Name::service(&self.local, port_space, port);
+        let name = Name::of(&self.home, &self.local, Holder::Service(port_space, port), Role::Mail);
         let posted = mail::post(self.from(), self.block, &name, &Mail::Packets(*packets));
         self.count_passed(posted, packets)
+    }
+
+    /// Remembers what the members of the newer table have stopped to offer.
+    fn note_former(&mut self, now: u64, newer: &Table) {
+        for &(name, block) in self.table.services() {
+            if newer.index_of(block).is_some() && !newer.services().iter().any(|s| s.0 == name) {
+                let port = name as u16;
+                self.former[self.former_next % FORMER] = (block, port, now.saturating_add(LISTENER_GRACE_NS));
+                self.former_next = self.former_next.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Whether a member that is still there has listened at a port a moment ago. A request for it may reach any member, and only that one's
+    /// engine knows that it is to be dropped, so that its sender asks again.
+    pub fn is_former(&self, now: u64, port: u16) -> bool {
+        let counts =
+            |&(block, at, until): &(u16, u16, u64)| at == port && now < until && self.table.index_of(block).is_some();
+        self.former.iter().any(counts)
     }
 
     fn count_passed(&mut self, posted: Posted, packets: &Packets<'_>) -> bool {
@@ -277,7 +324,8 @@ impl Member {
     }
 
     fn post(&mut self, block: u16, mail: &Mail<'_>) -> Posted {
-        let posted = mail::post(self.from(), self.block, &Name::block(&self.local, block), mail);
+        let name = Name::of(&self.home, &self.local, Holder::Block(block), Role::Mail);
+        let posted = mail::post(self.from(), self.block, &name, mail);
         let (word, bit) = (usize::from(block / 64), 1 << (block % 64));
         if let Some(w) = self.known.get_mut(word) {
             if posted == Posted::Nobody {
@@ -289,13 +337,53 @@ impl Member {
         posted
     }
 
-    /// Listens for a service among all devices of the address. From here on the kernel brings requests for it here.
+    /// Whether the directory of the own names was removed: [`Member::renew`] is wanted.
+    #[inline]
+    pub fn has_lost_names(&self) -> bool {
+        self.names_lost
+    }
+
+    /// Takes the own names anew. What cannot be had is left as it is, until somebody asks again.
+    ///
+    /// # Errors
+    /// As [`Home::open`] and [`Lock::take`].
+    #[cold]
+    pub(crate) fn renew(&mut self) -> Result<()> {
+        self.names_lost = false;
+        let home = Home::open()?;
+        for (k, mailbox) in self.boxes.iter_mut().enumerate() {
+            let renewed = Mailbox::open(&home, &self.local, Holder::Block(self.block + k as u16))?;
+            watch(self.set.raw(), renewed.fd())?;
+            // Closing takes the old one out of the set.
+            *mailbox = Some(renewed);
+        }
+        for service in self.services.iter_mut().flatten() {
+            let (space, port) = ((service.name >> 16) as u16, service.name as u16);
+            let renewed = Mailbox::open(&home, &self.local, Holder::Service(space, port))?;
+            watch(self.set.raw(), renewed.fd())?;
+            service._mailbox = renewed;
+        }
+        self.home = home;
+        let life = self.locks().next().map(|lock| lock.listen(Role::Life));
+        if let Some(life) = life {
+            self.life = Some(life?);
+            self.is_life_watched = false;
+            self.watch_life(now_ns());
+        }
+        Ok(())
+    }
+
+    /// Listens for a service among all devices of the address. From here on the kernel brings requests for it here. Again for the
+    /// same id: nothing to do.
     ///
     /// # Errors
     /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]: [`SERVICES`] of this device do; [`Error::Os`].
     pub fn offer(&mut self, id: u64, port_space: u16, port: u16) -> Result<()> {
+        if self.services.iter().flatten().any(|s| s.id == id) {
+            return Ok(());
+        }
         let slot = self.services.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
-        let mailbox = Mailbox::open(&Name::service(&self.local, port_space, port))?;
+        let mailbox = Mailbox::open(&self.home, &self.local, Holder::Service(port_space, port))?;
         watch(self.set.raw(), mailbox.fd())?;
         *slot = Some(Service { id, name: u32::from(port_space) << 16 | u32::from(port), _mailbox: mailbox });
         self.tell_services();
@@ -371,12 +459,13 @@ impl Member {
                 continue;
             }
             if self.life.as_ref().is_some_and(|l| l.raw() == fd) {
-                self.let_watch();
+                self.let_watch(now);
                 continue;
             }
             if let Some(watcher) = self.watchers.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.raw() == fd)) {
-                // It says nothing: it has found somebody else to watch, or is dead.
+                // It says nothing: it has found another process to watch, or is dead.
                 *watcher = watcher.take().filter(|w| is_open(w.raw()));
+                self.watch_life(now);
                 continue;
             }
             for _ in 0..MAIL_BATCH {
@@ -431,6 +520,7 @@ impl Member {
         }
         // Two versions of one number: the program that was attached last may be the one that lost.
         let tie = self.attached.0 == table.age().0;
+        self.note_former(now, table);
         self.table = *table;
         for &(block, _) in table.entries() {
             if !self.owns_block(block) {
@@ -442,7 +532,9 @@ impl Member {
         }
         match self.phase {
             Phase::Asking => self.locate(now, false),
-            Phase::Quiet if self.is_entered() => self.publish_ns = None,
+            Phase::Quiet if self.is_entered() && self.is_offering() => self.publish_ns = None,
+            // Of two versions that were written at once the other one counts, and this member's services are not in it.
+            Phase::Quiet if self.is_entered() => self.publish_soon(now),
             // The author has not heard of this member, or takes its place for another's.
             Phase::Quiet => {
                 self.check(now);

@@ -1,7 +1,7 @@
 //! Any number of processes on one address and UDP port.
 //!
-//! Each device owns [blocks](gdrcore_core::config::QPN_UNIT) of the 24 bits of QPNs: it holds the abstract socket that is
-//! named after the block, so no crash leaves a claim behind. All of them bind their UDP socket to the same port (SO_REUSEPORT),
+//! Each device owns [blocks](gdrcore_core::config::QPN_UNIT) of the 24 bits of QPNs: it holds the lock of the directory that is
+//! named after the block ([`crate::local`]), so no crash leaves a claim behind. All of them bind their UDP socket to the same port (SO_REUSEPORT),
 //! and a [program](steer) that the kernel runs for each packet picks the socket by DestQP.
 //!
 //! The program speaks of sockets by their index in a list of the kernel's that nobody can read: a new socket comes last, and when
@@ -19,4 +19,5 @@ pub mod steer;
 pub mod table;
 
 pub use mail::Packets;
+pub(crate) use member::ask_to_renew;
 pub use member::{Claim, ForEngine, Member, Owner, ShareCounters, Wanted, SERVICES};

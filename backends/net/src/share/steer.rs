@@ -11,7 +11,8 @@
 //! packet for each index learns its own; those of [`CHECK`] name a block, so that its owner can see that it is reached.
 
 use super::table::Table;
-use crate::sys::set_option;
+use crate::sys::set_filter;
+use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::cm::mad::{attribute, REMOTE_ID_AT as REMOTE_ID, REQUEST_ID_AT as REQUEST_ID, SERVICE_AT as SERVICE};
 use gdrcore_core::cm::BLOCK_BITS;
 use gdrcore_core::config::QPN_UNIT;
@@ -37,9 +38,10 @@ const REQUEST_ID_AT: u32 = MAD_AT + REQUEST_ID;
 const SERVICE_AT: u32 = MAD_AT + SERVICE + 4;
 
 /// Instructions that a program may have (BPF_MAXINSNS).
-const INSTRUCTIONS: usize = 4096;
+pub const INSTRUCTIONS: usize = 4096;
 
-type Insn = libc::sock_filter;
+/// An instruction.
+pub type Insn = libc::sock_filter;
 
 const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -55,17 +57,30 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
     Insn { code, jt, jf, k }
 }
 
+/// The kernel's hash decides, as without a program.
+pub const BY_HASH: Insn = insn(RETURN, 0, 0, u32::MAX);
+
+/// Room for any program: 32 KB, too much for the stack of a thread of a program's, which runs the engine.
+///
+/// # Errors
+/// [`gdrcore_core::error::Error::NoMemory`].
+pub fn room(w: &mut Walk) -> Result<RawSlice<Insn>> {
+    w.slice(INSTRUCTIONS, BY_HASH)
+}
+
 /// A program in the making.
-pub struct Program {
-    code: [Insn; INSTRUCTIONS],
+pub struct Program<'a> {
+    code: &'a mut [Insn],
     len: usize,
 }
 
-impl Program {
+impl<'a> Program<'a> {
     /// The program of a table. What is for a block that has no entry goes where the next lower one goes, and a request for a service that
     /// has none wherever the hash says; whoever gets it passes it on or drops it.
-    pub fn new(table: &Table) -> Program {
-        let mut p = Program { code: [insn(RETURN, 0, 0, u32::MAX); INSTRUCTIONS], len: 0 };
+    ///
+    /// `code`: [`room`] for it.
+    pub fn new(code: &'a mut [Insn], table: &Table) -> Program<'a> {
+        let mut p = Program { code, len: 0 };
         p.push(insn(LOAD_WORD, 0, 0, 4));
         p.push(insn(AND, 0, 0, 0xff_ffff));
         p.push(insn(JUMP_IF_NOT_LESS, 0, 2, PROBE));
@@ -93,13 +108,13 @@ impl Program {
                 p.push(insn(RETURN, 0, 0, index.into()));
             }
         }
-        p.push(insn(RETURN, 0, 0, u32::MAX));
+        p.push(BY_HASH);
         p.land(by_id);
         p.push(insn(SHIFT_RIGHT, 0, 0, u32::BITS - BLOCK_BITS));
         p.land(checks);
         p.land(data);
         // A leaf takes one instruction, an inner node two.
-        let room = (INSTRUCTIONS - p.len) / 3;
+        let room = (p.code.len() - p.len) / 3;
         let owners = table.entries();
         p.tree(&owners[..owners.len().min(room)]);
         p
@@ -123,7 +138,7 @@ impl Program {
     /// A binary search; each half ends with a return.
     fn tree(&mut self, owners: &[(u16, u16)]) {
         match owners {
-            [] => self.push(insn(RETURN, 0, 0, u32::MAX)),
+            [] => self.push(BY_HASH),
             [(_, index)] => self.push(insn(RETURN, 0, 0, u32::from(*index))),
             _ => {
                 let (low, high) = owners.split_at(owners.len() / 2);
@@ -146,9 +161,7 @@ impl Program {
     /// # Errors
     /// What the kernel said: `Os(EPERM)` in a sandbox, [`gdrcore_core::error::Error::NoMemory`] beyond its `optmem_max`.
     pub fn attach(&self, socket: RawFd) -> Result<()> {
-        let program = libc::sock_fprog { len: self.len as u16, filter: self.code.as_ptr().cast_mut() };
-        // The kernel copies the instructions during the call.
-        set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+        set_filter(socket, libc::SO_ATTACH_REUSEPORT_CBPF, self.code())
     }
 }
 
@@ -158,8 +171,12 @@ mod tests {
     use gdrcore_core::cm::mad::{Ids, Mad, Message, Rej, Rep, Req, SidrRep, SidrReq, MAD_LEN};
     use gdrcore_core::cm::Addressee;
 
+    fn room() -> Vec<Insn> {
+        vec![BY_HASH; INSTRUCTIONS]
+    }
+
     /// What the kernel's machine does with it.
-    fn run(p: &Program, packet: &[u8]) -> u32 {
+    fn run(p: &Program<'_>, packet: &[u8]) -> u32 {
         let (mut pc, mut a) = (0usize, 0u32);
         loop {
             let i = p.code()[pc];
@@ -204,7 +221,8 @@ mod tests {
     fn every_block_finds_its_socket() {
         for n in [1usize, 2, 3, 7, 64, 300, 1015] {
             let owners: Vec<(u16, u16)> = (0..n).map(|i| (1 + i as u16, ((i * 7919 + 1) % n) as u16)).collect();
-            let p = Program::new(&table(&owners));
+            let mut code = room();
+            let p = Program::new(&mut code, &table(&owners));
             for &(block, index) in &owners {
                 let qpn = u32::from(block) * QPN_UNIT;
                 assert_eq!(run(&p, &to(qpn)), u32::from(index), "{n}");
@@ -213,8 +231,9 @@ mod tests {
             }
             assert_eq!(run(&p, &to(PROBE | 77)), 77);
         }
-        assert_eq!(run(&Program::new(&Table::EMPTY), &to(5)), u32::MAX);
-        assert_eq!(run(&Program::new(&Table::EMPTY), &to(PROBE | 3)), 3);
+        let mut code = room();
+        let p = Program::new(&mut code, &Table::EMPTY);
+        assert_eq!((run(&p, &to(5)), run(&p, &to(PROBE | 3))), (u32::MAX, 3));
     }
 
     #[test]
@@ -223,7 +242,8 @@ mod tests {
         let service = |ps: u32, port: u32| u64::from(ps << 16 | port);
         t.set_services(300, [0x0106_1234].into_iter());
         t.set_services(1000, [0x0106_1235, 0x0111_1234].into_iter());
-        let p = Program::new(&t);
+        let mut code = room();
+        let p = Program::new(&mut code, &t);
         let id = |block: u32| block << 22 | 0x12345;
         let ids = |block| Ids { local_comm_id: id(7), remote_comm_id: id(block) };
         let cases = [
@@ -269,7 +289,8 @@ mod tests {
         let mut t = Table::EMPTY;
         (1..=BLOCK_MAX).for_each(|b| t.set(b, b, b, 1));
         t.set_services(1, 0..1000);
-        let p = Program::new(&t);
+        let mut code = room();
+        let p = Program::new(&mut code, &t);
         assert!(p.code().len() < INSTRUCTIONS);
         assert_eq!(run(&p, &to(u32::from(BLOCK_MAX) * QPN_UNIT)), u32::from(BLOCK_MAX));
     }

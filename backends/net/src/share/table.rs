@@ -112,6 +112,11 @@ impl Table {
         self.services_len = n as u16;
     }
 
+    /// Whether there is no room for another service.
+    pub fn has_all_services(&self) -> bool {
+        usize::from(self.services_len) == self.services.len()
+    }
+
     /// How many sockets the entries speak of.
     pub fn sockets(&self) -> u16 {
         let mut seen = [0u64; INDEX_MAX as usize / 64];

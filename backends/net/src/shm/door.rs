@@ -1,4 +1,4 @@
-//! How a segment gets from one process to another: an abstract Unix socket named after the address ([`crate::local`]).
+//! How a segment gets from one process to another: a Unix socket named after the address ([`crate::local`]).
 //!
 //! Whoever wants to send connects, looks who listens, and sends one hello with the memory; nothing comes back but,
 //! later, bells and loans.
@@ -6,8 +6,8 @@
 use super::loan::{Ask, Loan, LOAN_LEN};
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::{accept, is_trusted, socket, Name};
-use crate::sys::{check, errno, set_option, Fd};
+use crate::local::{accept, connect, Accepted, Lock, Name, Role};
+use crate::sys::{errno, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 
@@ -25,12 +25,12 @@ pub struct Door {
 }
 
 impl Door {
-    /// Listens under a name.
+    /// Listens at the name of a holder.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: another process does. [`Error::Os`].
-    pub(crate) fn open(name: &Name) -> Result<Door> {
-        Ok(Door { fd: name.listen()? })
+    /// As [`Lock::bind`].
+    pub(crate) fn open(lock: &Lock) -> Result<Door> {
+        Ok(Door { fd: lock.listen(Role::Door)? })
     }
 
     /// Readable when somebody knocks.
@@ -38,17 +38,30 @@ impl Door {
         self.fd.raw()
     }
 
-    /// The next caller whom this process trusts; `None`: nobody is there. Those who are not trusted are hung up on.
-    pub fn accept(&self) -> Option<Bell> {
-        // Bounded: a stranger who connects in a loop gets sixteen tries per look.
+    /// The next caller of this user.
+    pub(super) fn accept(&self) -> Knock {
+        // Bounded: connections of strangers are closed, sixteen at a time.
         for _ in 0..16 {
-            let fd = accept(self.fd.raw())?;
-            if is_trusted(fd.raw()) {
-                return Some(Bell { fd });
+            match accept(self.fd.raw()) {
+                Accepted::Caller(fd) => return Knock::Caller(Bell { fd }),
+                Accepted::Stranger => {}
+                Accepted::Nobody => break,
+                Accepted::NoRoom => return Knock::NoRoom,
             }
         }
-        None
+        Knock::Nobody
     }
+}
+
+/// What came to a door.
+#[derive(Debug)]
+pub(super) enum Knock {
+    /// A process that brings a segment, now or soon.
+    Caller(Bell),
+    /// Nothing more for now.
+    Nobody,
+    /// One that this process has no descriptor for; it waits.
+    NoRoom,
 }
 
 /// What the other end of a link last did.
@@ -206,19 +219,9 @@ fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
 /// Connects to the process that listens under a name and hands it a new segment of `size` bytes.
 ///
 /// # Errors
-/// [`Error::NoDevice`]: nobody listens under that name here. [`Error::Access`]: somebody does whom this process does
-/// not trust. [`Error::Again`]: too many knock at once. [`Error::NoMemory`], [`Error::Os`].
+/// As [`connect`].
 pub(crate) fn knock(at: &Name, from: &Endpoint, size: usize) -> Result<(Bell, Segment)> {
-    let fd = socket(libc::SOCK_SEQPACKET)?;
-    let (name, len) = at.parts();
-    // SAFETY: `len` bytes of the name are initialised and live through the call.
-    check(unsafe { libc::connect(fd.raw(), name, len) }).map_err(|e| match errno() {
-        libc::ECONNREFUSED | libc::ENOENT => Error::NoDevice,
-        _ => e,
-    })?;
-    if !is_trusted(fd.raw()) {
-        return Err(Error::Access);
-    }
+    let fd = connect(at)?;
     // The hello must go at once: room for it and for a few bells is all that is needed.
     set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096i32)?;
     let (segment, memory) = Segment::create(size)?;

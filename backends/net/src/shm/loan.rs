@@ -10,7 +10,7 @@
 //!                                                      takes back: serial = 0, fence, waits while "entered" is the number
 //! ```
 //!
-//! The two words are a Dekker pair: either the borrower sees that the loan has ended, or the lender sees that it is being used.
+//! The two words are a Dekker pair ([`gdrcore_core::lease`]): either the borrower sees that the loan has ended, or the lender sees that it is being used.
 //! Messages travel on the link's socket, beside the bells. What is lent may be written by the borrower at any time, also against
 //! these rules: memory is lent only if the program shares it ([`gdrcore_core::device::Device::mr_share`]), and only to
 //! processes that the link trusts.
@@ -25,7 +25,7 @@ use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::map::{page_size, Map};
 use crate::sys::{sealed_len, Fd};
-use core::sync::atomic::{fence, Ordering};
+use core::sync::atomic::Ordering;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::roce::mapped::{PeerMemory, Piece};
 use std::os::fd::RawFd;
@@ -196,7 +196,7 @@ fn tend<T>(
     for e in list {
         let Some(entry) = e else { continue };
         match entry.loan.as_ref().map(&name) {
-            Some((number, serial)) if place.loan(number).load(Ordering::Acquire) == serial => {}
+            Some((number, serial)) if place.loan(number).is(serial) => {}
             Some(_) => *e = None,
             None if entry.asked_ns == 0 || now.saturating_sub(entry.asked_ns) > ASK_AGAIN_NS => {
                 entry.asked_ns = now.max(1);
@@ -210,14 +210,7 @@ fn tend<T>(
 /// Enters a loan. False: it has been taken back.
 #[inline(always)]
 fn hold(place: &Place, number: u32, serial: u32) -> bool {
-    place.entered().store(number + 1, Ordering::Relaxed);
-    // Pairs with the lender's fence in `Loans::take_back`: it sees the word, or we see that the loan has ended.
-    fence(Ordering::SeqCst);
-    let stands = place.loan(number).load(Ordering::Acquire) == serial;
-    if !stands {
-        place.entered().store(0, Ordering::Release);
-    }
-    stands
+    place.entered().enter(place.loan(number), number, serial)
 }
 
 /// Where in a region `len` bytes at `addr` lie.
@@ -317,7 +310,7 @@ impl PeerMemory for Borrowed {
 
     #[inline(always)]
     fn leave(&mut self) {
-        self.place.entered().store(0, Ordering::Release);
+        self.place.entered().leave();
     }
 
     fn enter_far(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
@@ -374,11 +367,11 @@ impl Loans {
         let (number, serial, iova, length) = (i as u32, self.serial, region.iova, region.length);
         let (far, offset) = memory.map_or((true, region.addr), |(_, offset)| (false, offset));
         let loan = Loan { ask: *ask, number, serial, iova, length, offset, far };
-        place.loan(number).store(serial, Ordering::Release);
+        place.loan(number).grant(serial);
         if bell.say(&loan.emit(), memory.map(|(fd, _)| fd)) {
             self.list[i] = Some((loan, *region));
         } else {
-            place.loan(number).store(0, Ordering::Relaxed);
+            place.loan(number).forget();
         }
         true
     }
@@ -403,17 +396,15 @@ impl Loans {
     pub(super) fn end(&mut self, place: &Place) {
         for (i, loan) in self.list.iter_mut().enumerate() {
             if loan.take().is_some() {
-                place.loan(i as u32).store(0, Ordering::Relaxed);
+                place.loan(i as u32).forget();
             }
         }
     }
 
     /// Ends a loan. False: the borrower has not left it in time.
     fn take_back(&mut self, i: usize, place: &Place) -> bool {
-        place.loan(i as u32).store(0, Ordering::Relaxed);
-        // Pairs with the borrower's fence in `Borrowed::enter`.
-        fence(Ordering::SeqCst);
-        let inside = || place.entered().load(Ordering::Acquire) == i as u32 + 1;
+        place.loan(i as u32).revoke();
+        let inside = || place.entered().is_inside(i as u32);
         if !inside() {
             return true;
         }

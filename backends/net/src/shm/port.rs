@@ -1,17 +1,17 @@
 //! The links of one device: those it writes, those it reads, and the door through which new ones come.
 
-use super::door::{knock, Bell, Door, Heard};
+use super::door::{knock, Bell, Door, Heard, Knock};
 use super::loan::{lends, Asked, Borrowed, Loans, Shared};
 use super::reach::Reach;
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::{is_own_user, peer_of, Name};
+use crate::local::{is_own_user, peer_of, Holder, Home, Lock, Name, Role, ACCEPT_AGAIN_NS};
 use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
-use gdrcore_core::roce::lone::{Frame, Links};
+use gdrcore_core::roce::lone::{ack_behind, is_ack, Frame, Links, ACK_BESIDE};
 use gdrcore_core::roce::mapped::PeerMemory;
 use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::sleep;
@@ -83,9 +83,14 @@ pub struct ShmCounters {
 
 /// The shm port of a device. One thread at a time.
 pub struct ShmPort {
+    home: Home,
     local: Endpoint,
     /// One for the address, unless another device of it has that, and one for each block.
     doors: RawSlice<Option<Door>>,
+    /// The right to the address's own name.
+    address: Option<Lock>,
+    /// Somebody waits at a door for whom there is no descriptor; until then no door is looked at.
+    closed_until: Option<u64>,
     out: RawSlice<Option<Out>>,
     callers: RawSlice<Option<Caller>>,
     /// Callers with a ring to look at: their indexes, densely.
@@ -174,7 +179,7 @@ impl ShmPort {
         w.offset()
     }
 
-    /// Opens the doors of the device's blocks, `blocks` from `first` on, and that of its address, unless another device of the
+    /// Opens the doors of the device's blocks, whose locks it is shown, and that of its address, unless another device of the
     /// address has that one. `by_address`: any region is lent to processes of this user that want it so, and borrowed from them.
     ///
     /// # Errors
@@ -182,22 +187,25 @@ impl ShmPort {
     ///
     /// # Safety
     /// The memory is used by nobody else and outlives the port.
-    pub unsafe fn open(
+    pub(crate) unsafe fn open<'l>(
+        home: &Home,
         local: &Endpoint,
-        first: u16,
-        blocks: u16,
+        blocks: impl Iterator<Item = &'l Lock> + Clone,
         by_address: bool,
         memory: *mut u8,
         bytes: usize,
         waiter: &Waiter,
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
-        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks)?;
+        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks.clone().count() as u16)?;
         let Parts { doors, out, callers, open, lost, shared, asked } = parts;
         // From here on a drop gives the names back.
         let mut port = ShmPort {
+            home: *home,
             local: *local,
             doors,
+            address: None,
+            closed_until: None,
             out,
             callers,
             open,
@@ -209,21 +217,50 @@ impl ShmPort {
             by_address,
             counters: ShmCounters::default(),
         };
-        for (i, place) in port.doors.iter_mut().enumerate() {
-            let door = match i {
-                0 => Door::open(&Name::address(local)),
-                _ => Door::open(&Name::door(local, first + i as u16 - 1)),
-            };
-            match door {
-                Ok(door) => {
-                    waiter.add_socket(door.fd())?;
-                    *place = Some(door);
-                }
-                Err(Error::AddressInUse) if i == 0 => {}
-                Err(e) => return Err(e),
-            }
-        }
+        port.open_doors(blocks, waiter)?;
         Ok(port)
+    }
+
+    /// Opens all doors, anew where some were open. Those of the blocks are this device's by their locks.
+    pub(crate) fn open_doors<'l>(&mut self, blocks: impl Iterator<Item = &'l Lock>, waiter: &Waiter) -> Result<()> {
+        self.doors.fill_with(|| None);
+        self.address = None;
+        match Lock::take(&self.home, &self.local, Holder::Address) {
+            Ok(lock) => self.address = Some(lock),
+            Err(Error::AddressInUse) => {}
+            Err(e) => return Err(e),
+        }
+        let mut places = self.doors.iter_mut();
+        let mut open = |lock: &Lock| {
+            let door = Door::open(lock)?;
+            waiter.add_socket(door.fd())?;
+            if let Some(place) = places.next() {
+                *place = Some(door);
+            }
+            Ok(())
+        };
+        self.address.iter().try_for_each(&mut open)?;
+        blocks.into_iter().try_for_each(open)
+    }
+
+    /// Takes the names of the doors anew in another home.
+    ///
+    /// # Errors
+    /// As [`ShmPort::open`].
+    #[cold]
+    pub(crate) fn renew<'l>(
+        &mut self,
+        home: &Home,
+        blocks: impl Iterator<Item = &'l Lock>,
+        waiter: &Waiter,
+    ) -> Result<()> {
+        self.home = *home;
+        self.open_doors(blocks, waiter)
+    }
+
+    /// When [`ShmPort::tend`] is wanted at the latest.
+    pub fn deadline(&self) -> Option<u64> {
+        self.closed_until
     }
 
     /// Whether any link is open to be read.
@@ -253,7 +290,7 @@ impl ShmPort {
             }
         }
         let i = free.ok_or(Error::NoMemory)?;
-        let name = block.map_or_else(|| Name::address(to), |b| Name::door(to, b));
+        let name = Name::of(&self.home, to, block.map_or(Holder::Address, Holder::Block), Role::Door);
         let (bell, segment) = knock(&name, &self.local, RING)?;
         waiter.add_socket(bell.fd())?;
         let writer = Writer::new(segment.place());
@@ -290,6 +327,14 @@ impl ShmPort {
                 self.counters.broken += 1;
                 None
             }
+        }
+    }
+
+    /// Whether the other end of a link has taken everything; `None`: the link is gone.
+    pub fn is_drained(&self, link: u16) -> Option<bool> {
+        match self.out.get(usize::from(link)) {
+            Some(Some(out)) if !out.gone => Some(out.writer.is_drained()),
+            _ => None,
         }
     }
 
@@ -486,10 +531,27 @@ impl ShmPort {
     }
 
     fn let_in(&mut self, now: u64, waiter: &Waiter) -> bool {
+        if self.closed_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        if self.closed_until.take().is_some() {
+            for door in self.doors.iter().flatten() {
+                let _ = waiter.add_socket(door.fd());
+            }
+        }
         let mut came = false;
         let mut free = 0;
-        for door in self.doors.iter().flatten() {
-            while let Some(bell) = door.accept() {
+        for k in 0..self.doors.len() {
+            let Some(door) = &self.doors[k] else { continue };
+            loop {
+                let bell = match door.accept() {
+                    Knock::Caller(bell) => bell,
+                    Knock::Nobody => break,
+                    Knock::NoRoom => {
+                        self.close_doors(now, waiter);
+                        return came;
+                    }
+                };
                 came = true;
                 while free < LINKS && self.callers[free].is_some() {
                     free += 1;
@@ -502,6 +564,15 @@ impl ShmPort {
             }
         }
         came
+    }
+
+    /// A caller for whom there is no descriptor would make every sleep end at once, so the doors wake nobody for a while.
+    #[cold]
+    fn close_doors(&mut self, now: u64, waiter: &Waiter) {
+        for door in self.doors.iter().flatten() {
+            let _ = waiter.remove_socket(door.fd());
+        }
+        self.closed_until = Some(now + ACCEPT_AGAIN_NS);
     }
 
     /// Whether `take_lost` has something.
@@ -549,7 +620,7 @@ impl ShmPort {
 #[inline(always)]
 unsafe fn records<T>(
     frame: NonNull<u8>,
-    len: usize,
+    mut len: usize,
     to: &mut T,
     short: impl Fn(&mut T, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
     take: impl Fn(&mut T, core::result::Result<(&Run, &[u8]), Malformed>),
@@ -561,17 +632,41 @@ unsafe fn records<T>(
             take(to, Err(Malformed::Length));
             return n;
         }
-        // Copied out before anything in it is believed: the other end may still write there.
-        // SAFETY: aligned to 8; behind the last byte of a frame at least HEAD_MAX more are mapped, since the data pages are
-        // mapped twice and no frame is as long as they are.
-        let words = unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() }.map(u64::from_le);
+        // SAFETY: the caller's promise.
+        let words = unsafe { head(frame, at) };
         // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads through it but the copies of
         // `mem::host`, which are assembly and take each byte as it finds it.
         let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
-        let taken = short(to, &words, rest);
-        if taken > 0 {
-            at += taken;
-            continue;
+        let mut taken = 0;
+        // An ACK among the words is `short`'s to take with the message; one that is not, or was not taken, comes before it.
+        if rest.len() <= HEAD_MAX {
+            taken = short(to, &words, rest);
+            if !matches!(taken, 0 | ACK_BESIDE) {
+                at += taken;
+                continue;
+            }
+        }
+        if taken == 0 {
+            let end = len - HEAD_MIN;
+            // SAFETY: the caller's promise.
+            if let Some(ack) = unsafe { ack_at_end(frame, at, &words, rest.len()) } {
+                if short(to, &ack, &rest[end - at..]) == 0 {
+                    match Run::parse_head(&ack) {
+                        Ok((run, ..)) => take(to, Ok((&run, &[]))),
+                        Err(e) => take(to, Err(e)),
+                    }
+                }
+                // The message is next, and the last.
+                len = end;
+                continue;
+            }
+            if rest.len() > HEAD_MAX {
+                taken = short(to, &words, rest);
+                if !matches!(taken, 0 | ACK_BESIDE) {
+                    at += taken;
+                    continue;
+                }
+            }
         }
         let parsed = Run::parse_head(&words).and_then(|(run, payload, head)| {
             let end = payload.checked_next_multiple_of(RECORD_ALIGN).and_then(|p| p.checked_add(head));
@@ -580,7 +675,7 @@ unsafe fn records<T>(
         match parsed {
             Ok((run, payload, head, end)) => {
                 take(to, Ok((&run, &rest[head..head + payload])));
-                at += end;
+                at += end + if taken == ACK_BESIDE { HEAD_MIN } else { 0 };
             }
             Err(e) => {
                 take(to, Err(e));
@@ -589,6 +684,34 @@ unsafe fn records<T>(
         }
     }
     n
+}
+
+/// The first words of the ACK that ends a frame which holds one message of one packet besides, from `at` on. Apart from the loop, which
+/// seldom needs it.
+///
+/// # Safety
+/// As for [`head`]; `len` bytes of the frame are left at `at`.
+#[inline(never)]
+unsafe fn ack_at_end(
+    frame: NonNull<u8>,
+    at: usize,
+    words: &[u64; HEAD_MAX / 8],
+    len: usize,
+) -> Option<[u64; HEAD_MAX / 8]> {
+    let ack = ack_behind(words, len)?;
+    // SAFETY: the caller's promise; the ACK begins inside the frame, at a multiple of 8.
+    Some(unsafe { head(frame, at + ack) }).filter(is_ack)
+}
+
+/// The first words of the record at `at`. Copied out before anything in it is believed: the other end may still write there.
+///
+/// # Safety
+/// `at` lies in the frame and is a multiple of 8, as for [`records`].
+#[inline(always)]
+unsafe fn head(frame: NonNull<u8>, at: usize) -> [u64; HEAD_MAX / 8] {
+    // SAFETY: behind the last byte of a frame at least HEAD_MAX more are mapped, since the data pages are mapped twice and no frame is
+    // as long as they are.
+    unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() }.map(u64::from_le)
 }
 
 /// Gives the writer its room back, and wakes it if it waits for that.
@@ -609,6 +732,7 @@ impl Drop for ShmPort {
         self.check_loans(|_, _, _| false);
         // The slices never run destructors: sockets and mappings are given back here.
         self.doors.fill_with(|| None);
+        self.address = None;
         self.shared.fill_with(|| None);
         for i in 0..LINKS {
             self.out[i] = None;

@@ -21,6 +21,8 @@
 //! must fit, a tail must lie between the last one seen and the own head. Anything else is [`Broken`].
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gdrcore_core::frame::Length;
+use gdrcore_core::lease::{Entered, Serial};
 use gdrcore_core::sleep::Asleep;
 use std::ptr::NonNull;
 
@@ -55,8 +57,8 @@ struct Control {
     asleep: Line<Asleep>,
     starved: Line<AtomicU32>,
     lends: Line<AtomicU32>,
-    entered: Line<AtomicU32>,
-    loans: Line<[AtomicU32; LOANS]>,
+    entered: Line<Entered>,
+    loans: Line<[Serial; LOANS]>,
 }
 
 const _: () = assert!(size_of::<Control>() == 448 && size_of::<Control>() <= CONTROL);
@@ -120,13 +122,13 @@ impl Place {
 
     /// The word in which the writer says which loan it is using.
     #[inline]
-    pub fn entered(&self) -> &AtomicU32 {
+    pub fn entered(&self) -> &Entered {
         &self.control().entered.0
     }
 
     /// The serial of a loan while it is in force, by its number, below [`LOANS`].
     #[inline]
-    pub fn loan(&self, number: u32) -> &AtomicU32 {
+    pub fn loan(&self, number: u32) -> &Serial {
         &self.control().loans.0[number as usize % LOANS]
     }
 
@@ -141,14 +143,14 @@ impl Place {
     /// A length that no writer writes, at the first frame.
     #[cfg(test)]
     pub(super) fn lie(&self, length: u32) {
-        self.length(0).store(length, Ordering::Relaxed);
+        self.length(0).scribble(length);
     }
 
     /// The length word at a position.
     #[inline(always)]
-    fn length(&self, pos: u64) -> &AtomicU32 {
+    fn length(&self, pos: u64) -> &Length {
         // SAFETY: positions are multiples of 64, so the word is aligned and inside the mapping; it is an atomic.
-        unsafe { &*self.at(pos).cast::<AtomicU32>() }
+        unsafe { &*self.at(pos).cast::<Length>() }
     }
 }
 
@@ -220,11 +222,7 @@ impl Writer {
         debug_assert!(len > 0 && len <= self.free());
         let next = self.head.wrapping_add(step(len));
         // A frame that was begun and left may have written over what `prepare` has zeroed.
-        if self.zeroed != next || self.place.length(next).load(Ordering::Relaxed) != 0 {
-            self.place.length(next).store(0, Ordering::Relaxed);
-        }
-        // Release: the frame's bytes, and the zero behind it, are there before its length.
-        self.place.length(self.head).store(len as u32, Ordering::Release);
+        self.place.length(self.head).publish(len as u32, self.place.length(next), self.zeroed == next);
         self.head = next;
     }
 
@@ -234,7 +232,7 @@ impl Writer {
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);
         if self.zeroed != next && self.free() > FRAME_ALIGN {
-            self.place.length(next).store(0, Ordering::Relaxed);
+            self.place.length(next).clear();
             self.zeroed = next;
         }
     }
@@ -269,7 +267,7 @@ impl Reader {
     /// Whether a frame waits.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.place.length(self.pos).load(Ordering::Relaxed) == 0
+        self.place.length(self.pos).looks_empty()
     }
 
     /// The next frame: where it begins, and its bytes. The writer may change them at any time: copy, then check.
@@ -278,8 +276,7 @@ impl Reader {
     /// [`Broken`]: a length that no writer of ours gives.
     #[inline(always)]
     pub fn peek(&self) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
-        // Pairs with the release in `Writer::publish`.
-        let len = self.place.length(self.pos).load(Ordering::Acquire) as usize;
+        let len = self.place.length(self.pos).read() as usize;
         if len == 0 {
             return Ok(None);
         }

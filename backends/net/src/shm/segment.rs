@@ -3,6 +3,7 @@
 use super::ring::{Place, CONTROL, DATA_MAX};
 use crate::sys::{check, last_error, sealed_len, Fd};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
@@ -116,7 +117,7 @@ fn check_size(size: usize) -> Result<()> {
     if size.is_power_of_two() && (4096..=DATA_MAX).contains(&size) {
         Ok(())
     } else {
-        Err(Error::Invalid)
+        Err(refuse!(Invalid, "{size} bytes: a power of two from 4096 to {DATA_MAX}"))
     }
 }
 
@@ -156,6 +157,21 @@ mod tests {
         // SAFETY: no pointers.
         unsafe { libc::fcntl(plain.raw(), libc::F_ADD_SEALS, SEALS) };
         assert_eq!(Segment::open(plain.raw(), 8192).unwrap_err(), Error::Access);
+    }
+
+    #[test]
+    fn a_segment_that_lacks_any_seal_is_refused() {
+        for missing in [libc::F_SEAL_SHRINK, libc::F_SEAL_GROW, libc::F_SEAL_SEAL, 0] {
+            // SAFETY: the name is a C string.
+            let fd = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) }).unwrap();
+            // SAFETY: no pointers.
+            check(unsafe { libc::ftruncate(fd.raw(), (CONTROL + 8192) as libc::off_t) }).unwrap();
+            // Right in all else: size and first line.
+            Segment::map(fd.raw(), 8192).unwrap().place().stamp();
+            // SAFETY: no pointers.
+            check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS & !missing) }).unwrap();
+            assert_eq!(Segment::open(fd.raw(), 8192).err(), (missing != 0).then_some(Error::Access), "{missing}");
+        }
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use super::lock::Control;
 use super::progress::Round;
+use super::witness;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
-use gdrcore_core::device::CmDevice;
+use gdrcore_core::device::{CmDevice, Device};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
@@ -36,16 +37,29 @@ impl CmDevice for SoftDevice {
         self.lock().cm().bind(id, port)
     }
 
+    fn announce(&self, id: Handle, soon: bool) -> Result<()> {
+        self.fork.check()?;
+        let mut held = self.lock_held();
+        let done = held.announce(id, soon);
+        drop(Control::of(held));
+        done
+    }
+
     fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
         self.fork.check()?;
         let mut held = self.lock_held();
         let listens = held.listen(id, backlog);
         drop(Control::of(held));
+        // What had waited for it may be refused.
+        self.run(Round::Send);
         listens
     }
 
     fn connect(&self, id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
-        self.manage(|g, now| g.cm_connect(now, id, to, port, qp, param))
+        // Both ends take what the request says.
+        let path_mtu = if param.path_mtu == 0 { self.path_mtu(to)? } else { param.path_mtu };
+        let param = ConnParam { path_mtu, ..*param };
+        self.manage(|g, now| g.cm_connect(now, id, to, port, qp, &param))
     }
 
     fn accept(&self, id: Handle, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
@@ -84,6 +98,16 @@ impl CmDevice for SoftDevice {
         if !self.lock().has_cm_events() {
             self.run(Round::Full);
         }
-        Ok(self.manage_paths(|g, now, path| g.cm_event(now, path)))
+        let mut news = witness::News::default();
+        let event = self.manage_paths(|g, now, path| {
+            let event = g.cm_event(now, path);
+            if let Some(e) = &event {
+                witness::explain(g, now, e);
+            }
+            news = witness::gather(g);
+            event
+        });
+        witness::print(&news, event.as_ref());
+        Ok(event)
     }
 }

@@ -6,13 +6,16 @@ use super::loans::look_after_loans;
 use super::lock::Control;
 use super::progress::Round;
 use super::SoftDevice;
+use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::fault;
+use crate::udp::UdpPort;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
 use gdrcore_core::engine::{cm::node_guid, limits, Engine};
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::post;
@@ -175,7 +178,7 @@ impl SoftDevice {
     }
 
     /// Hands the engine to the helper at once: the program is about to sleep.
-    fn hand_over(&self) {
+    pub(super) fn hand_over(&self) {
         if self.helper_on.load(Ordering::Relaxed) {
             self.last_poll_ns.store(0, Ordering::Relaxed);
             self.helper.wake();
@@ -189,8 +192,10 @@ fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
     Engine::take_completions(cq, wc)
 }
 
-/// Whether the program's memory is there. Outside the lock: bringing in gigabytes takes a while.
+/// Whether the program's memory is there, now and, by the handlers of faults, later. Outside the lock: bringing in gigabytes takes
+/// a while.
 fn probe(reg: &MrReg) -> Result<()> {
+    fault::install()?;
     if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
         fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
     }
@@ -200,7 +205,11 @@ fn probe(reg: &MrReg) -> Result<()> {
 impl Device for SoftDevice {
     fn query(&self) -> Result<DeviceAttr> {
         self.fork.check()?;
-        let c: Config = self.lock().transport.config;
+        let mut held = self.lock_held();
+        let c: Config = held.guard.transport.config;
+        // The link may have got narrower since the device was opened, and wider again.
+        let link = held.port().udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu);
+        drop(held);
         let grown = |n: u32| limits::table(n) as u32;
         Ok(DeviceAttr {
             max_msg_size: limits::MAX_MESSAGE,
@@ -208,7 +217,8 @@ impl Device for SoftDevice {
             max_pd: grown(c.max_pd),
             max_mr: grown(c.max_mr),
             max_cq: grown(c.max_cq),
-            max_qp: grown(c.max_qp),
+            // Each has a number of the block.
+            max_qp: grown(c.max_qp).min(c.qpn_count),
             max_srq: grown(c.max_srq),
             max_ah: grown(c.max_ah),
             max_qp_wr: limits::MAX_DEPTH,
@@ -216,13 +226,22 @@ impl Device for SoftDevice {
             max_sge: c.max_sge,
             max_inline: c.max_inline,
             max_rd_atomic: c.max_rd_atomic,
-            active_mtu: gdrcore_core::wire::mtu_code(self.mtu).unwrap_or(1),
+            active_mtu: gdrcore_core::wire::mtu_code(self.mtu.min(super::carried_by(link))).unwrap_or(1),
             udp_port: u32::from(self.local.port),
             qpn_base: c.qpn_base,
             gid: self.local.ip,
             scope_id: self.local.scope_id,
-            reserved: 0,
+            own_port: 1,
         })
+    }
+
+    fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
+        let link = self.query()?.active_mtu;
+        let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
+        let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
+        let route = self.lock_held().port().udp.as_ref().and_then(|udp| udp.route_mtu(&to));
+        let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::carried_by(mtu)));
+        Ok(code.map_or(link, |route| link.min(route)))
     }
 
     fn counters(&self) -> Result<Counters> {
@@ -237,6 +256,9 @@ impl Device for SoftDevice {
             c.port_icmp_err = p.icmp_err;
             c.port_gso_refused = p.gso_refused;
             c.send_err += p.send_err;
+        }
+        if let Some(tee) = &held.port().pcap {
+            (c.capture_frames, c.capture_lost) = tee.counts();
         }
         if let Some(share) = &held.port().share {
             let s = share.counters();
@@ -358,7 +380,37 @@ impl Device for SoftDevice {
 
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
         self.fork.check()?;
-        self.lock().cq_destroy(cq)
+        self.cq_end(cq)
+    }
+
+    fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
+        self.fork.check()?;
+        self.cq_on_channel(cqe, channel)
+    }
+
+    fn channel_create(&self) -> Result<Handle> {
+        self.fork.check()?;
+        self.channel_new()
+    }
+
+    fn channel_destroy(&self, channel: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.channel_end(channel)
+    }
+
+    fn channel_fd(&self, channel: Handle) -> Result<i32> {
+        self.fork.check()?;
+        self.channel_descriptor(channel)
+    }
+
+    fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
+        self.fork.check()?;
+        self.take_channel_event(channel)
+    }
+
+    fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
+        self.fork.check()?;
+        self.wait_on_channel(channel, timeout_ms)
     }
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
@@ -566,7 +618,7 @@ impl Device for SoftDevice {
     unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()> {
         self.fork.check()?;
         if memory.is_null() {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "memory: NULL"));
         }
         // SAFETY: the caller's promise.
         unsafe { self.lock().arena_add(memory, bytes) }

@@ -5,6 +5,8 @@
 //! threads spin for one message, and rarer the longer the program polls; once the polls stop it runs the engine until
 //! nothing is left to do. A program that polls memory and only now and then a CQ would make it hesitate for ever: when it found
 //! work twice in a row between polls it stays in charge, until a poll finds work itself.
+//!
+//! A thread of the program that sleeps on a completion channel does the same where there is no helper ([`super::channels`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +19,7 @@ use crate::wait::Waiter;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::sleep;
+use std::os::fd::RawFd;
 
 /// Without a poll for this long, the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
@@ -212,6 +215,7 @@ impl SoftDevice {
             return Ok(());
         }
         self.helper.stop.store(false, Ordering::Release);
+        self.channels.charge.take_for_helper(|| self.helper.wake());
         let device: *const SoftDevice = self;
         // SAFETY: the device stays where it is until `close`, which joins the thread first.
         let device: &'static SoftDevice = unsafe { &*device };
@@ -220,9 +224,9 @@ impl SoftDevice {
             .name("gdrc-helper".into())
             .stack_size(256 << 10)
             .spawn(move || device.helper_main())
-            .map_err(|e| Error::Os(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+            .map_err(|e| Error::Os(e.raw_os_error().unwrap_or(libc::EAGAIN)));
         drop(masked);
-        *slot = Some(thread);
+        *slot = Some(thread.inspect_err(|_| self.channels.charge.give_up())?);
         self.helper_on.store(true, Ordering::SeqCst);
         // From here on only events make the program's descriptor readable.
         self.waiter.attach_io(false)
@@ -237,6 +241,7 @@ impl SoftDevice {
         let _ = thread.join();
         self.helper_on.store(false, Ordering::SeqCst);
         let _ = self.waiter.attach_io(true);
+        self.channels.charge.give_up();
     }
 
     /// The last looks of the helper before it sleeps on everything; returns when it must wake, `at_most` or earlier.
@@ -295,12 +300,58 @@ impl SoftDevice {
     }
 
     fn helper_main(&self) {
+        let _ = self.drive(true, u64::MAX, &|| self.helper.stop.load(Ordering::Acquire));
+    }
+
+    /// A thread of the program is about to [drive](SoftDevice::drive) until a descriptor is readable: as if a helper had been started.
+    ///
+    /// # Errors
+    /// [`Error::Os`], [`Error::NoMemory`]: the descriptor cannot be watched.
+    pub(super) fn lend_charge(&self, until: RawFd) -> Result<()> {
+        if let Err(e) = self.helper.waiter.attach(until, true) {
+            self.channels.charge.give_up();
+            return Err(e);
+        }
+        // Whoever polled last has stopped: no wait for more polls.
+        self.last_poll_ns.store(0, Ordering::Relaxed);
+        self.helper_on.store(true, Ordering::SeqCst);
+        let _ = self.waiter.attach_io(false);
+        Ok(())
+    }
+
+    /// It has stopped doing so. A thread that fell asleep on the program's descriptor meanwhile has relied on it.
+    pub(super) fn return_charge(&self, until: RawFd) {
+        let _ = self.helper.waiter.attach(until, false);
+        self.helper_on.store(false, Ordering::SeqCst);
+        let _ = self.waiter.attach_io(true);
+        let mut held = self.lock_held();
+        self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
+        if self.sleeping.is_asleep(sleep::ANY) {
+            if self.announce(&mut held) {
+                self.waiter.notify();
+            }
+            self.waiter.set_timer_by(held.next_timeout(now_ns()).unwrap_or(u64::MAX));
+        }
+        drop(held);
+        self.wake_owed();
+    }
+
+    /// Runs the engine while the program does not, and sleeps in between, until it is over or the time is. `own`: on the helper's own
+    /// thread, whose scheduling it may change.
+    ///
+    /// # Errors
+    /// `Os(EINTR)`: a signal interrupted the sleep of a thread that is the program's.
+    pub(super) fn drive(&self, own: bool, end: u64, over: &dyn Fn() -> bool) -> Result<()> {
         let w = &self.helper.waiter;
         let (mut watching, mut look) = (false, TAKE_OVER_NS);
         let (mut found, mut worked, mut taken) = (0, 0, 0);
         let (mut linger, mut gave) = (Linger::new(), 0);
-        while !self.helper.stop.load(Ordering::Acquire) {
+        let mut outcome = Ok(());
+        while !over() {
             let now = now_ns();
+            if now >= end {
+                break;
+            }
             let last = self.last_poll_ns.load(Ordering::Relaxed);
             let polled = now.saturating_sub(last) < TAKE_OVER_NS;
             if polled && !self.helper.sticky.load(Ordering::Relaxed) {
@@ -312,9 +363,12 @@ impl SoftDevice {
                         found = 0;
                     }
                 }
-                w.set_timer(Some(last + look));
+                w.set_timer(Some((last + look).min(end)));
                 look = (2 * look).min(LOOK_MAX_NS);
-                w.sleep_and_drain();
+                if !w.sleep_and_drain() && !own {
+                    outcome = Err(Error::Os(libc::EINTR));
+                    break;
+                }
                 continue;
             }
             look = TAKE_OVER_NS;
@@ -332,14 +386,16 @@ impl SoftDevice {
                 continue;
             }
             let rested = now.saturating_sub(worked);
-            if rested < LINGER_NS && linger.pays() {
+            if own && rested < LINGER_NS && linger.pays() {
                 gave = now;
                 std::thread::yield_now();
                 continue;
             }
-            linger.wasted();
+            if own {
+                linger.wasted();
+            }
             // While work comes it wakes now and then, so that nobody has to tell it of the usual timers.
-            match self.fall_asleep(if rested < NAP_NS { now + NAP_NS } else { u64::MAX }) {
+            match self.fall_asleep(if rested < NAP_NS { end.min(now + NAP_NS) } else { end }) {
                 Ok(next) => w.set_timer_by(next),
                 Err(Awake::Work) => {
                     std::thread::yield_now();
@@ -348,12 +404,17 @@ impl SoftDevice {
                 Err(Awake::Input) => continue,
                 Err(Awake::Locked) => w.set_timer(Some(now_ns() + LOCKED_NS)),
             }
-            w.sleep_and_drain();
+            let woken = w.sleep_and_drain();
             self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
+            if !woken && !own {
+                outcome = Err(Error::Os(libc::EINTR));
+                break;
+            }
         }
         if watching {
             let _ = w.attach(self.waiter.io_fd(), false);
         }
+        outcome
     }
 }
 

@@ -8,7 +8,8 @@ use crate::shm::loan::Ask;
 use crate::shm::ShmPort;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::engine::Guard;
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::Path;
 use gdrcore_core::verbs::types::Handle;
 
@@ -17,15 +18,18 @@ impl SoftDevice {
     pub(super) fn share_region(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
         let region = self.lock().mr_query(mr)?;
         if !is_mapping_of(region.addr, region.length, fd, offset)? {
-            return Err(Error::Invalid);
+            return Err(refuse!(
+                Invalid,
+                "dmabuf_fd {fd}: the region is no shared mapping of it from dmabuf_offset {offset:#x} on"
+            ));
         }
         let mut held = self.lock_held();
         // It may have ended meanwhile, or have got another range.
         if held.guard.mr_query(mr)? != region || region.provider != 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "mr: not host memory, or it has changed during the call"));
         }
         match &mut held.port().shm {
-            Some(shm) if shm.is_shared(region.rkey) => return Err(Error::Busy),
+            Some(shm) if shm.is_shared(region.rkey) => return Err(refuse!(Busy, "mr: it is shared already")),
             Some(shm) => shm.share(region.rkey, fd, offset)?,
             None => return Ok(()),
         }

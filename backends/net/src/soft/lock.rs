@@ -37,7 +37,7 @@ impl Held<'_> {
     /// When a round is wanted next; `None`: only after something else has happened.
     pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let (g, port) = self.parts();
-        match (g.next_timeout(now), port.share_deadline()) {
+        match (g.next_timeout(now), port.deadline()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -77,7 +77,7 @@ impl Drop for Control<'_> {
         // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and nobody else has borrowed it.
         look_after_loans(g, unsafe { &mut *self.device.port.get() });
         // What the call itself raised (flushed completions, a QP in error) waits for no round.
-        self.device.deliver(&mut self.guard);
+        self.device.tell(&mut self.guard);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
         self.device.wake_owed();

@@ -2,14 +2,15 @@
 //!
 //! * `progress`: one bounded round of the engine, and who runs it when. `lock`: who may.
 //! * `wire`: the socket. `links`: other processes of this host. `loans`: memory that they write by themselves. `paths`: which of them leads to a peer.
-//! * `helper`: the thread that runs it while the program does not.
-//! * `cm`: the connection manager. `multicast`: groups.
-//! * `sharing`: what others of the same address are owed.
+//! * `helper`: the thread that runs it while the program does not. `channels`: threads that sleep on events of their own CQs.
+//! * `ports`: from where peers may send. `cm`: the connection manager. `multicast`: groups.
+//! * `sharing`: what others of the same address are owed. `witness`: why a peer is silent.
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: its posts and polls without a handle.
 //!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the engine's
 //! arena, then the buffers of the port and of the tee.
 
+mod channels;
 mod cm;
 mod device;
 mod helper;
@@ -19,9 +20,11 @@ mod lock;
 mod multicast;
 mod paths;
 mod pinned;
+mod ports;
 mod progress;
 mod sharing;
 mod wire;
+mod witness;
 
 pub use helper::OwnSignals;
 pub use pinned::{PinnedCq, PinnedQp};
@@ -34,7 +37,7 @@ use std::sync::OnceLock;
 use crate::addr::{DeviceName, Endpoint};
 use crate::clock;
 use crate::fork::ForkGuard;
-use crate::pcap::Pcap;
+use crate::pcap::{Earlier, Pcap};
 use crate::share::{Claim, Member, Wanted};
 use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
@@ -44,6 +47,7 @@ use gdrcore_core::device::{AsyncEvent, Leaks};
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::Memory;
+use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep::Asleep;
 use gdrcore_core::verbs::types::Handle;
@@ -57,7 +61,7 @@ pub struct SoftConfig<'a> {
     pub flags: u32,
     /// How peers of this host are reached.
     pub path: PathChoice,
-    /// Write everything that the device sends and receives into this capture file.
+    /// Write all packets that the device sends and receives into this capture file. What travels over links is no packet.
     pub pcap: Option<&'a CStr>,
 }
 
@@ -93,6 +97,8 @@ pub mod soft_flags {
     pub const HELPER: u32 = 2;
     /// Let processes of this user that want it too write regions by their addresses, and write theirs (`process_vm_writev`).
     pub const CMA: u32 = 4;
+    /// Write the capture behind what is in its file.
+    pub const KEEP_CAPTURE: u32 = 8;
 }
 
 /// Bytes of the tee's write buffer.
@@ -124,6 +130,8 @@ struct Port {
     empty: u32,
     /// The tick in which the last of them did all there is to do, and whether it looked at the socket, without which no timer runs.
     idle_tick: (u64, bool),
+    /// UDP ports from which peers may send.
+    ports: ports::Ports,
     /// Errors of the socket seen so far.
     send_err: u64,
     /// The time of the last round.
@@ -162,6 +170,7 @@ pub struct SoftDevice {
     /// The helper thread runs.
     helper_on: AtomicBool,
     helper: helper::Slot,
+    channels: channels::Channels,
     /// Where events go; without one, programs ask for them.
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
@@ -220,6 +229,11 @@ impl SoftConfig<'_> {
     }
 }
 
+/// The largest path MTU whose packets an MTU of IP carries. rxe's rule: the headers and the ICRC take at most 80 bytes of it.
+fn carried_by(mtu: u32) -> u32 {
+    [4096, 2048, 1024, 512].into_iter().find(|&m| m <= mtu.saturating_sub(80)).unwrap_or(256)
+}
+
 /// The address as the engine has it.
 pub(crate) fn peer_addr(e: &Endpoint) -> PeerAddr {
     PeerAddr { gid: e.ip, scope_id: e.scope_id, port: e.port, ..PeerAddr::default() }
@@ -256,7 +270,7 @@ impl SoftDevice {
         let name = DeviceName::parse(name)?;
         let layout = config.layout(&name)?;
         if memory.is_null() || memory as usize & 4095 != 0 {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "memory {memory:p}: not NULL, and aligned to 4096 bytes"));
         }
         if bytes < layout.end {
             return Err(Error::NoMemory);
@@ -271,34 +285,45 @@ impl SoftDevice {
         let (local, udp, share) = match name {
             DeviceName::Soft(at) => {
                 // SAFETY: the walk gave `udp..share` to the socket and `share..shm` to the claim, each alone.
-                let (port, share) = unsafe { sharing::open(memory, &layout, &at, config, core.seed)? };
-                waiter.add_socket(port.fd())?;
-                waiter.add_socket(share.fd())?;
-                if core.qpn_base == 0 {
-                    core.qpn_base = share.qpn_base();
+                let sharing::Opened { udp, share } = unsafe { sharing::open(memory, &layout, &at, config, core.seed)? };
+                waiter.add_socket(udp.fd())?;
+                if let Some(share) = &share {
+                    waiter.add_socket(share.fd())?;
                 }
-                (*port.local(), Some(port), Some(share))
+                if core.qpn_base == 0 {
+                    let alone = || config.wanted().map(|w| w.unclaimed(core.seed));
+                    core.qpn_base = share.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
+                }
+                (*udp.local(), Some(udp), share)
             }
             DeviceName::Loopback => (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None),
         };
-        let shm = if config.has_links(&name) {
-            // SAFETY: the walk gave `shm..pcap` to the port alone.
-            Some(unsafe {
-                let (first, count) = share.as_ref().map_or((0, 0), Member::blocks);
+        let shm = match &share {
+            Some(share) if config.has_links(&name) => {
                 let by_address = config.flags & soft_flags::CMA != 0;
                 let bytes = layout.pcap - layout.shm;
-                ShmPort::open(&local, first, count, by_address, memory.add(layout.shm), bytes, &waiter)?
-            })
-        } else {
-            None
+                // SAFETY: the walk gave `shm..pcap` to the port alone.
+                let (memory, locks) = (unsafe { memory.add(layout.shm) }, share.locks());
+                // SAFETY: as above.
+                Some(unsafe { ShmPort::open(share.home(), &local, locks, by_address, memory, bytes, &waiter)? })
+            }
+            _ if config.has_links(&name) && config.path == PathChoice::Shm => {
+                return Err(refuse!(
+                    Unsupported,
+                    "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others (see /dev/shm)"
+                ))
+            }
+            _ => None,
         };
-        // rxe's rule: the headers and the ICRC take at most 80 bytes of the link's MTU.
-        let link = udp.as_ref().map_or(u32::MAX, |u| u.link_mtu().saturating_sub(80));
-        let carries = [4096, 2048, 1024, 512].into_iter().find(|&m| m <= link).unwrap_or(256);
+        let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
         core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
         let pcap = match config.pcap {
-            // SAFETY: the walk gave `pcap..end` to the tee alone.
-            Some(path) => Some(unsafe { Pcap::open(path, memory.add(layout.pcap), PCAP_BUFFER)? }),
+            Some(path) => {
+                let keep = config.flags & soft_flags::KEEP_CAPTURE != 0;
+                let earlier = if keep { Earlier::Keep } else { Earlier::Replace };
+                // SAFETY: the walk gave `pcap..end` to the tee alone.
+                Some(unsafe { Pcap::open(path, earlier, memory.add(layout.pcap), PCAP_BUFFER)? })
+            }
             None => None,
         };
         // SAFETY: the walk gave `engine..udp` to the engine alone.
@@ -307,6 +332,8 @@ impl SoftDevice {
         waiter.attach_io(true)?;
         if let Some(mut g) = engine.try_lock() {
             g.set_shared(udp.is_some());
+            g.check_ports(udp.is_some());
+            g.set_witness();
             if config.path == PathChoice::Auto {
                 g.set_mixed_paths();
             }
@@ -324,6 +351,7 @@ impl SoftDevice {
                 rings_full: false,
                 empty: 0,
                 idle_tick: (0, false),
+                ports: ports::Ports::default(),
                 send_err: 0,
                 now: 0,
                 stale: u8::MAX,
@@ -343,6 +371,7 @@ impl SoftDevice {
             sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),
             helper: helper::Slot::new()?,
+            channels: channels::Channels::new(),
             sink: OnceLock::new(),
             mtu: core.max_mtu,
             path: config.path,

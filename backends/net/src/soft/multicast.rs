@@ -2,7 +2,8 @@
 
 use super::lock::Held;
 use super::SoftDevice;
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
 impl SoftDevice {
@@ -11,7 +12,7 @@ impl SoftDevice {
         held.guard.mcast_attach(qp, gid)?;
         let joined = match &mut held.port().udp {
             Some(udp) => udp.group_join(gid),
-            None => Err(Error::Unsupported),
+            None => Err(refuse!(Unsupported, "device: loopback has no multicast")),
         };
         let watched = joined.and_then(|fd| fd.map_or(Ok(()), |fd| self.waiter.add_socket(fd)));
         if watched.is_err() {

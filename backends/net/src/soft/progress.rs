@@ -7,8 +7,10 @@ use super::loans::look_after_loans;
 use super::lock::Held;
 use super::sharing::MAIL_NS;
 use super::wire::receive_groups;
+use super::witness;
 use super::{Port, SoftDevice};
 use crate::clock::now_ns;
+use crate::share::Member;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
@@ -333,6 +335,9 @@ impl SoftDevice {
                 handled += receive_groups(g, port, now);
                 if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
                     handled += port.tend_share(g, now);
+                    if port.share.as_ref().is_some_and(Member::has_lost_names) {
+                        port.renew_names(&self.waiter);
+                    }
                 }
             }
             // Without links every round looks at the socket.
@@ -361,6 +366,7 @@ impl SoftDevice {
                 // was looked at too: a process that was stopped hears its peers before it declares them silent.
                 if listened {
                     g.handle_timeout(now);
+                    witness::testify(g, port, now);
                 }
                 g.flush_acks();
                 port.empty = port.empty.saturating_add(1);
@@ -380,25 +386,28 @@ impl SoftDevice {
         handled
     }
 
-    /// Hands events that have been raised to the sink; where there is none, makes the descriptor readable.
+    /// Tells of events that have been raised: the sink, or the channels, or whoever sleeps on the program's descriptor.
     #[inline]
-    fn tell(&self, g: &mut Guard<'_>) {
-        if self.sink.get().is_some() {
-            self.deliver(g);
-        } else if g.shared().notify.load(Ordering::Relaxed) {
-            // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
-            let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
-            if wake && g.shared().notify.swap(false, Ordering::AcqRel) {
-                self.waiter.notify();
-            }
+    pub(super) fn tell(&self, g: &mut Guard<'_>) {
+        if g.shared().notify.load(Ordering::Relaxed) {
+            self.tell_all(g);
         }
     }
 
-    /// Hands events to the sink, if there is one.
-    #[inline]
-    pub(super) fn deliver(&self, g: &mut Guard<'_>) {
-        if g.shared().notify.load(Ordering::Relaxed) {
-            self.deliver_all(g);
+    #[inline(never)]
+    fn tell_all(&self, g: &mut Guard<'_>) {
+        if self.sink.get().is_some() {
+            return self.deliver_all(g);
+        }
+        self.tell_channels(g);
+        if !g.has_events() {
+            g.shared().notify.store(false, Ordering::Relaxed);
+            return;
+        }
+        // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
+        let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
+        if wake && g.shared().notify.swap(false, Ordering::AcqRel) {
+            self.waiter.notify();
         }
     }
 
@@ -412,7 +421,7 @@ impl SoftDevice {
         while let Some(event) = g.take_async_event() {
             sink.async_event(event);
         }
-        if g.has_cm_events() {
+        if g.has_cm_events() || g.cm().has_refusals() {
             sink.cm_event();
         }
     }

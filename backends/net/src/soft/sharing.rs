@@ -3,8 +3,12 @@
 use super::lock::Held;
 use super::{peer_addr, Layout, Port, SoftConfig};
 use crate::addr::Endpoint;
-use crate::share::{Claim, ForEngine, Member, Owner, Packets};
+use crate::clock::now_ns;
+use crate::local::{sweep, Home};
+use crate::share::{ask_to_renew, Claim, ForEngine, Member, Owner, Packets};
+use crate::shm::ShmPort;
 use crate::udp::{udp_flags, RxPacket, UdpConfig, UdpPort};
+use crate::wait::Waiter;
 use gdrcore_core::cm::Addressee;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::engine::Guard;
@@ -13,6 +17,7 @@ use gdrcore_core::mem::host;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A socket that is there without an owner belongs to a process that is about to end, or to a stranger: this many looks, 5 ms
@@ -22,7 +27,14 @@ const LOOKS: u32 = 40;
 /// How often mail is looked for while somebody polls and none comes.
 pub(super) const MAIL_NS: u64 = 100_000;
 
-/// Opens the socket of an address, and takes a place among those who have it too.
+/// The socket of an address, and the device's place among those that share it.
+pub(super) struct Opened {
+    pub(super) udp: UdpPort,
+    /// `None`: processes cannot find each other here, so the device has the address for itself.
+    pub(super) share: Option<Member>,
+}
+
+/// Opens the socket of an address, and takes a place among those that have it too.
 ///
 /// # Errors
 /// As [`UdpPort::open`]; [`Error::AddressInUse`]: a stranger has the port, or the QPN blocks have owners.
@@ -35,61 +47,83 @@ pub(super) unsafe fn open(
     at: &Endpoint,
     config: &SoftConfig<'_>,
     seed: u64,
-) -> Result<(UdpPort, Member)> {
+) -> Result<Opened> {
     let cfg = config.udp();
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
         // SAFETY: the walk gave `udp..share` to the socket alone, and a port that failed to open uses it no more.
         unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.share - layout.udp) }
     };
     let wanted = config.wanted()?;
-    let claim = |at: &Endpoint| {
-        // SAFETY: the walk gave `share..shm` to the claim alone.
-        unsafe { Claim::take(at, &wanted, seed, memory.add(layout.share), layout.shm - layout.share) }
+    let claim = |home: &Home, at: &Endpoint| {
+        // SAFETY: the walk gave `share..shm` to the claim alone; one that was dropped uses it no more.
+        unsafe { Claim::take(home, at, &wanted, seed, memory.add(layout.share), layout.shm - layout.share) }
     };
     let range = |claim: &Claim| {
         let c = config.core.resolve().unwrap_or_default();
         (if config.core.qpn_base == 0 { claim.qpn_base() } else { c.qpn_base }, c.qpn_count)
     };
     let now = crate::clock::now_ns();
+    let mut home = match Home::open() {
+        Ok(home) => home,
+        Err(e) => {
+            say_alone(e);
+            return Ok(Opened { udp: socket(at, &cfg)?, share: None });
+        }
+    };
+    sweep(&home);
     if at.port == 0 {
         // Nobody else can have a port that is still to be chosen.
-        let port = socket(at, &cfg)?;
-        let claim = claim(port.local())?;
-        port.share()?;
+        let udp = socket(at, &cfg)?;
+        let claim = claim(&home, udp.local())?;
+        udp.share()?;
         let qpns = range(&claim);
-        let member = claim.join(port.fd(), qpns, true, now)?;
-        return Ok((port, member));
+        let share = claim.join(udp.fd(), qpns, true, now)?;
+        return Ok(Opened { udp, share: Some(share) });
     }
-    let mut claim = claim(at)?;
-    let qpns = range(&claim);
-    let mut looks = 0;
-    loop {
+    let mut place = claim(&home, at)?;
+    for look in 1..=LOOKS {
+        let qpns = range(&place);
         match socket(at, &cfg) {
-            Ok(port) => {
-                port.share()?;
-                let member = claim.join(port.fd(), qpns, true, now)?;
-                return Ok((port, member));
+            Ok(udp) => {
+                udp.share()?;
+                let share = place.join(udp.fd(), qpns, true, now)?;
+                return Ok(Opened { udp, share: Some(share) });
             }
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
         }
-        claim.look();
-        if claim.has_company() {
+        place.look();
+        if place.has_company() {
             match socket(at, &UdpConfig { flags: cfg.flags | udp_flags::REUSE_PORT, ..cfg }) {
-                Ok(port) => {
-                    let member = claim.join(port.fd(), qpns, false, now)?;
-                    return Ok((port, member));
+                Ok(udp) => {
+                    let share = place.join(udp.fd(), qpns, false, now)?;
+                    return Ok(Opened { udp, share: Some(share) });
                 }
                 // The first one has bound its socket, and does not share it yet.
                 Err(Error::AddressInUse) => {}
                 Err(e) => return Err(e),
             }
-        }
-        looks += 1;
-        if looks == LOOKS {
-            return Err(Error::AddressInUse);
+        } else {
+            // Those who have the socket may have another directory of this user, or have lost theirs.
+            ask_to_renew(at);
+            let other = Home::nth(look as usize)?;
+            if other != home {
+                home = other;
+                place = claim(&home, at)?;
+            }
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+    Err(Error::AddressInUse)
+}
+
+/// Says once that processes cannot find each other here.
+fn say_alone(e: Error) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!(
+            "gdrcore: no directory for this user's sockets below /dev/shm or /tmp ({e}): each process needs an address and port for itself, and reaches others through the network"
+        );
     }
 }
 
@@ -104,7 +138,12 @@ pub(super) fn take(
     r: &RxPacket<'_>,
 ) -> usize {
     let seg = usize::from(r.seg).max(1);
-    if !share.has_company() && share.is_quiet() || r.data.chunks(seg).all(|p| share.owner_of(p) == Owner::Here) {
+    // Who knows of no company has perhaps not read yet that somebody has come. What is lost with that is sent again, but a connection
+    // request that the newcomer waits for would be refused.
+    let lone = !share.has_company() && share.is_quiet();
+    if lone && !matches!(share.owner_of(r.data), Owner::Own | Owner::Block(0))
+        || r.data.chunks(seg).all(|p| share.owner_of(p) == Owner::Here)
+    {
         share.reached(late);
         return g.handle_packets_of_late(late, now, &peer_addr(&r.src), seg, r.data, r.ecn == 3);
     }
@@ -128,7 +167,14 @@ fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> us
         let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, ecn: r.ecn, data };
         match owner {
             Owner::Here => handled += accept(g, now, &p),
-            Owner::Own => data.chunks(seg).for_each(|packet| share.take_own(packet)),
+            Owner::Own => {
+                for (i, packet) in data.chunks(seg).enumerate() {
+                    if !share.take_own(packet) {
+                        // Nobody's: the engine counts it by what is wrong with it.
+                        handled += accept(g, now, &Packets { first: p.first + i as u16, data: packet, ..p });
+                    }
+                }
+            }
             Owner::Block(0) => handled += route_mad(g, share, now, &p),
             Owner::Block(block) => {
                 // Nobody's: the engine counts it by what is wrong with it.
@@ -155,7 +201,10 @@ fn route_mad(g: &mut Guard<'_>, share: &mut Member, now: u64, p: &Packets<'_>) -
     let passed = match to {
         _ if g.cm().is_mine(to) => false,
         Addressee::Block(block) => share.pass(block, p),
-        Addressee::Service { port_space, port } => share.pass_to_service(port_space, port, p),
+        Addressee::Service { port_space, port } => {
+            // As with the engine of who listened there a moment ago: not refused, so that its sender asks again.
+            share.pass_to_service(port_space, port, p) || share.is_former(now, port)
+        }
         Addressee::Anyone => false,
     };
     if passed {
@@ -172,7 +221,20 @@ impl Held<'_> {
         if let Some(share) = &mut self.port().share {
             share.offer(id, port_space, port)?;
         }
-        self.guard.cm().listen(id, backlog)
+        self.guard.cm_listen(now_ns(), id, backlog)
+    }
+
+    /// Takes the name of an id's port already, so that requests for it come here and to nobody who would refuse them.
+    pub(super) fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
+        let (port_space, port) = self.guard.cm().bound(id)?;
+        if let Some(share) = &mut self.port().share {
+            if soon {
+                share.offer(id, port_space, port)?;
+            } else {
+                share.withdraw(id);
+            }
+        }
+        self.guard.cm().announce(id, soon)
     }
 
     /// An id is gone, and with it what it offered.
@@ -218,9 +280,22 @@ impl Port {
         })
     }
 
+    /// Takes the names by which others find the device anew, after their directory was removed.
+    #[cold]
+    pub(super) fn renew_names(&mut self, waiter: &Waiter) {
+        let Some(share) = &mut self.share else { return };
+        if share.renew().is_ok() {
+            if let Some(shm) = &mut self.shm {
+                let _ = shm.renew(share.home(), share.locks(), waiter);
+            }
+        }
+    }
+
     /// When the device is wanted next, besides what the engine says.
-    pub(super) fn share_deadline(&self) -> Option<u64> {
-        self.share.as_ref().and_then(Member::deadline)
+    pub(super) fn deadline(&self) -> Option<u64> {
+        let share = self.share.as_ref().and_then(Member::deadline);
+        let shm = self.shm.as_ref().and_then(ShmPort::deadline);
+        share.into_iter().chain(shm).min()
     }
 }
 

@@ -87,7 +87,7 @@ impl SoftDevice {
         let local = self.local;
         let mut handled = 0;
         for i in 0..n {
-            let Port { udp: Some(udp), pcap, share, stale, now: read, .. } = port else { break };
+            let Port { udp: Some(udp), pcap, share, stale, ports, now: read, .. } = port else { break };
             let r = udp.rx_get(i);
             if r.data.is_empty() {
                 continue;
@@ -95,7 +95,7 @@ impl SoftDevice {
             if let Some(tee) = pcap {
                 tee.burst(now, &r.src, &local, 0, r.seg, r.data);
             }
-            handled += match share {
+            let mut each = |g: &mut Guard<'_>| match share {
                 Some(share) => {
                     let right = || {
                         if core::mem::take(stale) != 0 {
@@ -107,11 +107,19 @@ impl SoftDevice {
                 }
                 None => g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3),
             };
+            handled += each(g);
+            if g.has_refused_port() && ports.vet(g) {
+                // The peer's second socket: what was refused is taken now. Nobody may be there to send it again.
+                each(g);
+            }
             if r.data.len() >= LONG && i + 1 < n {
                 // Its ACK opens the sender's window while the rest is handled here.
                 let now = port.refresh(now);
                 self.send(g, port, now);
             }
+        }
+        if handled > 0 {
+            port.ports.review(g, now);
         }
         let Port { udp: Some(udp), empty, .. } = port else { return handled };
         if handled > 0 {

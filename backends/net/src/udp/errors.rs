@@ -127,6 +127,18 @@ impl UdpPort {
         icmp
     }
 
+    /// Whether the kernel could queue a record: where the receive buffer is full, an ICMP message leaves an errno and nothing else.
+    pub(super) fn has_room_for_records(&self) -> bool {
+        // SK_MEMINFO_RMEM_ALLOC, SK_MEMINFO_RCVBUF, and seven more.
+        let mut memory = [0u32; 9];
+        let mut len = size_of_val(&memory) as libc::socklen_t;
+        // SAFETY: room for `len` bytes.
+        let rc = unsafe {
+            libc::getsockopt(self.fd.raw(), libc::SOL_SOCKET, libc::SO_MEMINFO, memory.as_mut_ptr().cast(), &mut len)
+        };
+        rc == 0 && memory[0] < memory[1] / 2
+    }
+
     /// Queues an error for [`UdpPort::take_error`].
     pub(super) fn report(&mut self, e: PortError) {
         if !self.errors.push(e) {

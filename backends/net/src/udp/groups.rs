@@ -8,6 +8,7 @@ use super::UdpPort;
 use crate::addr::Endpoint;
 use crate::sys::{check, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 
 /// Groups that a port listens for at once.
@@ -60,7 +61,7 @@ fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
                 libc::ipv6_mreq { ipv6mr_multiaddr: libc::in6_addr { s6_addr: *gid }, ipv6mr_interface: interface };
             set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, request)?;
         }
-        _ => return Err(Error::Invalid),
+        _ => return Err(refuse!(Invalid, "gid: IPv4 and IPv6, the group's and the device's, do not mix")),
     }
     Ok(fd)
 }

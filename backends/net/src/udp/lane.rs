@@ -12,8 +12,9 @@
 //! Only for peers of this host: there the packets of two sockets stay in order, as they take one queue, and who receives them is a
 //! socket or an rxe of the same kernel. What a NIC makes of the numbers of a burst that it cuts itself is not ours to foresee.
 
+use super::unconnected;
 use crate::addr::{Endpoint, SockAddr};
-use crate::sys::{check, set_option, Fd};
+use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::wire::icrc::Flow;
 
 /// Bursts in a row to one peer after which it gets a lane.
@@ -39,18 +40,6 @@ pub(super) struct Lane {
     size: u16,
 }
 
-fn socket(local: &Endpoint) -> Option<Fd> {
-    let family = if local.is_v4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: socket takes no pointers.
-    let fd =
-        Fd::from_call(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) });
-    let fd = fd.ok()?;
-    let (sa, len) = Endpoint { port: 0, ..*local }.to_sockaddr();
-    // SAFETY: `sa` is a socket address of `len` bytes.
-    check(unsafe { libc::bind(fd.raw(), (&raw const sa).cast(), len) }).ok()?;
-    Some(fd)
-}
-
 fn name(fd: &Fd) -> Option<Endpoint> {
     let (mut sa, mut len) = (SockAddr::zeroed(), SockAddr::LEN);
     // SAFETY: `sa` has room for `len` bytes, and both live through the call.
@@ -61,7 +50,7 @@ fn name(fd: &Fd) -> Option<Endpoint> {
 /// Lets a socket cut each packet that comes to as many bytes as eight bits of its identification say.
 fn cut_to_half(ear: &Fd, shift: u32) -> Option<()> {
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let mut code = [
+    let code = [
         op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, SKF_NET_OFF + IDENT),
         op(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, shift),
         op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0xff),
@@ -69,8 +58,7 @@ fn cut_to_half(ear: &Fd, shift: u32) -> Option<()> {
         op(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K, 8),
         op(libc::BPF_RET | libc::BPF_A, 0),
     ];
-    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
-    set_option(ear.raw(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program).ok()
+    set_filter(ear.raw(), libc::SO_ATTACH_FILTER, &code).ok()
 }
 
 impl Lane {
@@ -78,15 +66,11 @@ impl Lane {
     #[cold]
     pub(super) fn open(local: &Endpoint, dst: &Endpoint, class: u8) -> Option<Lane> {
         // Whose address can be bound is of this host.
-        drop(socket(dst)?);
-        let fd = socket(local)?;
+        drop(unconnected(dst).ok()?);
+        let fd = unconnected(local).ok()?;
         let raw = fd.raw();
         let v4 = local.is_v4();
-        if v4 {
-            set_option(raw, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO).ok()?;
-        } else {
-            set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO).ok()?;
-        }
+        super::socket::forbid_fragments(raw, v4).ok()?;
         let (level, option) =
             if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
         if class != 0 {
@@ -106,7 +90,7 @@ impl Lane {
 
     /// Where the numbers of the next send stand; `None`: they do not go up by one with each.
     fn first_number(&mut self, own: &Endpoint) -> Option<u16> {
-        let ear = socket(own)?;
+        let ear = unconnected(own).ok()?;
         let to = name(&ear)?;
         cut_to_half(&ear, 0)?;
         let low = self.half(&ear, &to, false)?;

@@ -1,13 +1,30 @@
 //! Opening the socket, and the link under it.
 
+use super::route::attributes;
 use super::{udp_flags, UdpConfig};
 use crate::addr::{Endpoint, SockAddr};
 use crate::sys::{check, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 
 /// UDP_NO_CHECK6_RX of linux/udp.h: accept the zero checksums that RoCE NICs and rxe send over IPv6.
 const UDP_NO_CHECK6_RX: i32 = 102;
+
+/// A UDP socket at an address, at a port that the kernel chooses.
+///
+/// # Errors
+/// As [`super::UdpPort::open`].
+pub(crate) fn unconnected(at: &Endpoint) -> Result<Fd> {
+    let family = if at.is_v4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes no pointers.
+    let fd = Fd::from_call(unsafe { libc::socket(family, kind, 0) })?;
+    let (sa, len) = Endpoint { port: 0, ..*at }.to_sockaddr();
+    // SAFETY: `sa` is a socket address of `len` bytes.
+    check(unsafe { libc::bind(fd.raw(), (&raw const sa).cast(), len) })?;
+    Ok(fd)
+}
 
 pub(super) struct Socket {
     pub(super) fd: Fd,
@@ -17,27 +34,39 @@ pub(super) struct Socket {
     pub(super) gro: bool,
 }
 
+/// Makes a socket send its packets whole, with DF and so with IPv4 identification 0 (see the module's head), up to the MTU of
+/// the link. PROBE, not DO: with DO one forged ICMP "fragmentation needed" makes the kernel refuse every packet above the MTU that
+/// it names, for ten minutes and for each socket of the host. A path that really is narrower drops the packets; the refusal arrives
+/// as an error either way and becomes the cause of the failure (ip(7), IP_MTU_DISCOVER).
+pub(super) fn forbid_fragments(socket: RawFd, v4: bool) -> Result<()> {
+    if v4 {
+        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+    } else {
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+    }
+}
+
 pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     if !ep.is_unicast() {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "address: not one that an interface can have"));
     }
     let family = if ep.is_v4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes no pointers.
     let fd = match Fd::from_call(unsafe { libc::socket(family, kind, 0) }) {
-        Err(Error::Os(libc::EAFNOSUPPORT)) => return Err(Error::Unsupported),
+        Err(Error::Os(libc::EAFNOSUPPORT)) => {
+            return Err(refuse!(Unsupported, "address: the kernel has no sockets of its family (IPv6 is off?)"))
+        }
         other => other?,
     };
     let raw = fd.raw();
+    forbid_fragments(raw, family == libc::AF_INET)?;
     if family == libc::AF_INET {
-        // Identification 0 and DF, see the module's head. Without these two the port would send wrong ICRCs or
-        // miss refusals, so they are no options.
-        set_option(raw, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        // Without this option the port would miss what the network refuses, so it is not left to the caller.
         set_option(raw, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32)?;
         let _ = set_option(raw, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32);
     } else {
         set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1i32)?;
-        set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1i32)?;
         let _ = set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1i32);
         let _ = set_option(raw, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1i32);
@@ -78,7 +107,8 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     let mut bound_len = SockAddr::LEN;
     // SAFETY: `bound` has room for `bound_len` bytes, and both live through the call.
     check(unsafe { libc::getsockname(raw, (&raw mut bound).cast(), &mut bound_len) })?;
-    let local = Endpoint::from_sockaddr(&bound).ok_or(Error::Unsupported)?;
+    let local = Endpoint::from_sockaddr(&bound);
+    let local = local.ok_or_else(|| refuse!(Unsupported, "the socket's address is of no family that is known"))?;
     let interface = interface_of(&local).unwrap_or(0);
     super::groups::leave_by(raw, &local, interface);
     Ok(Socket { fd, local, interface, gso, gro })
@@ -98,7 +128,7 @@ pub(super) fn link_mtu(interface: u32, socket: RawFd) -> u32 {
     interface_mtu(socket, interface).unwrap_or(MTU_UNKNOWN)
 }
 
-fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {
+pub(super) fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {
     // SAFETY: ifreq is plain data for which zeroes are valid.
     let mut req: libc::ifreq = unsafe { core::mem::zeroed() };
     req.ifr_ifru.ifru_ifindex = i32::try_from(index).ok()?;
@@ -165,15 +195,12 @@ fn owner(message: &[u8], own: &[u8]) -> Option<(u8, u32)> {
     let prefix = *message.get(1)?;
     let index = word(message.get(4..8)?, 0);
     let (mut address, mut local) = (None, None);
-    let mut rest = message.get(8..)?;
-    while let Some((len, kind)) = rest.get(..4).map(|h| (usize::from(half(h, 0)), half(h, 2))) {
-        let Some(value) = rest.get(4..len) else { break };
+    for (kind, value) in attributes(message.get(8..)?) {
         match kind {
             libc::IFA_ADDRESS => address = Some(value),
             libc::IFA_LOCAL => local = Some(value),
             _ => {}
         }
-        rest = rest.get((len + 3) & !3..).unwrap_or(&[]);
     }
     // On point-to-point links IFA_ADDRESS is the peer's.
     let theirs = local.or(address)?;
@@ -191,10 +218,10 @@ fn same_prefix(a: &[u8], b: &[u8], bits: u8) -> bool {
         && (part == 0 || a.get(whole).zip(b.get(whole)).is_some_and(|(x, y)| (x ^ y) & mask == 0))
 }
 
-fn word(b: &[u8], at: usize) -> u32 {
+pub(super) fn word(b: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
-fn half(b: &[u8], at: usize) -> u16 {
+pub(super) fn half(b: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes([b[at], b[at + 1]])
 }

@@ -539,7 +539,14 @@ impl UdpPort {
             self.drop_habit();
             return true;
         }
-        self.fail(dst, e);
+        self.counters.send_err += 1;
+        // What ICMP has left behind is not the kernel's own refusal: anybody can send it, all the time.
+        let kind = match e {
+            libc::EMSGSIZE => ErrorKind::Mtu,
+            _ if icmp > 0 || !self.has_room_for_records() => ErrorKind::Icmp,
+            _ => ErrorKind::Send,
+        };
+        self.report(PortError { dst, errno: e, kind, mtu: 0 });
         self.tx.head += 1;
         true
     }

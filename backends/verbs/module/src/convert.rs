@@ -101,7 +101,7 @@ pub fn qp_attr_of(t: &ibv_qp_attr) -> QpAttr {
         timeout: t.timeout,
         retry_cnt: t.retry_cnt,
         rnr_retry: t.rnr_retry,
-        reserved: 0,
+        kin: 0,
         rate_limit_bps: 0,
     }
 }

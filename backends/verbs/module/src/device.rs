@@ -159,6 +159,47 @@ pub unsafe extern "C" fn open(name: *const [c_char; NAME_MAX], out: *mut Opened,
     }
 }
 
+/// A completion channel that never sleeps.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn new_channel(context: *mut ibv_context) -> Result<(*mut ibv_comp_channel, c_int), c_int> {
+    // SAFETY: our contract.
+    let channel = unsafe { ibv_create_comp_channel(context) };
+    if channel.is_null() {
+        return Err(last_errno());
+    }
+    // SAFETY: just made.
+    let fd = unsafe { (*channel).fd };
+    if let Err(e) = set_nonblocking(fd) {
+        // SAFETY: just made, no CQ has it.
+        unsafe { ibv_destroy_comp_channel(channel) };
+        return Err(e);
+    }
+    Ok((channel, fd))
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn channel_create(context: Object, out: *mut Object, fd: *mut c_int) -> c_int {
+    // SAFETY: the table's contract.
+    match unsafe { new_channel(context.cast()) } {
+        Ok((channel, number)) => {
+            // SAFETY: the table's contract: both are writable.
+            unsafe { (out.write(channel.cast()), fd.write(number)) };
+            0
+        }
+        Err(e) => e,
+    }
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn channel_destroy(channel: Object) -> c_int {
+    // SAFETY: the table's contract.
+    code(unsafe { ibv_destroy_comp_channel(channel.cast()) })
+}
+
 fn set_nonblocking(fd: c_int) -> Result<(), c_int> {
     // SAFETY: no pointers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -206,17 +247,7 @@ unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<
     };
     set_nonblocking(async_fd)?;
     // SAFETY: an open context.
-    let channel = unsafe { ibv_create_comp_channel(context) };
-    if channel.is_null() {
-        return Err(last_errno());
-    }
-    // SAFETY: just made.
-    let channel_fd = unsafe { (*channel).fd };
-    if let Err(e) = set_nonblocking(channel_fd) {
-        // SAFETY: just made, no CQ has it.
-        unsafe { ibv_destroy_comp_channel(channel) };
-        return Err(e);
-    }
+    let (channel, channel_fd) = unsafe { new_channel(context)? };
     let a = &ex.orig_attr;
     let cap_flags = a.device_cap_flags as u32;
     let mut bits = 0;

@@ -54,6 +54,8 @@ static MODULE: Module = Module {
     qp_modify: objects::qp_modify,
     qp_query: objects::qp_query,
     qp_destroy: objects::qp_destroy,
+    channel_create: device::channel_create,
+    channel_destroy: device::channel_destroy,
     cq_event: events::cq_event,
     async_event: events::async_event,
 };

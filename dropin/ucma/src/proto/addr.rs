@@ -2,7 +2,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use gdrcore_core::{Error, Result};
+use gdrcore_core::refuse;
+use gdrcore_core::Result;
 
 /// Bytes of `sockaddr_in6`, the largest that the IP commands hold.
 pub(super) const SOCKADDR_IN6: usize = 28;
@@ -27,7 +28,7 @@ impl Addr {
     /// Reads a socket address; `None` is `AF_UNSPEC`.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: another family (`AF_IB` too: a port here is Ethernet), or too short for its own.
+    /// [`gdrcore_core::Error::Invalid`]: another family (`AF_IB` too: a port here is Ethernet), or too short for its own.
     pub fn parse(bytes: &[u8]) -> Result<Option<Addr>> {
         let f = super::Fields(bytes);
         let port = |f: &super::Fields<'_>| Ok(u16::from_be_bytes(f.array(2)?));
@@ -42,7 +43,7 @@ impl Addr {
                 let ip = IpAddr::V6(Ipv6Addr::from(f.array::<16>(8)?));
                 Ok(Some(Addr { ip, port: port(&f)?, scope_id: f.u32(24)? }))
             }
-            _ => Err(Error::Invalid),
+            other => Err(refuse!(Invalid, "sa_family {other}: AF_INET (2) or AF_INET6 (10)")),
         }
     }
 

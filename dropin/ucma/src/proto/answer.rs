@@ -185,6 +185,8 @@ pub fn qp_attr_answer(a: &QpAttr, mask: u32, gid_index: u8) -> Vec<u8> {
 #[allow(missing_docs)]
 pub enum EventParam<'a> {
     None,
+    /// What a program gave to an event of its own.
+    Argument(u64),
     Conn {
         qp_num: u32,
         private_data: &'a [u8],
@@ -209,6 +211,7 @@ pub fn event_answer(uid: u64, id: u32, event: u32, status: i32, param: &EventPar
     o.u64(uid).u32(id).u32(event).u32(status as u32);
     match *param {
         EventParam::None => o.zeros(304),
+        EventParam::Argument(argument) => o.u64(argument).zeros(304 - 8),
         EventParam::Conn {
             qp_num,
             private_data,

@@ -15,6 +15,7 @@ pub use answer::{
     addr_answer, created, event_answer, events_reported, path_answer, qp_attr_answer, route_answer, EventParam, Route,
 };
 
+use gdrcore_core::refuse;
 use gdrcore_core::{Error, Result};
 
 /// Version of the interface.
@@ -53,6 +54,33 @@ pub mod number {
     pub const BIND: u32 = 20;
     pub const RESOLVE_ADDR: u32 = 21;
     pub const JOIN_MCAST: u32 = 22;
+    pub const WRITE_CM_EVENT: u32 = 24;
+
+    /// The call of librdmacm that a command is part of, for messages.
+    pub fn call(number: u32) -> &'static str {
+        match number {
+            CREATE_ID => "rdma_create_id",
+            DESTROY_ID => "rdma_destroy_id",
+            BIND_IP | BIND => "rdma_bind_addr",
+            RESOLVE_IP | RESOLVE_ADDR => "rdma_resolve_addr",
+            RESOLVE_ROUTE => "rdma_resolve_route",
+            QUERY_ROUTE | QUERY => "query of an id by librdmacm",
+            CONNECT => "rdma_connect",
+            LISTEN => "rdma_listen",
+            ACCEPT => "rdma_accept",
+            REJECT => "rdma_reject",
+            DISCONNECT => "rdma_disconnect",
+            INIT_QP_ATTR => "rdma_init_qp_attr",
+            GET_EVENT => "rdma_get_cm_event",
+            SET_OPTION => "rdma_set_option",
+            NOTIFY => "rdma_notify",
+            JOIN_IP_MCAST | JOIN_MCAST => "rdma_join_multicast",
+            LEAVE_MCAST => "rdma_leave_multicast",
+            MIGRATE_ID => "rdma_migrate_id",
+            WRITE_CM_EVENT => "rdma_write_cm_event",
+            _ => "command of librdmacm",
+        }
+    }
 }
 
 /// What QUERY asks for.
@@ -117,6 +145,17 @@ pub enum Command<'a> {
     Join { response: u64, uid: u64, id: u32, addr: Addr, send_only: bool },
     Leave { response: u64, id: u32 },
     Migrate { response: u64, id: u32, fd: i32 },
+    WriteEvent { id: u32, event: u32, status: u32, argument: u64 },
+}
+
+#[cold]
+fn too_short(len: usize) -> Error {
+    refuse!(Invalid, "the command of {len} bytes ends before its last field")
+}
+
+#[cold]
+fn no_address() -> Error {
+    refuse!(Invalid, "addr: none, its family is 0")
 }
 
 /// Little by little out of a slice that may be too short.
@@ -125,11 +164,11 @@ struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn bytes(&self, at: usize, len: usize) -> Result<&'a [u8]> {
-        at.checked_add(len).and_then(|end| self.0.get(at..end)).ok_or(Error::Invalid)
+        at.checked_add(len).and_then(|end| self.0.get(at..end)).ok_or_else(|| too_short(self.0.len()))
     }
 
     fn array<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
-        self.bytes(at, N)?.try_into().map_err(|_| Error::Invalid)
+        self.bytes(at, N)?.try_into().map_err(|_| too_short(self.0.len()))
     }
 
     fn u8(&self, at: usize) -> Result<u8> {
@@ -177,7 +216,9 @@ impl<'a> Fields<'a> {
     /// A `sockaddr_storage` of which `len` bytes count.
     fn storage(&self, at: usize, len: u16) -> Result<Option<Addr>> {
         let all = self.bytes(at, addr::SOCKADDR_STORAGE)?;
-        Addr::parse(all.get(..usize::from(len)).ok_or(Error::Invalid)?)
+        Addr::parse(
+            all.get(..usize::from(len)).ok_or_else(|| refuse!(Invalid, "addr_size {len}: longer than any address"))?,
+        )
     }
 }
 
@@ -206,10 +247,10 @@ impl<'a> Command<'a> {
                 needs(size::ID)?;
                 Command::Leave { response: f.u64(0)?, id: f.u32(8)? }
             }
-            number::BIND_IP => Command::Bind { addr: f.ip(8)?.ok_or(Error::Invalid)?, id: f.u32(36)? },
-            number::BIND => Command::Bind { id: f.u32(0)?, addr: f.storage(8, f.u16(4)?)?.ok_or(Error::Invalid)? },
+            number::BIND_IP => Command::Bind { addr: f.ip(8)?.ok_or_else(no_address)?, id: f.u32(36)? },
+            number::BIND => Command::Bind { id: f.u32(0)?, addr: f.storage(8, f.u16(4)?)?.ok_or_else(no_address)? },
             number::RESOLVE_IP => {
-                Command::Resolve { src: f.ip(0)?, dst: f.ip(28)?.ok_or(Error::Invalid)?, id: f.u32(56)? }
+                Command::Resolve { src: f.ip(0)?, dst: f.ip(28)?.ok_or_else(no_address)?, id: f.u32(56)? }
             }
             number::RESOLVE_ADDR => Command::Resolve {
                 id: f.u32(0)?,
@@ -217,7 +258,7 @@ impl<'a> Command<'a> {
                     0 => None,
                     len => f.storage(16, len)?,
                 },
-                dst: f.storage(16 + addr::SOCKADDR_STORAGE, f.u16(10)?)?.ok_or(Error::Invalid)?,
+                dst: f.storage(16 + addr::SOCKADDR_STORAGE, f.u16(10)?)?.ok_or_else(no_address)?,
             },
             number::RESOLVE_ROUTE => {
                 f.bytes(0, 8)?;
@@ -261,16 +302,16 @@ impl<'a> Command<'a> {
             number::NOTIFY => Command::Notify { id: f.u32(0)?, event: f.u32(4)? },
             number::JOIN_IP_MCAST => {
                 needs(size::ID)?;
-                let addr = f.ip(16)?.ok_or(Error::Invalid)?;
+                let addr = f.ip(16)?.ok_or_else(no_address)?;
                 Command::Join { response: f.u64(0)?, uid: f.u64(8)?, addr, id: f.u32(44)?, send_only: false }
             }
             number::JOIN_MCAST => {
                 needs(size::ID)?;
-                let addr = f.storage(24, f.u16(20)?)?.ok_or(Error::Invalid)?;
+                let addr = f.storage(24, f.u16(20)?)?.ok_or_else(no_address)?;
                 let send_only = match f.u16(22)? {
                     0 => false,
                     1 => true,
-                    _ => return Err(Error::Invalid),
+                    flags => return Err(refuse!(Invalid, "join_flags {flags}: 0 or 1")),
                 };
                 Command::Join { response: f.u64(0)?, uid: f.u64(8)?, id: f.u32(16)?, addr, send_only }
             }
@@ -278,7 +319,10 @@ impl<'a> Command<'a> {
                 needs(size::ID)?;
                 Command::Migrate { response: f.u64(0)?, id: f.u32(8)?, fd: f.u32(12)? as i32 }
             }
-            _ => return Err(Error::Invalid),
+            number::WRITE_CM_EVENT => {
+                Command::WriteEvent { id: f.u32(0)?, event: f.u32(8)?, status: f.u32(12)?, argument: f.u64(16)? }
+            }
+            _ => return Err(refuse!(Invalid, "command {number}: unknown")),
         };
         Ok((command, room))
     }

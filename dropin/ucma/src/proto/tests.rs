@@ -88,6 +88,14 @@ fn all() -> Vec<(Vec<u8>, &'static str)> {
         ),
         (command(number::LEAVE_MCAST, 4, &body(&[&r, &id, &zeros(4)])), "Leave"),
         (command(number::MIGRATE_ID, 4, &body(&[&r, &id, &9u32.to_ne_bytes()])), "Migrate"),
+        (
+            command(
+                number::WRITE_CM_EVENT,
+                0,
+                &body(&[&id, &zeros(4), &18u32.to_ne_bytes(), &3u32.to_ne_bytes(), &uid, &zeros(408)]),
+            ),
+            "WriteEvent",
+        ),
     ]
 }
 
@@ -134,6 +142,7 @@ fn fields_are_where_the_kernel_has_them() {
     is(number::JOIN_IP_MCAST, Command::Join { response: r, uid: 0x99, id: 7, addr, send_only });
     is(number::JOIN_MCAST, Command::Join { response: r, uid: 0x99, id: 7, addr, send_only });
     is(number::MIGRATE_ID, Command::Migrate { response: r, id: 7, fd: 9 });
+    is(number::WRITE_CM_EVENT, Command::WriteEvent { id: 7, event: 18, status: 3, argument: 0x99 });
 }
 
 #[test]

@@ -36,6 +36,12 @@ impl<D: Devices> Session<D> {
         own.or(near).or_else(|| list.iter().position(|d| same_family(&address(d), to)))
     }
 
+    /// The devices of an address's family. An IPv4-mapped address is an IPv6 one here: it is the socket's family that counts.
+    pub(super) fn devices_of_family(&self, addr: &Addr) -> Vec<usize> {
+        let list = self.devices.list().iter().enumerate();
+        list.filter_map(|(n, d)| (address(d).ip.is_ipv4() == addr.ip.is_ipv4()).then_some(n)).collect()
+    }
+
     /// The address of a device, as an id of this family sees it.
     pub(super) fn own_address(&self, device: usize, port: u16, like: &Addr) -> Addr {
         let own =

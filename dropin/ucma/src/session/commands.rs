@@ -1,11 +1,12 @@
 //! What programs ask, but for events and multicast.
 
 use gdrcore_core::cm::types::port_space;
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, QpAttr};
 use gdrcore_core::{Error, Result};
 
 use super::events::number;
-use super::{Devices, End, Id, Session, Stage, UDP_QKEY};
+use super::{Devices, End, Id, Session, Stage, RNR_ENDLESS, RNR_LONGEST, UDP_QKEY};
 use crate::proto::{addr_answer, created, events_reported, path_answer, qp_attr_answer, query, Addr, ConnParam, Route};
 
 /// Levels and names of SET_OPTION.
@@ -35,7 +36,12 @@ impl<D: Devices> Session<D> {
             port_space::TCP => qp_type::RC,
             port_space::UDP => qp_type::UD,
             port_space::IB if kind == qp_type::RC || kind == qp_type::UC => kind,
-            _ => return Err(Error::Invalid),
+            _ => {
+                return Err(refuse!(
+                    Invalid,
+                    "ps {ps:#x}, qp_type {kind}: RDMA_PS_TCP, _UDP, or _IB with RC (2) or UC (3)"
+                ))
+            }
         };
         if !self.channels.contains_key(&channel) {
             return Err(Error::Os(9));
@@ -57,6 +63,8 @@ impl<D: Devices> Session<D> {
                 qkey: UDP_QKEY,
                 traffic_class: 0,
                 ack_timeout: None,
+                rnr_endless: false,
+                own_family: None,
                 reported: 0,
             },
         );
@@ -68,16 +76,21 @@ impl<D: Devices> Session<D> {
         Ok(events_reported(self.remove(id)))
     }
 
-    /// BIND_IP, BIND: a port on the device that has the address, or on every device for the "any" address.
+    /// BIND_IP, BIND: a port on the device that has the address, or for the "any" address on every device; of its own family, if that
+    /// is IPv4 or the program said so.
     pub(super) fn bind(&mut self, id: u32, addr: Addr) -> Result<()> {
-        if self.id(id)?.stage != Stage::Idle {
-            return Err(Error::Invalid);
+        let i = self.id(id)?;
+        if i.stage != Stage::Idle {
+            return Err(wrong_stage(i.stage, "it has an address already"));
         }
-        let device = match addr.is_any() {
-            true => None,
-            false => Some(self.device_with(&addr).ok_or(Error::NoDevice)?),
+        let (device, devices) = if addr.is_any() {
+            let own_family = i.own_family.unwrap_or(addr.ip.is_ipv4());
+            (None, if own_family { self.devices_of_family(&addr) } else { (0..self.devices.list().len()).collect() })
+        } else {
+            let device = self.device_with(&addr).ok_or(Error::NoDevice)?;
+            (Some(device), vec![device])
         };
-        let port = self.take_port(id, device, addr.port)?;
+        let port = self.take_port(id, devices, addr.port)?;
         let src = match device {
             Some(d) => self.own_address(d, port, &addr),
             None => Addr { port, ..addr },
@@ -89,12 +102,20 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// Gives an id ends with one port on one device, or on all that can be opened.
-    fn take_port(&mut self, id: u32, device: Option<usize>, mut port: u16) -> Result<u16> {
-        let devices = match device {
-            Some(d) => d..d + 1,
-            None => 0..self.devices.list().len(),
-        };
+    /// A program that binds an id by itself will most likely listen. It may tell its port before it does (qperf): from here on requests
+    /// for it wait. Where that cannot be had, they are refused until it listens, and listening says why.
+    pub(super) fn announce(&self, id: u32) {
+        for end in self.ids.get(&id).map_or(&[][..], |i| &i.ends) {
+            let _ = end.manager.announce(end.handle, true);
+        }
+    }
+
+    /// Gives an id ends with one port on those of the devices that can be opened. Where there are none of its family, it listens to
+    /// nobody, as with the kernel.
+    fn take_port(&mut self, id: u32, devices: Vec<usize>, mut port: u16) -> Result<u16> {
+        if devices.is_empty() {
+            return Ok(port);
+        }
         let ps = self.id(id)?.ps;
         let mut ends: Vec<End> = Vec::new();
         let mut why = Error::NoDevice;
@@ -133,10 +154,14 @@ impl<D: Devices> Session<D> {
 
     /// The device of an id is decided: ends on others go.
     fn settle(&mut self, id: u32, device: usize) -> Result<()> {
-        let i = self.ids.get_mut(&id).ok_or(crate::proto::NO_ENTRY)?;
-        i.device = Some(device);
-        let (stay, go): (Vec<_>, Vec<_>) = i.ends.drain(..).partition(|e| e.device == device);
-        i.ends = stay;
+        self.id_mut(id)?.device = Some(device);
+        self.keep_ends(id, |d| d == device)
+    }
+
+    /// Ends on other devices than these go.
+    fn keep_ends(&mut self, id: u32, keep: impl Fn(usize) -> bool) -> Result<()> {
+        let (stay, go): (Vec<_>, Vec<_>) = self.id_mut(id)?.ends.drain(..).partition(|e| keep(e.device));
+        self.id_mut(id)?.ends = stay;
         for end in go {
             self.by_handle.remove(&(end.device, end.handle));
             let _ = end.manager.destroy(end.handle);
@@ -144,13 +169,25 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
+    /// What is bound to the "any" address lets go its ends on devices of the other family.
+    fn leave_other_family(&mut self, id: u32) -> Result<()> {
+        let Some(any) = self.id(id)?.src.filter(Addr::is_any) else { return Ok(()) };
+        let stay = self.devices_of_family(&any);
+        self.keep_ends(id, |device| stay.contains(&device))
+    }
+
     /// RESOLVE_IP, RESOLVE_ADDR. That there is no way to the destination is an event, as the kernel has it.
     pub(super) fn resolve(&mut self, id: u32, src: Option<Addr>, dst: Addr) -> Result<()> {
         let any = Addr { ip: if dst.ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() }, port: 0, scope_id: 0 };
         match self.id(id)?.stage {
             Stage::Idle => self.bind(id, src.unwrap_or(any))?,
-            Stage::Bound => {}
-            _ => return Err(Error::Invalid),
+            Stage::Bound => {
+                // It listens to nobody after all.
+                for end in &self.id(id)?.ends {
+                    let _ = end.manager.announce(end.handle, false);
+                }
+            }
+            stage => return Err(wrong_stage(stage, "addresses are resolved before anything else")),
         }
         let device = self.id(id)?.device.or_else(|| self.device_towards(&dst));
         let Some(device) = device else {
@@ -180,7 +217,7 @@ impl<D: Devices> Session<D> {
     pub(super) fn resolve_route(&mut self, id: u32) -> Result<()> {
         let i = self.id_mut(id)?;
         if i.stage != Stage::AddrResolved {
-            return Err(Error::Invalid);
+            return Err(wrong_stage(i.stage, "a route is resolved after an address"));
         }
         i.stage = Stage::RouteResolved;
         self.raise_plain(id, number::ROUTE_RESOLVED, 0);
@@ -194,7 +231,7 @@ impl<D: Devices> Session<D> {
         if let Some(d) = i.device.and_then(|d| self.devices.list().get(d)) {
             route.node_guid = d.node_guid;
             route.device_index = d.index;
-            route.mtu = self.end(id).map_or(0, |e| e.manager.path_mtu());
+            route.mtu = self.end(id).map_or(0, |e| e.manager.path_mtu(&i.peer()));
             route.resolved = matches!(i.stage, Stage::RouteResolved | Stage::Requested | Stage::Begun);
         }
         Ok(route)
@@ -206,7 +243,7 @@ impl<D: Devices> Session<D> {
             query::ADDR => Ok(addr_answer(&route, false)),
             query::GID => Ok(addr_answer(&route, true)),
             query::PATH => Ok(path_answer(&route)),
-            _ => Err(Error::Unsupported),
+            _ => Err(refuse!(Unsupported, "option {option}: an address, a GID or a path")),
         }
     }
 
@@ -216,7 +253,7 @@ impl<D: Devices> Session<D> {
         }
         let i = self.id(id)?;
         if i.stage != Stage::Bound {
-            return Err(Error::Invalid);
+            return Err(wrong_stage(i.stage, "one that listens is bound, and nothing else"));
         }
         for end in &i.ends {
             end.manager.listen(end.handle, if backlog == 0 { 0 } else { backlog.max(BACKLOG_MIN) })?;
@@ -227,13 +264,18 @@ impl<D: Devices> Session<D> {
 
     pub(super) fn connect(&mut self, id: u32, param: &ConnParam<'_>) -> Result<()> {
         let i = self.id(id)?;
-        if i.stage != Stage::RouteResolved || !param.valid {
-            return Err(Error::Invalid);
+        if i.stage != Stage::RouteResolved {
+            return Err(wrong_stage(i.stage, "one connects after its route is resolved"));
+        }
+        if !param.valid {
+            return Err(refuse!(Invalid, "conn_param: none"));
         }
         let port = i.dst.map_or(0, |d| d.port);
         let end = self.end(id)?;
         end.manager.connect(end.handle, &i.peer(), port, 0, &i.offer(param)).map_err(too_long_is_invalid)?;
-        self.id_mut(id)?.stage = Stage::Begun;
+        let i = self.id_mut(id)?;
+        i.stage = Stage::Begun;
+        i.rnr_endless = param.rnr_retry_count >= RNR_ENDLESS;
         Ok(())
     }
 
@@ -245,7 +287,7 @@ impl<D: Devices> Session<D> {
             return end.manager.establish(end.handle);
         }
         if i.stage != Stage::Requested {
-            return Err(Error::Invalid);
+            return Err(wrong_stage(i.stage, "there is no request to accept"));
         }
         let offer = i.offer(param);
         end.manager.accept(end.handle, 0, &offer).map_err(too_long_is_invalid)?;
@@ -274,10 +316,11 @@ impl<D: Devices> Session<D> {
     /// INIT_QP_ATTR: how the library shall move its QP.
     pub(super) fn init_qp_attr(&self, id: u32, state: u32) -> Result<Vec<u8>> {
         if state > qp_state::ERR {
-            return Err(Error::Invalid);
+            return Err(refuse!(Invalid, "qp_state {state}: at most {}", qp_state::ERR));
         }
         let i = self.id(id)?;
-        let device = i.device.and_then(|d| self.devices.list().get(d)).ok_or(Error::Invalid)?;
+        let device = i.device.and_then(|d| self.devices.list().get(d));
+        let device = device.ok_or_else(|| wrong_stage(i.stage, "its device is not decided yet"))?;
         let (attr, m) = if i.is_datagram() {
             self.datagram_attr(i, state)
         } else {
@@ -288,6 +331,11 @@ impl<D: Devices> Session<D> {
             }
             if m & mask::RQ_PSN != 0 {
                 attr.rq_psn = i.psn;
+            }
+            if m & mask::MIN_RNR_TIMER != 0 && !i.rnr_endless {
+                // The kernel's choice: a peer that tries five times gives this side three seconds to post a receive, not three
+                // milliseconds. Where it tries for ever the short wait is the faster one.
+                attr.min_rnr_timer = RNR_LONGEST;
             }
             attr.ah.traffic_class = i.traffic_class;
             if let Some(code) = i.ack_timeout {
@@ -325,18 +373,27 @@ impl<D: Devices> Session<D> {
         let i = self.ids.get_mut(&id).ok_or(crate::proto::NO_ENTRY)?;
         match (level, name, len) {
             (option::LEVEL_ID, option::TOS, 1) => i.traffic_class = byte()?,
-            // A port is free again as soon as its id is destroyed, so there is nothing that these two could change.
-            (option::LEVEL_ID, option::REUSEADDR | option::AFONLY, 4) if i.stage == Stage::Idle => {}
+            // A port is free again as soon as its id is destroyed, so there is nothing that this could change.
+            (option::LEVEL_ID, option::REUSEADDR, 4) if i.stage == Stage::Idle => {}
+            (option::LEVEL_ID, option::AFONLY, 4) if matches!(i.stage, Stage::Idle | Stage::Bound) => {
+                let mut word = [0; 4];
+                read(&mut word)?;
+                let own = u32::from_ne_bytes(word) != 0;
+                i.own_family = Some(own);
+                if own {
+                    self.leave_other_family(id)?;
+                }
+            }
             (option::LEVEL_ID, option::ACK_TIMEOUT, 1) => match byte()? {
                 code @ 0..=ACK_TIMEOUT_MAX => i.ack_timeout = Some(code),
-                _ => return Err(Error::Invalid),
+                code => return Err(refuse!(Invalid, "ack timeout {code}: at most {ACK_TIMEOUT_MAX}")),
             },
             // The path that a program brings instead of having it resolved: there is only one here.
             (option::LEVEL_IB, option::PATH, len) if len > 0 && len % option::PATH_LEN == 0 => {
                 self.resolve_route(id)?;
             }
             (option::LEVEL_ID, option::TOS..=option::ACK_TIMEOUT, _) | (option::LEVEL_IB, option::PATH, _) => {
-                return Err(Error::Invalid);
+                return Err(refuse!(Invalid, "option {name} of level {level}: {len} bytes is not its length"));
             }
             // ENOSYS, as the kernel.
             _ => return Err(Error::Os(38)),
@@ -350,15 +407,20 @@ impl<D: Devices> Session<D> {
         if self.id(id)?.stage == Stage::Begun && event == COMM_EST {
             Ok(())
         } else {
-            Err(Error::Invalid)
+            Err(refuse!(Invalid, "event {event}: IBV_EVENT_COMM_EST, of an id that connects"))
         }
     }
+}
+
+#[cold]
+fn wrong_stage(stage: Stage, why: &str) -> Error {
+    refuse!(Invalid, "the id is in stage {stage:?}: {why}")
 }
 
 /// The kernel calls too much private data an invalid argument.
 fn too_long_is_invalid(e: Error) -> Error {
     match e {
-        Error::MessageSize => Error::Invalid,
+        Error::MessageSize => refuse!(Invalid, "private_data_len: longer than the message has room for"),
         e => e,
     }
 }

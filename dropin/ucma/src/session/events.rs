@@ -1,6 +1,7 @@
 //! Events: from the connection manager and from commands into the queue of a channel, and out to the program.
 
 use gdrcore_core::cm::types::{cm_event, CmEvent, DATA_MAX};
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 
@@ -13,6 +14,9 @@ pub(super) mod number {
     pub const ADDR_ERROR: u32 = 1;
     pub const ROUTE_RESOLVED: u32 = 2;
     pub const MULTICAST_JOIN: u32 = 12;
+    /// A program's own, and librdmacm's own: `RDMA_CM_EVENT_USER` and `_INTERNAL`.
+    pub const USER: u32 = 18;
+    pub const INTERNAL: u32 = 19;
 }
 
 /// Something that the program has not been told yet.
@@ -30,6 +34,7 @@ pub(super) struct Event {
 
 enum What {
     Nothing,
+    Argument(u64),
     Connection(Box<CmEvent>),
     Group { ah: AhAttr, gid_index: u8, qkey: u32 },
 }
@@ -82,6 +87,8 @@ impl<D: Devices> Session<D> {
         let like = l.src.unwrap_or(Addr::from_gid(&[0; 16], 0, 0));
         let peer = Addr::from_gid(&e.peer.dgid, e.peer.scope_id, e.remote_port);
         let (channel, ps, traffic_class, ack_timeout) = (l.channel, l.ps, l.traffic_class, l.ack_timeout);
+        // What the program will say when it accepts is not known before the library moves the QP: most say the same.
+        let rnr_endless = e.rnr_retry == super::RNR_ENDLESS;
         let psn = self.psn();
         let src = self.own_address(device, e.local_port, if like.is_any() { &peer } else { &like });
         let id = self.fresh();
@@ -102,6 +109,8 @@ impl<D: Devices> Session<D> {
                 qkey: UDP_QKEY,
                 traffic_class,
                 ack_timeout,
+                rnr_endless,
+                own_family: None,
                 reported: 0,
             },
         );
@@ -120,6 +129,20 @@ impl<D: Devices> Session<D> {
     /// An event that a command causes.
     pub(super) fn raise_plain(&mut self, id: u32, number: u32, status: i32) {
         self.raise(id, Event { id, group: None, about: id, number, status, what: What::Nothing });
+    }
+
+    /// WRITE_CM_EVENT: an event that a program tells itself, or the library, when it has resolved a name.
+    pub(super) fn write_event(&mut self, id: u32, event: u32, status: u32, argument: u64) -> Result<()> {
+        // Of an id that was not accepted yet the library has no object that an event could be about.
+        if !matches!(event, number::USER | number::INTERNAL) || self.id(id)?.uid == 0 {
+            return Err(refuse!(
+                Invalid,
+                "event {event}: RDMA_CM_EVENT_USER or _INTERNAL, of an id that is the program's"
+            ));
+        }
+        let (number, status, what) = (event, status as i32, What::Argument(argument));
+        self.raise(id, Event { id, group: None, about: id, number, status, what });
+        Ok(())
     }
 
     pub(super) fn raise_joined(&mut self, id: u32, group: u32, ah: AhAttr, gid_index: u8, qkey: u32) {
@@ -142,6 +165,7 @@ impl<D: Devices> Session<D> {
         }
         let param = match &e.what {
             What::Nothing => EventParam::None,
+            What::Argument(argument) => EventParam::Argument(*argument),
             What::Group { ah, gid_index, qkey } => EventParam::Ud {
                 qp_num: super::BITS_24,
                 qkey: *qkey,

@@ -44,6 +44,7 @@ held! {
     create(ps: u16, context: u64) -> Handle;
     set_context(id: Handle, context: u64) -> ();
     bind(id: Handle, port: u16) -> u16;
+    announce(id: Handle, soon: bool) -> ();
     listen(id: Handle, backlog: u32) -> ();
     connect(id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> ();
     accept(id: Handle, qp: Handle, param: &ConnParam<'_>) -> ();
@@ -56,8 +57,8 @@ held! {
 }
 
 impl Manage for Held {
-    fn path_mtu(&self) -> u8 {
-        self.0.device.query().map_or(0, |a| a.active_mtu as u8)
+    fn path_mtu(&self, to: &AhAttr) -> u8 {
+        self.0.device.path_mtu(to).unwrap_or(0) as u8
     }
 }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use gdrcore_core::cm::types::{port_space, ConnParam};
 use gdrcore_core::device::CmDevice;
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{AhAttr, Handle};
 use gdrcore_core::{Error, Result};
 
@@ -30,8 +31,8 @@ use multicast::Group;
 
 /// A device's connection manager.
 pub trait Manage: CmDevice {
-    /// Largest path MTU code that the link carries.
-    fn path_mtu(&self) -> u8;
+    /// Largest path MTU code that the way to a peer carries, as far as this side can tell.
+    fn path_mtu(&self, to: &AhAttr) -> u8;
 }
 
 /// One that is kept open while an id needs it.
@@ -102,6 +103,10 @@ struct Id {
     traffic_class: u8,
     /// What the program has set.
     ack_timeout: Option<u8>,
+    /// The peer tries again for ever when this side has no receive posted.
+    rnr_endless: bool,
+    /// The program has said whether the "any" address means that of its own family only.
+    own_family: Option<bool>,
     /// Events that the program has been told.
     reported: u32,
 }
@@ -133,6 +138,10 @@ pub struct Answer {
 
 /// Default ACK timeout code: 67 ms.
 const ACK_TIMEOUT: u8 = 14;
+/// "For ever" of the counts of RNR retries.
+const RNR_ENDLESS: u8 = 7;
+/// RNR NAK timer code 0: 655 ms.
+const RNR_LONGEST: u8 = 0;
 /// Q_Key of UD ids that name none (Linux `RDMA_UDP_QKEY`).
 const UDP_QKEY: u32 = 0x0123_4567;
 const BITS_24: u32 = 0xff_ffff;
@@ -211,7 +220,12 @@ impl<D: Devices> Session<D> {
                 fit(response, self.create_id(channel, uid, ps, u32::from(qp_type))?)
             }
             Command::DestroyId { response, id } => fit(response, self.destroy_id(channel, id)?),
-            Command::Bind { id, addr } => self.bind(self.owned(channel, id)?, addr).map(|()| None)?,
+            Command::Bind { id, addr } => {
+                let id = self.owned(channel, id)?;
+                self.bind(id, addr)?;
+                self.announce(id);
+                None
+            }
             Command::Resolve { id, src, dst } => {
                 self.resolve(self.owned(channel, id)?, src, dst)?;
                 None
@@ -265,6 +279,10 @@ impl<D: Devices> Session<D> {
                 let from = channel_of(fd).ok_or(Error::Os(9))?;
                 fit(response, self.migrate(self.owned(from, id)?, channel)?)
             }
+            Command::WriteEvent { id, event, status, argument } => {
+                self.write_event(self.owned(channel, id)?, event, status, argument)?;
+                None
+            }
         })
     }
 
@@ -292,7 +310,7 @@ impl<D: Devices> Session<D> {
     fn owned(&self, channel: u32, id: u32) -> Result<u32> {
         match self.ids.get(&id) {
             Some(i) if i.channel == channel => Ok(id),
-            Some(_) => Err(Error::Invalid),
+            Some(_) => Err(refuse!(Invalid, "id {id}: of another event channel")),
             None => Err(NO_ENTRY),
         }
     }
@@ -309,7 +327,7 @@ impl<D: Devices> Session<D> {
     fn end(&self, id: u32) -> Result<&End> {
         match self.id(id)?.ends.as_slice() {
             [end] => Ok(end),
-            _ => Err(Error::Invalid),
+            _ => Err(refuse!(Invalid, "id {id}: its device is not decided yet")),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Multicast groups that ids have joined. Who is a member is the device's affair, when the library attaches the QP;
 //! joining says under which GID the group is reached.
 
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 
@@ -22,11 +23,15 @@ impl<D: Devices> Session<D> {
         let Some(device) = i.device else { return Err(Error::NoDevice) };
         let usable = matches!(i.stage, Stage::Bound | Stage::AddrResolved | Stage::RouteResolved);
         if !usable || !i.is_datagram() || !addr.is_multicast() {
-            return Err(Error::Invalid);
+            return Err(refuse!(
+                Invalid,
+                "id in stage {:?}: a group is joined by a bound id of RDMA_PS_UDP, at a group's address",
+                i.stage
+            ));
         }
         if send_only {
             // A switch's matter; nobody here tells senders from members.
-            return Err(Error::Unsupported);
+            return Err(refuse!(Unsupported, "join_flags 1: members that only send are not told apart"));
         }
         let (gid, traffic_class, qkey) = (addr.gid(), i.traffic_class, i.qkey);
         if self.groups.values().any(|g| g.id == id && g.gid == gid) {

@@ -6,6 +6,7 @@ use super::*;
 use crate::proto::number as cmd;
 use gdrcore_core::cm::types::cm_event;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state};
+use gdrcore_testkit::patience::until;
 
 /// A session with one channel, and what a library would do with it.
 struct Program {
@@ -128,15 +129,17 @@ impl Program {
 
     /// The next event, which must be this one.
     fn expect(&mut self, uid: u64, event: u32) -> Seen {
-        for _ in 0..1000 {
+        let missing = || format!("event {event} of {uid} did not come");
+        let e = until(60, missing, || {
             self.s.pump();
-            if let Some(e) = self.event() {
-                assert_eq!((e.uid, e.event), (uid, event), "{e:?}");
-                return e;
+            let e = self.event();
+            if e.is_none() {
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        panic!("event {event} of {uid} did not come");
+            e
+        });
+        assert_eq!((e.uid, e.event), (uid, event), "{e:?}");
+        e
     }
 
     /// A client that has resolved address and route to a port here.
@@ -257,6 +260,28 @@ fn a_request_whose_peer_gave_up_cannot_be_accepted() {
     assert!(p.event().is_none());
     assert_eq!(p.accept(r, 3, 0x200, &[]), Err(Error::Invalid));
     assert_eq!(p.destroy(r), 0);
+}
+
+#[test]
+fn a_client_that_knows_the_port_before_its_server_listens_is_not_refused() {
+    let mut p = Program::new();
+    let l = p.create(1, port_space::TCP);
+    p.bind(l, [127, 0, 0, 1], 4000).unwrap();
+    let c = p.client(2, port_space::TCP, 4000);
+    p.connect(c, 0x100, b"hi!").unwrap();
+    p.s.pump();
+    assert!(p.event().is_none(), "not refused");
+    p.listen(l).unwrap();
+    assert_eq!(p.expect(1, cm_event::CONNECT_REQUEST).param.get(8..11), Some(&b"hi!"[..]));
+    // Who binds and then asks somebody else listens to nobody.
+    let b = p.create(5, port_space::TCP);
+    p.bind(b, [127, 0, 0, 1], 4001).unwrap();
+    p.resolve(b, [127, 0, 0, 1], 4000).unwrap();
+    p.expect(5, number::ADDR_RESOLVED);
+    let c = p.client(6, port_space::TCP, 4001);
+    p.connect(c, 0x101, b"").unwrap();
+    let e = p.expect(6, cm_event::REJECTED);
+    assert_eq!(e.status, i32::from(gdrcore_core::cm::types::reject::INVALID_SERVICE_ID));
 }
 
 #[test]
@@ -390,6 +415,73 @@ fn options() {
     assert_eq!((a[192], a[8 + 55]), (1, 0x20));
 }
 
+/// The device here is of IPv4; of IPv6 there is one in the list that cannot be opened.
+#[test]
+fn the_any_address_of_either_family_has_ports_of_its_own() {
+    let mut p = Program::new();
+    let v6 = [&10u16.to_ne_bytes()[..], &4000u16.to_be_bytes(), &[0; 24]].concat();
+    let bind_v6 = |p: &mut Program, id: u32| p.raw(cmd::BIND_IP, &[&[0; 8], &v6, &id.to_ne_bytes()]).map(|_| ());
+    let own_family = |p: &mut Program, id: u32, on: u8| {
+        p.option = on;
+        let (level, name, len) = (0u32.to_ne_bytes(), 2u32.to_ne_bytes(), 4u32.to_ne_bytes());
+        p.raw(cmd::SET_OPTION, &[&[0; 8], &id.to_ne_bytes(), &level, &name, &len])
+    };
+    let a = p.create(1, port_space::TCP);
+    p.bind(a, [0; 4], 4000).unwrap();
+    p.listen(a).unwrap();
+    assert!(own_family(&mut p, a, 1).is_err(), "too late");
+    // Without the option [::] means both families, and IPv4's port is taken.
+    let b = p.create(2, port_space::TCP);
+    assert_eq!(bind_v6(&mut p, b), Err(Error::AddressInUse));
+    assert!(own_family(&mut p, b, 1).is_ok());
+    // Only devices that can be opened count, and of IPv6 there is none.
+    assert_eq!(bind_v6(&mut p, b), Err(Error::NoDevice));
+    // What was bound to both lets one go.
+    let c = p.create(3, port_space::TCP);
+    let other = [&10u16.to_ne_bytes()[..], &4001u16.to_be_bytes(), &[0; 24]].concat();
+    p.raw(cmd::BIND_IP, &[&[0; 8], &other, &c.to_ne_bytes()]).unwrap();
+    let d = p.create(4, port_space::TCP);
+    assert_eq!(p.bind(d, [127, 0, 0, 1], 4001), Err(Error::AddressInUse));
+    assert!(own_family(&mut p, c, 1).is_ok());
+    p.bind(d, [127, 0, 0, 1], 4001).unwrap();
+    // The other way round: IPv4's "any" that is to mean both, and cannot where a port is taken.
+    let e = p.create(5, port_space::TCP);
+    assert!(own_family(&mut p, e, 0).is_ok());
+    assert_eq!(p.bind(e, [0; 4], 4001), Err(Error::AddressInUse));
+    for id in [a, b, c, d, e] {
+        p.destroy(id);
+    }
+    assert_eq!((p.s.ids(), p.s.is_active()), (0, false));
+}
+
+#[test]
+fn a_program_tells_itself_something() {
+    let mut p = Program::new();
+    let id = p.create(1, port_space::TCP);
+    let write = |p: &mut Program, id: u32, event: u32| {
+        let body: &[&[u8]] = &[
+            &id.to_ne_bytes(),
+            &[0; 4],
+            &event.to_ne_bytes(),
+            &7u32.to_ne_bytes(),
+            &0x1122_3344_5566_7788u64.to_ne_bytes(),
+            &[0; 408],
+        ];
+        p.raw(cmd::WRITE_CM_EVENT, body)
+    };
+    for event in [number::USER, number::INTERNAL] {
+        write(&mut p, id, event).unwrap();
+        let e = p.expect(1, event);
+        assert_eq!((e.id, e.status), (id, 7));
+        assert_eq!(e.param[..8], 0x1122_3344_5566_7788u64.to_ne_bytes());
+    }
+    for event in [0, cm_event::ESTABLISHED, 17, 20, u32::MAX] {
+        assert_eq!(write(&mut p, id, event), Err(Error::Invalid), "{event}");
+    }
+    assert_eq!(write(&mut p, 999, number::USER), Err(NO_ENTRY));
+    assert_eq!(p.destroy(id), 2);
+}
+
 #[test]
 fn who_accepts_may_choose_its_ack_timeout_too() {
     let mut p = Program::new();
@@ -416,6 +508,32 @@ fn who_accepts_may_choose_its_ack_timeout_too() {
     assert_eq!((timeout(&mut p, c), timeout(&mut p, r)), (19, 19));
     set(&mut p, r, 21).unwrap();
     assert_eq!((timeout(&mut p, c), timeout(&mut p, r)), (19, 21));
+}
+
+/// A peer that tries a few times only is told to wait as long as the kernel has it wait.
+#[test]
+fn who_has_no_receive_posted_yet_gets_time() {
+    let mut p = Program::new();
+    p.server(1, port_space::TCP, 4002);
+    for (tries, endless) in [(5, false), (7, true)] {
+        let c = p.client(2, port_space::TCP, 4002);
+        let mut param = Program::param(0x100, &[]);
+        param[270] = tries;
+        p.raw(cmd::CONNECT, &[&param, &c.to_ne_bytes(), &[0; 12]]).unwrap();
+        let r = p.expect(1, cm_event::CONNECT_REQUEST).id;
+        let timer = |p: &mut Program, id: u32| {
+            let (m, a) = p.attr(id, qp_state::RTR).unwrap();
+            assert_eq!(m & mask::MIN_RNR_TIMER, mask::MIN_RNR_TIMER);
+            a[a.len() - 12]
+        };
+        assert_eq!(timer(&mut p, r) == 0, !endless, "{tries}");
+        p.accept(r, 3, 0x200, &[]).unwrap();
+        p.expect(2, cm_event::CONNECT_RESPONSE);
+        assert_eq!(timer(&mut p, c) == 0, !endless, "{tries}");
+        p.destroy(c);
+        p.destroy(r);
+        while p.event().is_some() {}
+    }
 }
 
 #[test]
@@ -469,7 +587,7 @@ fn any_bytes_in_any_order() {
                 body[at..at + 8].copy_from_slice(&[2, 0, 0x0f, 0xa0, 127, 0, 0, 1]);
             }
         }
-        let _ = p.raw(random() % 24, &[&body]);
+        let _ = p.raw(random() % 26, &[&body]);
         if random() % 8 == 0 {
             p.s.pump();
         }

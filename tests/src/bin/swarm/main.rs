@@ -1,8 +1,11 @@
 //! Many processes on one address that come, go and are killed, and check every byte they exchange.
 //!
-//! `swarm N SECONDS [ADDRESS:PORT] [nobpf]`: keeps N members running on one address, half of them with UDP only, lets one leave or kills one
-//! (SIGKILL) two to five times a second, and starts another in its place. In the end it tells how much was exchanged and checks that
-//! nothing is left (`nobpf`: as in a sandbox whose kernel refuses programs for sockets, so that members pass packets on): no abstract socket of the address, no object, no descriptor. Exit code 0 only if nothing was wrong.
+//! `swarm N SECONDS [ADDRESS:PORT] [nobpf] [stops]`: keeps N members running on one address, half of them with UDP only, lets one leave or kills
+//! one (SIGKILL) two to five times a second, and starts another in its place. In the end it tells how much was exchanged and checks that
+//! nothing is left: no socket of the address, no object, no descriptor. Exit code 0 only if nothing was wrong.
+//!
+//! - `nobpf`: as in a sandbox whose kernel refuses programs for sockets, so that members pass packets on.
+//! - `stops`: five to fifty times a second one more member is stopped (SIGSTOP) for up to 1.5 s, which is less than a peer's retries take.
 //!
 //! A member (`swarm member SLOT SLOTS DEVICE PATH`) listens for connections at the port of its slot, connects to all other
 //! slots in turn by the connection manager, runs some rounds of WRITE, SEND, echo and READ over each connection, and
@@ -10,12 +13,34 @@
 
 mod member;
 
+use gdrcore_tests::patience;
+use gdrcore_tests::soft::names_of;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 struct Slot {
     child: Child,
+    /// Until when it is stopped.
+    stopped: Option<Instant>,
+}
+
+impl Slot {
+    fn signal(&self, signal: i32) {
+        // SAFETY: no pointers; the child has not been waited for, so its number is its own.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    fn stop_for(&mut self, time: Duration) {
+        self.signal(libc::SIGSTOP);
+        self.stopped = Some(Instant::now() + time);
+    }
+
+    fn go_on(&mut self) {
+        if self.stopped.take().is_some() {
+            self.signal(libc::SIGCONT);
+        }
+    }
 }
 
 fn start(slot: u32, slots: u32, device: &str, generation: u64) -> Slot {
@@ -27,11 +52,12 @@ fn start(slot: u32, slots: u32, device: &str, generation: u64) -> Slot {
         .stdout(Stdio::piped())
         .spawn()
         .expect("a member");
-    Slot { child }
+    Slot { child, stopped: None }
 }
 
 /// What a member said in the end: connections and rounds. `None`: it did not end well.
 fn finish(mut slot: Slot) -> Option<(u64, u64)> {
+    slot.go_on();
     drop(slot.child.stdin.take());
     let mut said = String::new();
     slot.child.stdout.take()?.read_to_string(&mut said).ok()?;
@@ -41,13 +67,6 @@ fn finish(mut slot: Slot) -> Option<(u64, u64)> {
         return None;
     }
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
-}
-
-/// Names of the address that somebody still holds.
-fn names(address: &str) -> Vec<String> {
-    let all = std::fs::read_to_string("/proc/net/unix").expect("the list of Unix sockets");
-    let name = format!("@gdrc/{}", address.replace(':', "/"));
-    all.lines().filter(|l| l.contains(&name)).map(str::to_string).collect()
 }
 
 fn descriptors() -> usize {
@@ -89,14 +108,16 @@ fn main() {
     let (Some(n), Some(seconds)) = (number(0), number(1)) else { panic!("swarm N SECONDS [ADDRESS:PORT]") };
     let address = arguments.get(2).cloned().unwrap_or_else(|| "127.53.0.1:4791".into());
     let device = format!("soft:{address}");
-    if arguments.get(3).is_some_and(|a| a == "nobpf") {
+    let is_asked = |word: &str| arguments.iter().skip(3).any(|a| a == word);
+    if is_asked("nobpf") {
         forbid_bpf();
     }
+    let stops = is_asked("stops");
     let before = descriptors();
     let slots = n as u32;
     let mut swarm: Vec<Option<Slot>> = (0..slots).map(|i| Some(start(i, slots, &device, 0))).collect();
-    let (mut killed, mut left, mut wrong, mut exchanged) = (0u64, 0u64, 0u64, (0u64, 0u64));
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut killed, mut left, mut stopped, mut wrong, mut exchanged) = (0u64, 0u64, 0u64, 0u64, (0u64, 0u64));
+    let end = patience::deadline(seconds);
     let mut random = 0x2545_f491_4f6c_dd1du64;
     let mut draw = |below: u64| {
         random ^= random << 13;
@@ -112,8 +133,19 @@ fn main() {
         None => wrong += 1,
     };
     while Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(200 + draw(300)));
+        std::thread::sleep(Duration::from_millis(if stops { 20 + draw(180) } else { 200 + draw(300) }));
+        let now = Instant::now();
+        for slot in swarm.iter_mut().flatten().filter(|s| s.stopped.is_some_and(|until| until <= now)) {
+            slot.go_on();
+        }
         let i = draw(n) as usize;
+        if stops && draw(8) > 0 {
+            if let Some(slot) = swarm[i].as_mut().filter(|s| s.stopped.is_none()) {
+                slot.stop_for(Duration::from_millis(20 + draw(1480)));
+                stopped += 1;
+            }
+            continue;
+        }
         let Some(mut slot) = swarm[i].take() else { continue };
         if let Ok(Some(status)) = slot.child.try_wait() {
             // Nobody asked it to.
@@ -129,16 +161,17 @@ fn main() {
         }
         swarm[i] = Some(start(i as u32, slots, &device, killed + left));
     }
-    // All at once: nobody is there any more for whoever ends last.
+    // All at once: the last to end has no peer left.
     for slot in swarm.iter_mut().flatten() {
+        slot.go_on();
         drop(slot.child.stdin.take());
     }
     swarm.into_iter().flatten().for_each(|slot| count(finish(slot)));
-    let names = names(&address);
+    let names = names_of(&address);
     names.iter().for_each(|n| println!("left behind: {n}"));
     let kept = descriptors() - before;
     println!(
-        "{n} members, {killed} killed, {left} left: {} connections, {} rounds; {wrong} wrong, {} names and {kept} descriptors left",
+        "{n} members, {killed} killed, {stopped} times stopped, {left} left: {} connections, {} rounds; {wrong} wrong, {} names and {kept} descriptors left",
         exchanged.0,
         exchanged.1,
         names.len()

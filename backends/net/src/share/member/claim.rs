@@ -2,17 +2,18 @@
 
 use super::super::backlog::{Backlog, BACKLOG_BYTES};
 use super::super::mail::{self, claim, claim_any, Mail, Mailbox, Posted};
-use super::super::steer::BLOCK_MAX;
+use super::super::steer::{self, Insn, BLOCK_MAX};
 use super::super::table::{Table, ENTRIES};
-use super::{Member, Phase, Service, ShareCounters, SERVICES};
+use super::{Member, Phase, Service, ShareCounters, FORMER, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
-use crate::local::Name;
+use crate::local::{Holder, Home, Name, Role};
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
 use gdrcore_core::wire::Flow;
 use std::os::fd::RawFd;
 
@@ -30,14 +31,22 @@ impl Wanted {
     /// The blocks of a range of QPNs; `base` 0: any block.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: it reaches into the QPNs that the group of an address uses itself.
+    /// [`gdrcore_core::Error::Invalid`]: it reaches into the QPNs that the group of an address uses itself.
     pub fn of(base: u32, qpns: u32) -> Result<Wanted> {
         let first = base / QPN_UNIT;
         let last = (base + qpns.max(1) - 1) / QPN_UNIT;
         if last > u32::from(BLOCK_MAX) {
-            return Err(Error::Invalid);
+            let end = BLOCK_MAX as u32 * QPN_UNIT + QPN_UNIT;
+            return Err(refuse!(Invalid, "qpn_base {base:#x}: with qpn_count {qpns:#x} it must end below {end:#x}"));
         }
         Ok(Wanted { first: (base != 0).then_some(first as u16), count: (last - first + 1) as u16 })
+    }
+
+    /// The first QPN where no block is claimed: `seed` says which, where any will do.
+    pub(crate) fn unclaimed(&self, seed: u64) -> u32 {
+        let places = u64::from(BLOCK_MAX / self.count.max(1)).max(2);
+        let any = (1 + (seed >> 17) % (places - 1)) as u16 * self.count;
+        u32::from(self.first.unwrap_or(any)) * QPN_UNIT
     }
 
     /// How many.
@@ -51,6 +60,7 @@ struct Parts {
     boxes: RawSlice<Option<Mailbox>>,
     services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
+    program: RawSlice<Insn>,
     backlog: Backlog,
 }
 
@@ -59,12 +69,14 @@ fn walk(w: &mut Walk, count: u16) -> Result<Parts> {
         boxes: w.slice_with(usize::from(count), |_| None)?,
         services: w.slice_with(SERVICES, |_| None)?,
         buffer: w.slice(mail::MAIL_MAX, 0)?,
+        program: steer::room(w)?,
         backlog: Backlog::new(w.slice(BACKLOG_BYTES, 0)?),
     })
 }
 
 /// A place in the group that has its blocks, and no socket yet.
 pub struct Claim {
+    home: Home,
     at: Endpoint,
     block: u16,
     count: u16,
@@ -87,22 +99,32 @@ impl Claim {
     /// Makes blocks this process's. Where any will do, `seed` says where the search begins.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: they have owners; [`Error::NoMemory`]: fewer than [`Claim::memsize`] bytes; [`Error::Os`].
+    /// [`gdrcore_core::Error::AddressInUse`]: they have owners; [`gdrcore_core::Error::NoMemory`]: fewer than [`Claim::memsize`] bytes; [`gdrcore_core::Error::Os`].
     ///
     /// # Safety
     /// The memory is used by nobody else and outlives the member.
-    pub unsafe fn take(at: &Endpoint, wanted: &Wanted, seed: u64, memory: *mut u8, bytes: usize) -> Result<Claim> {
+    pub(crate) unsafe fn take(
+        home: &Home,
+        at: &Endpoint,
+        wanted: &Wanted,
+        seed: u64,
+        memory: *mut u8,
+        bytes: usize,
+    ) -> Result<Claim> {
         // SAFETY: the caller's promise.
         let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, wanted.count)?;
         let nonce = random_seed()?;
         // From here on a drop gives the names back.
-        let mut c = Claim { at: *at, block: 0, count: wanted.count, parts, life: None, nonce, known: [0; 16] };
+        let mut c =
+            Claim { home: *home, at: *at, block: 0, count: wanted.count, parts, life: None, nonce, known: [0; 16] };
         let boxes = &mut c.parts.boxes;
         c.block = match wanted.first {
-            Some(block) => claim(at, block, wanted.count, boxes).map(|()| block)?,
-            None => claim_any(at, (seed >> 17) as u16 % BLOCK_MAX, wanted.count, BLOCK_MAX, boxes)?,
+            Some(block) => claim(home, at, block, wanted.count, boxes).map(|()| block)?,
+            None => claim_any(home, at, (seed >> 17) as u16 % BLOCK_MAX, wanted.count, BLOCK_MAX, boxes)?,
         };
-        c.life = Some(Name::life(at, c.block).listen()?);
+        if let Some(lock) = boxes.first().and_then(Option::as_ref).map(Mailbox::lock) {
+            c.life = Some(lock.listen(Role::Life)?);
+        }
         Ok(c)
     }
 
@@ -122,7 +144,8 @@ impl Claim {
         self.known = [0; 16];
         for block in 0..=BLOCK_MAX {
             let own = block.wrapping_sub(self.block) < self.count;
-            if !own && mail::post(from.fd(), self.block, &Name::block(&self.at, block), &Mail::Ask) != Posted::Nobody {
+            let name = Name::of(&self.home, &self.at, Holder::Block(block), Role::Mail);
+            if !own && mail::post(from.fd(), self.block, &name, &Mail::Ask) != Posted::Nobody {
                 self.known[usize::from(block / 64)] |= 1 << (block % 64);
             }
         }
@@ -131,7 +154,7 @@ impl Claim {
     /// The member, once its socket is bound. `alone`: the socket was bound without sharing, so it is the first of its group.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`gdrcore_core::Error::Os`].
     pub fn join(mut self, socket: RawFd, qpns: (u32, u32), alone: bool, now: u64) -> Result<Member> {
         // SAFETY: no pointers.
         let set = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
@@ -142,8 +165,9 @@ impl Claim {
             watch(set.raw(), life.raw())?;
         }
         let at = self.at;
-        let Parts { boxes, services, buffer, backlog } = core::mem::take(&mut self.parts);
+        let Parts { boxes, services, buffer, program, backlog } = core::mem::take(&mut self.parts);
         let mut m = Member {
+            home: self.home,
             local: at,
             flow: Flow::from_gids(&at.ip, &at.ip, at.port, at.port),
             socket,
@@ -154,8 +178,11 @@ impl Claim {
             boxes,
             services,
             buffer,
+            program,
             set,
             life: self.life.take(),
+            is_life_watched: true,
+            watch_again_ns: u64::MAX,
             watchers: [const { None }; 8],
             watched: None,
             known: self.known,
@@ -169,12 +196,16 @@ impl Claim {
             doubtful: false,
             publish_ns: None,
             nonce: self.nonce,
+            named_ns: 0,
+            names_lost: false,
             checked_ns: now,
             hint_ns: 0,
             mail_ns: 0,
             backlog,
             deliver_ns: u64::MAX,
             impatient_ns: 0,
+            former: [(0, 0, 0); FORMER],
+            former_next: 0,
             looked_ns: 0,
             counters: ShareCounters::default(),
         };

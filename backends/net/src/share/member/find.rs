@@ -4,7 +4,9 @@ use super::super::mail::{Mail, Posted};
 use super::super::steer::{Program, BLOCK_MAX, CHECK, PROBE};
 use super::super::table::{ENTRIES, INDEX_MAX};
 use super::{Member, Phase};
-use gdrcore_core::wire::ICRC_LEN;
+use crate::addr::Endpoint;
+use crate::clock::now_ns;
+use gdrcore_core::wire::{Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A packet to oneself has this long to come back: it is there before the call that sent it returns, but may stand behind others.
@@ -24,6 +26,37 @@ const TRIES: u32 = 5;
 pub(super) const SELF_LEN: usize = 12 + 16 + ICRC_LEN;
 /// CNP: the one opcode whose payload says nothing, so that a capture shows nothing strange.
 const OPCODE: u8 = 0x81;
+/// In place of the number of a packet to oneself: a process asks whether the names of this one are still there.
+const RENEW: u64 = u64::from_le_bytes(*b"gdrnames");
+/// How often such a question is looked into.
+const RENEW_NS: u64 = 50_000_000;
+
+fn packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
+    let mut packet = [0u8; SELF_LEN];
+    packet[0] = OPCODE;
+    packet[2..4].copy_from_slice(&0xffffu16.to_be_bytes());
+    packet[4..8].copy_from_slice(&qpn.to_be_bytes());
+    packet[12..20].copy_from_slice(&number.to_le_bytes());
+    flow.append_icrc(0, &mut packet);
+    packet
+}
+
+/// Asks the processes that have an address, from another socket of it, whether their names are still where they were. A session
+/// manager may have removed the directory of a user who has logged out (logind.conf(5), RemoveIPC). One packet each to as many
+/// sockets as there may well be.
+pub(crate) fn ask_to_renew(at: &Endpoint) {
+    let Ok(from) = crate::udp::unconnected(at) else { return };
+    let flow = Flow::from_gids(&at.ip, &at.ip, at.port, at.port);
+    let (to, len) = at.to_sockaddr();
+    for index in 0..64 {
+        let packet = packet(&flow, PROBE + index, RENEW);
+        // SAFETY: the packet and the address live through the call and have the lengths beside them.
+        unsafe {
+            let p = packet.as_ptr().cast();
+            libc::sendto(from.raw(), p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
+        }
+    }
+}
 
 /// Whether this process has said that the kernel refuses.
 static SAID: AtomicBool = AtomicBool::new(false);
@@ -42,6 +75,14 @@ impl Member {
     /// Whether the table has the own blocks at the own index.
     pub(super) fn is_entered(&self) -> bool {
         (self.block..self.block + self.count).all(|b| self.index.is_some() && self.table.index_of(b) == self.index)
+    }
+
+    /// Whether the table has the own services and no others for the own block, as far as it has room.
+    pub(super) fn is_offering(&self) -> bool {
+        let own = |name: u32| self.services.iter().flatten().any(|s| s.name == name);
+        let listed = self.table.services().iter().filter(|s| s.1 == self.block);
+        let wanted = self.services.iter().flatten().count();
+        listed.clone().all(|s| own(s.0)) && (listed.count() == wanted || self.table.has_all_services())
     }
 
     /// Where exactly one owner and one index remain, they belong together: a process that does not answer is steered to as well.
@@ -73,7 +114,7 @@ impl Member {
         if self.refused {
             return;
         }
-        match Program::new(&self.table).attach(self.socket) {
+        match Program::new(&mut self.program, &self.table).attach(self.socket) {
             Ok(()) => {
                 self.counters.attached += 1;
                 self.attached = self.table.age();
@@ -165,12 +206,7 @@ impl Member {
 
     /// One packet to the own address.
     fn send_self(&self, qpn: u32) {
-        let mut packet = [0u8; SELF_LEN];
-        packet[0] = OPCODE;
-        packet[2..4].copy_from_slice(&0xffffu16.to_be_bytes());
-        packet[4..8].copy_from_slice(&qpn.to_be_bytes());
-        packet[12..20].copy_from_slice(&self.nonce.to_le_bytes());
-        self.flow.append_icrc(0, &mut packet);
+        let packet = packet(&self.flow, qpn, self.nonce);
         const { assert!(SELF_LEN <= crate::udp::SMALL) };
         let (to, len) = self.local.to_sockaddr();
         // SAFETY: the packet and the address live through the call and have the lengths beside them.
@@ -180,11 +216,19 @@ impl Member {
         }
     }
 
-    /// Takes a packet that a member has sent itself. Anybody can send such bytes: only the own number counts.
+    /// Takes a packet that a member has sent itself. Anybody can send such bytes: only the own number counts. False: the packet has
+    /// another length, so no member has sent it.
     #[cold]
-    pub fn take_own(&mut self, packet: &[u8]) {
-        if packet.len() != SELF_LEN || packet[12..20] != self.nonce.to_le_bytes() {
-            return;
+    pub fn take_own(&mut self, packet: &[u8]) -> bool {
+        if packet.len() != SELF_LEN {
+            return false;
+        }
+        if packet[12..20] == RENEW.to_le_bytes() {
+            self.look_at_names(now_ns());
+            return true;
+        }
+        if packet[12..20] != self.nonce.to_le_bytes() {
+            return true;
         }
         let qpn = u32::from_be_bytes([0, packet[5], packet[6], packet[7]]);
         match &mut self.phase {
@@ -197,6 +241,16 @@ impl Member {
                 *heard += 1;
             }
             _ => {}
+        }
+        true
+    }
+
+    /// Anybody may ask: the look is one system call, and rare.
+    fn look_at_names(&mut self, now: u64) {
+        if now.saturating_sub(self.named_ns) >= RENEW_NS {
+            self.named_ns = now;
+            let lost = self.locks().next().is_some_and(|lock| !lock.is_there());
+            self.names_lost = lost;
         }
     }
 
@@ -237,7 +291,8 @@ impl Member {
     fn conclude_check(&mut self, now: u64, hashed: bool, index: bool, block: bool) {
         self.phase = Phase::Quiet;
         match (index && !hashed, block) {
-            (true, true) => {}
+            (true, true) if self.is_offering() => {}
+            (true, true) => self.publish_soon(now),
             // The index is right, and the program says something else: somebody has a table without this member (its block
             // may have been another's, whose end was told late), and does not tell it.
             (true, false) => self.publish_soon(now),
@@ -275,6 +330,9 @@ impl Member {
     /// What is due. `waits`: the device waits for answers of peers. Few system calls; most often none.
     pub fn tend(&mut self, now: u64, waits: bool) {
         self.deliver(now);
+        if now >= self.watch_again_ns {
+            self.watch_life(now);
+        }
         match self.phase {
             Phase::Quiet => {
                 if self.publish_ns.is_some_and(|at| now >= at) {

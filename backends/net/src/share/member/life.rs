@@ -3,8 +3,9 @@
 use super::super::mail::{Mail, Posted};
 use super::super::steer::BLOCK_MAX;
 use super::Member;
-use crate::local::{accept, socket, Name};
-use crate::wait::watch;
+use crate::local::{accept, connect, is_open, Accepted, Holder, Name, Role, ACCEPT_AGAIN_NS};
+use crate::sys::Fd;
+use crate::wait::{unwatch, watch};
 
 impl Member {
     /// The owner of a block is gone.
@@ -33,27 +34,47 @@ impl Member {
                 return;
             }
             // One with several blocks has one life, at the first of them.
-            let Ok(fd) = socket(libc::SOCK_SEQPACKET) else { return };
-            let name = Name::life(&self.local, block);
-            let (at, len) = name.parts();
-            // SAFETY: `len` bytes of the name are initialised and live through the call.
-            if unsafe { libc::connect(fd.raw(), at, len) } == 0 && watch(self.set.raw(), fd.raw()).is_ok() {
+            let Ok(fd) = connect(&Name::of(&self.home, &self.local, Holder::Block(block), Role::Life)) else {
+                continue;
+            };
+            if watch(self.set.raw(), fd.raw()).is_ok() {
                 self.watched = Some((block, fd));
                 return;
             }
         }
     }
 
-    /// Lets others watch. One too many is hung up on, and finds that this process lives nevertheless.
+    /// Lets others watch. Those for whom there is no place wait in the kernel, whom the end of this process reaches as well; they must not
+    /// wake anybody until a place is free.
     #[cold]
-    pub(super) fn let_watch(&mut self) {
-        let Some(life) = &self.life else { return };
-        for _ in 0..self.watchers.len() {
-            let Some(watcher) = accept(life.raw()) else { return };
-            let free = self.watchers.iter_mut().find(|w| w.is_none());
-            if let (Some(place), Ok(())) = (free, watch(self.set.raw(), watcher.raw())) {
-                *place = Some(watcher);
+    pub(super) fn let_watch(&mut self, now: u64) {
+        let Some(life) = self.life.as_ref().map(Fd::raw) else { return };
+        for w in &mut self.watchers {
+            // It says nothing: it has found another process to watch, or is dead.
+            *w = w.take().filter(|w| is_open(w.raw()));
+        }
+        while let Some(place) = self.watchers.iter_mut().find(|w| w.is_none()) {
+            match accept(life) {
+                Accepted::Caller(watcher) if watch(self.set.raw(), watcher.raw()).is_ok() => *place = Some(watcher),
+                Accepted::Caller(_) | Accepted::Stranger => {}
+                Accepted::Nobody => return,
+                Accepted::NoRoom => {
+                    self.watch_again_ns = now + ACCEPT_AGAIN_NS;
+                    break;
+                }
             }
+        }
+        unwatch(self.set.raw(), life);
+        self.is_life_watched = false;
+    }
+
+    /// A watcher has gone, or descriptors may be free again: those that wait have their turn.
+    #[cold]
+    pub(super) fn watch_life(&mut self, now: u64) {
+        self.watch_again_ns = u64::MAX;
+        if let Some(life) = self.life.as_ref().filter(|_| !self.is_life_watched) {
+            self.is_life_watched = watch(self.set.raw(), life.raw()).is_ok();
+            self.let_watch(now);
         }
     }
 

@@ -1,18 +1,32 @@
 use super::super::ring::{Reader, Writer};
 use super::*;
+use crate::local::{Holder, Home};
+use gdrcore_testkit::descriptors::keep;
+use gdrcore_testkit::place::loopback;
 
-/// An address that no other test uses.
-fn address(n: u8) -> Name {
-    Name::address(&Endpoint::v4([127, 77, std::process::id() as u8, n], 4791))
+/// The right to the name of an address that no other test uses.
+fn address(n: u8) -> Lock {
+    let at = Endpoint::v4(loopback(4, n), 4791);
+    Lock::take(&Home::open().unwrap(), &at, Holder::Address).unwrap()
+}
+
+/// Takes a caller, who is there.
+fn let_in(door: &Door) -> Bell {
+    match door.accept() {
+        Knock::Caller(bell) => bell,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
 fn a_segment_goes_through_the_door() {
-    let (at, from) = (address(1), Endpoint::new([0xfd; 16], 0, 7));
+    let _kept = keep();
+    let (lock, from) = (address(1), Endpoint::new([0xfd; 16], 0, 7));
+    let at = lock.name(Role::Door);
     assert_eq!(knock(&at, &from, 8192).unwrap_err(), Error::NoDevice);
-    let door = Door::open(&at).unwrap();
-    assert_eq!(Door::open(&at).unwrap_err(), Error::AddressInUse);
-    assert!(door.accept().is_none());
+    let door = Door::open(&lock).unwrap();
+    assert!(Door::open(&lock).is_err());
+    assert!(matches!(door.accept(), Knock::Nobody));
     let (ours, segment) = knock(&at, &from, 8192).unwrap();
     // Before anybody has opened: the ring is there.
     let mut w = Writer::new(segment.place());
@@ -20,7 +34,7 @@ fn a_segment_goes_through_the_door() {
     // SAFETY: three bytes of the writer's.
     unsafe { p.as_ptr().copy_from(b"abc".as_ptr(), 3) };
     w.publish(3);
-    let theirs = door.accept().unwrap();
+    let theirs = let_in(&door);
     let (who, mapped) = theirs.receive().unwrap().unwrap();
     assert_eq!(who, from);
     let r = Reader::new(mapped.place());
@@ -45,14 +59,13 @@ fn a_segment_goes_through_the_door() {
 
 #[test]
 fn who_says_something_else_is_hung_up_on() {
-    let at = address(2);
-    let door = Door::open(&at).unwrap();
+    let _kept = keep();
+    let lock = address(2);
+    let at = lock.name(Role::Door);
+    let door = Door::open(&lock).unwrap();
     let call = || {
-        let fd = socket(libc::SOCK_SEQPACKET).unwrap();
-        let (name, len) = at.parts();
-        // SAFETY: the name lives through the call.
-        check(unsafe { libc::connect(fd.raw(), name, len) }).unwrap();
-        (fd, door.accept().unwrap())
+        let fd = connect(&at).unwrap();
+        (fd, let_in(&door))
     };
     // Nothing yet.
     let (_fd, bell) = call();

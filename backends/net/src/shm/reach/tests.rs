@@ -1,19 +1,18 @@
 use super::*;
-use crate::local::{accept, socket, Name};
+use crate::local::{accept, connect, Accepted, Holder, Home, Lock, Role};
 use crate::map::Map;
-use crate::sys::check;
 use gdrcore_core::roce::mapped::PIECES;
+use gdrcore_testkit::descriptors::{fork, keep};
+use gdrcore_testkit::place::loopback;
 
 /// Two ends of a connection.
 fn ends(n: u8) -> [Fd; 2] {
-    let at = crate::addr::Endpoint::v4([127, 78, std::process::id() as u8, n], 4791);
-    let name = Name::address(&at);
-    let listens = name.listen().unwrap();
-    let fd = socket(libc::SOCK_SEQPACKET).unwrap();
-    let (to, len) = name.parts();
-    // SAFETY: `len` bytes of the name are initialised and live through the call.
-    check(unsafe { libc::connect(fd.raw(), to, len) }).unwrap();
-    [fd, accept(listens.raw()).unwrap()]
+    let at = crate::addr::Endpoint::v4(loopback(6, n), 4791);
+    let lock = Lock::take(&Home::open().unwrap(), &at, Holder::Address).unwrap();
+    let listens = lock.listen(Role::Door).unwrap();
+    let fd = connect(&lock.name(Role::Door)).unwrap();
+    let Accepted::Caller(other) = accept(listens.raw()) else { panic!("nobody") };
+    [fd, other]
 }
 
 #[test]
@@ -46,6 +45,7 @@ fn pieces_land_one_behind_the_other_at_any_alignment() {
 
 #[test]
 fn who_is_gone_is_not_written() {
+    let kept = keep();
     let [ours, theirs] = ends(2);
     let reach = Reach::of(ours.raw()).unwrap();
     let (from, to) = (1u64, Map::new(4096).unwrap());
@@ -58,6 +58,8 @@ fn who_is_gone_is_not_written() {
     assert!(Reach::of(ours.raw()).is_none());
     // A process that has ended, or is none.
     assert!(pidfd_open(i32::MAX).is_none());
+    drop(kept);
+    let _fork = fork();
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pidfd = pidfd_open(child.id() as i32).unwrap();
     assert!(child.wait().unwrap().success());

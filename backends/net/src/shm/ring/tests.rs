@@ -159,7 +159,7 @@ fn a_length_that_cannot_be_breaks_the_link_and_nothing_else() {
     for lie in [u32::MAX, 4096, 4096 - (FRAME_HEAD + FRAME_ALIGN) as u32 + 1] {
         let (a, b) = pair(4096);
         let r = Reader::new(b.place());
-        a.place().length(0).store(lie, Ordering::Relaxed);
+        a.place().length(0).scribble(lie);
         assert_eq!(r.peek(), Err(Broken), "{lie}");
     }
 }
@@ -173,7 +173,7 @@ fn any_image_of_a_ring_is_read_without_leaving_it() {
         let (a, b) = pair(4096);
         for i in 0..4096 / 64 {
             let len = if seed.next(8) == 0 { seed.next(1 << 32) } else { seed.next(500) };
-            a.place().length(i * 64).store(len as u32, Ordering::Relaxed);
+            a.place().length(i * 64).scribble(len as u32);
         }
         let mut r = Reader::new(b.place());
         for _ in 0..1_000 {

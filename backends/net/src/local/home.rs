@@ -1,0 +1,302 @@
+//! The directory under which processes of one user find each other.
+//!
+//! ```text
+//! /dev/shm/gdrcore-1000/                 mode 0700: the kernel keeps other users out
+//!   1a/                                  the network namespace (SO_NETNS_COOKIE)
+//!     192.0.2.1-4791/                    the address and UDP port
+//!       7/door 7/mail 7/life             the owner of QPN block 7
+//! ```
+//!
+//! Abstract socket names would need no directory, but any user of the network namespace can bind, connect and send to them: one that
+//! passes descriptors whose close(2) blocks stops the receiver, one that takes the name of a dead process gets what is meant for it,
+//! one that takes all names keeps everybody out. Credentials tell a stranger only after the fact. A directory of mode 0700 is asked by
+//! the kernel first, on every kernel.
+//!
+//! Another user may have made a directory of the expected name before. So the name is only a default: what counts is the owner. All
+//! processes of a user take the smallest name that is theirs.
+
+use super::{is_told_apart, own_uid};
+use crate::clock::random;
+use crate::sys::{check, errno, last_error, stat, stat_at, Fd};
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
+use std::ffi::CStr;
+use std::io::Write;
+use std::os::fd::RawFd;
+
+/// Where the directory may be, in this order. Containers that share the network of their host or pod share the first as well if they
+/// share its IPC namespace.
+const BASES: [&CStr; 2] = [c"/dev/shm", c"/tmp"];
+/// What its name begins with.
+const PREFIX: &[u8] = b"gdrcore-";
+/// Longest path of a home: `/dev/shm/gdrcore-4294967295/` and 16 hexadecimal digits.
+pub(super) const HOME_MAX: usize = 48;
+/// Longest name that is looked at.
+const NAME_MAX: usize = 24;
+/// getsockopt(2), asm-generic/socket.h, since Linux 5.14.
+const SO_NETNS_COOKIE: i32 = 71;
+/// Tries against directories that come and go.
+const TRIES: usize = 16;
+
+/// The directory of this user and network namespace. Cheap to copy; holds no descriptor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home {
+    path: [u8; HOME_MAX],
+    len: usize,
+}
+
+impl core::fmt::Debug for Home {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.path()))
+    }
+}
+
+impl Home {
+    /// The home of this process, made if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Access`]: users cannot be told apart here (the process runs as the overflow uid), or no directory may be written.
+    /// [`Error::Unsupported`]: the network namespace has no name. [`Error::Os`].
+    pub(crate) fn open() -> Result<Home> {
+        Home::nth(0)
+    }
+
+    /// As [`Home::open`]; of several directories of this user (two processes may each have made one at the same instant) the one
+    /// of that number, counted round.
+    pub(crate) fn nth(n: usize) -> Result<Home> {
+        if !is_told_apart() {
+            return Err(Error::Access);
+        }
+        let net = network()?;
+        let mut outcome = Error::Access;
+        for base in BASES {
+            match Home::below(base, n, net) {
+                Ok(home) => return Ok(home),
+                Err(e) => outcome = e,
+            }
+        }
+        Err(outcome)
+    }
+
+    fn below(base: &CStr, n: usize, net: u64) -> Result<Home> {
+        let dir = open_dir(libc::AT_FDCWD, base)?;
+        let mode = stat(dir.raw())?.st_mode;
+        // Where everybody may write and rename without the sticky bit, nothing would stay ours.
+        if mode & 0o1002 == 0o0002 {
+            return Err(Error::Access);
+        }
+        let name = own_directory(&dir, n)?;
+        let mut path = [0; HOME_MAX];
+        let mut left = &mut path[..];
+        let written = (|| {
+            left.write_all(base.to_bytes())?;
+            left.write_all(b"/")?;
+            left.write_all(name.bytes())?;
+            write!(left, "/{net:x}")
+        })();
+        let left = left.len();
+        written.map_err(|_| too_long())?;
+        let home = Home { path, len: HOME_MAX - left };
+        make_dir(&home.c_path(&[])?)?;
+        Ok(home)
+    }
+
+    /// The path, without a slash at its end.
+    pub(super) fn path(&self) -> &[u8] {
+        &self.path[..self.len]
+    }
+
+    /// The path of the user's directory, which has the homes of all network namespaces.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: this home has none.
+    pub(super) fn above(&self) -> Result<Path> {
+        let end = self.path().iter().rposition(|&b| b == b'/');
+        let end = end.ok_or_else(|| refuse!(Invalid, "the home of this address is not in a directory"))?;
+        let mut p = Path { bytes: [0; PATH_MAX] };
+        p.bytes[..end].copy_from_slice(&self.path()[..end]);
+        Ok(p)
+    }
+
+    /// The path of something below.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]: it is too long for a socket.
+    pub(super) fn c_path(&self, parts: &[&[u8]]) -> Result<Path> {
+        let mut p = Path { bytes: [0; PATH_MAX] };
+        let mut left = &mut p.bytes[..PATH_MAX - 1];
+        let fits = left.write_all(self.path()).is_ok()
+            && parts.iter().all(|part| left.write_all(b"/").is_ok() && left.write_all(part).is_ok());
+        fits.then_some(p).ok_or_else(too_long)
+    }
+}
+
+/// Bytes of `sun_path`, the zero at the end included.
+pub(super) const PATH_MAX: usize = 108;
+
+/// A path with a zero at its end.
+pub(super) struct Path {
+    bytes: [u8; PATH_MAX],
+}
+
+impl Path {
+    pub(super) fn as_c_str(&self) -> &CStr {
+        // The last byte is never written.
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
+    pub(super) fn with_nul(&self) -> &[u8] {
+        self.as_c_str().to_bytes_with_nul()
+    }
+}
+
+/// A short file name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FileName {
+    // Ordered by its bytes; zeroes behind the end.
+    bytes: [u8; NAME_MAX],
+}
+
+impl FileName {
+    const NONE: FileName = FileName { bytes: [0; NAME_MAX] };
+
+    fn of(name: &[u8]) -> Option<FileName> {
+        let mut n = FileName::NONE;
+        n.bytes[..NAME_MAX - 1].get_mut(..name.len())?.copy_from_slice(name);
+        Some(n)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.c_str().to_bytes()
+    }
+
+    fn c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+}
+
+/// The `n`th of this user's directories, counted round in the order of their names; made if there is none.
+fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
+    let mut usual = FileName::NONE;
+    let _ = write!(&mut usual.bytes[..NAME_MAX - 1], "gdrcore-{}", own_uid());
+    let mut wanted = usual;
+    for _ in 0..TRIES {
+        if let Some(name) = nth_own(base.raw(), n) {
+            return Ok(name);
+        }
+        // SAFETY: a C string; no other pointers.
+        match check(unsafe { libc::mkdirat(base.raw(), wanted.c_str().as_ptr(), 0o700) }) {
+            // The smallest one counts: another process may have made one too.
+            Ok(_) | Err(Error::Os(libc::EEXIST)) => {}
+            Err(e) => return Err(e),
+        }
+        // The usual name may be a stranger's.
+        wanted = random_name()?;
+    }
+    Err(Error::Access)
+}
+
+/// The `n`th name, in their order and counted round, of the directories here that are this user's alone.
+fn nth_own(base: RawFd, n: usize) -> Option<FileName> {
+    let is_own = |name: &FileName| {
+        stat_at(base, name.c_str()).is_ok_and(|s| {
+            s.st_mode & libc::S_IFMT == libc::S_IFDIR && s.st_mode & 0o777 == 0o700 && s.st_uid == own_uid()
+        })
+    };
+    // The smallest above the last one, again and again: no list of unknown length is kept.
+    let next = |above: FileName| {
+        let mut best: Option<FileName> = None;
+        entries(base, |name| {
+            let Some(name) = FileName::of(name.to_bytes()).filter(|n| n.bytes().starts_with(PREFIX)) else { return };
+            if name > above && best.is_none_or(|b| name < b) && is_own(&name) {
+                best = Some(name);
+            }
+        });
+        best
+    };
+    let first = next(FileName::NONE)?;
+    let mut at = first;
+    for _ in 0..n % TRIES {
+        at = next(at).unwrap_or(first);
+    }
+    Some(at)
+}
+
+/// `gdrcore-` and six letters or digits.
+fn random_name() -> Result<FileName> {
+    let mut bytes = [0u8; 6];
+    random(&mut bytes)?;
+    let letters = bytes.map(|b| b"abcdefghijklmnopqrstuvwxyz234567"[usize::from(b) % 32]);
+    let mut name = FileName::NONE;
+    name.bytes[..PREFIX.len()].copy_from_slice(PREFIX);
+    name.bytes[PREFIX.len()..][..letters.len()].copy_from_slice(&letters);
+    Ok(name)
+}
+
+/// A number that this network namespace alone has.
+fn network() -> Result<u64> {
+    let socket = super::socket(libc::SOCK_DGRAM)?;
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: the pointers describe `cookie` and its length, both live through the call.
+    let rc = unsafe {
+        libc::getsockopt(socket.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &mut len)
+    };
+    if rc == 0 {
+        return Ok(cookie);
+    }
+    // Older kernels. The high bit keeps the two kinds of number apart.
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: a C string; no other pointers.
+    let net = Fd::from_call(unsafe { libc::open(c"/proc/thread-self/ns/net".as_ptr(), flags) });
+    let inode = net.and_then(|fd| stat(fd.raw()));
+    let inode = inode.map_err(|_| refuse!(Unsupported, "/proc/thread-self/ns/net: it cannot be opened"))?.st_ino;
+    Ok(inode | 1 << 63)
+}
+
+/// Makes a directory for this user alone, unless it is there.
+pub(super) fn make_dir(path: &Path) -> Result<()> {
+    // SAFETY: a C string; no other pointers.
+    if unsafe { libc::mkdir(path.as_c_str().as_ptr(), 0o700) } == 0 || errno() == libc::EEXIST {
+        return Ok(());
+    }
+    Err(last_error())
+}
+
+/// Opens a directory, no link to one.
+pub(super) fn open_dir(at: RawFd, path: &CStr) -> Result<Fd> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: a C string; no other pointers.
+    Fd::from_call(unsafe { libc::openat(at, path.as_ptr(), flags) })
+}
+
+/// Gives the names in a directory to `each`, but for `.` and `..`. Changes the descriptor's position.
+pub(super) fn entries(dir: RawFd, mut each: impl FnMut(&CStr)) {
+    // SAFETY: no pointers.
+    unsafe { libc::lseek(dir, 0, libc::SEEK_SET) };
+    #[repr(align(8))]
+    struct Buffer([u8; 4096]);
+    let mut buffer = Buffer([0; 4096]);
+    /// Bytes of a `linux_dirent64` before its name: inode 8, offset 8, length 2, type 1.
+    const NAME_AT: usize = 19;
+    loop {
+        // SAFETY: pointer and length are those of the buffer.
+        let n = unsafe { libc::syscall(libc::SYS_getdents64, dir, buffer.0.as_mut_ptr(), buffer.0.len()) };
+        let Some(mut rest) = usize::try_from(n).ok().filter(|&n| n > 0).and_then(|n| buffer.0.get(..n)) else { return };
+        while let Some(len) = rest.get(16..18).map(|l| usize::from(u16::from_ne_bytes([l[0], l[1]]))) {
+            let (entry, next) = rest.split_at(len.clamp(NAME_AT, rest.len()));
+            if let Ok(name) = CStr::from_bytes_until_nul(&entry[NAME_AT.min(entry.len())..]) {
+                if ![&b"."[..], b".."].contains(&name.to_bytes()) {
+                    each(name);
+                }
+            }
+            rest = next;
+        }
+    }
+}
+
+fn too_long() -> Error {
+    refuse!(Unsupported, "a path under which processes of this host find each other is too long")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+use super::*;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+/// A directory like /dev/shm, empty.
+struct Base(PathBuf);
+
+impl Base {
+    fn new(name: &str) -> Base {
+        let path = std::env::temp_dir().join(format!("gdrcore-home-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o1777)).unwrap();
+        Base(path)
+    }
+
+    fn open(&self) -> Fd {
+        open_dir(libc::AT_FDCWD, &self.c_path()).unwrap()
+    }
+
+    fn c_path(&self) -> std::ffi::CString {
+        std::ffi::CString::new(self.0.to_str().unwrap()).unwrap()
+    }
+
+    fn make(&self, name: &str, mode: u32) {
+        std::fs::DirBuilder::new().mode(mode).create(self.0.join(name)).unwrap();
+    }
+
+    fn name(&self, n: usize) -> String {
+        String::from_utf8(own_directory(&self.open(), n).unwrap().bytes().to_vec()).unwrap()
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_directory_is_made_once_and_is_this_users_alone() {
+    let base = Base::new("once");
+    let usual = format!("gdrcore-{}", own_uid());
+    assert_eq!(base.name(0), usual);
+    let meta = std::fs::metadata(base.0.join(&usual)).unwrap();
+    assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o700, own_uid()));
+    assert_eq!((base.name(0), base.name(5)), (usual.clone(), usual));
+}
+
+#[test]
+fn a_strangers_directory_of_the_usual_name_is_not_taken() {
+    let base = Base::new("strange");
+    let usual = format!("gdrcore-{}", own_uid());
+    // One that others may enter is as bad as one of theirs; a file and a link are neither.
+    base.make(&usual, 0o755);
+    std::fs::write(base.0.join("gdrcore-a"), "").unwrap();
+    base.make("elsewhere", 0o700);
+    std::os::unix::fs::symlink("elsewhere", base.0.join("gdrcore-b")).unwrap();
+    let first = base.name(0);
+    assert!(first.starts_with("gdrcore-") && first.len() == "gdrcore-".len() + 6, "{first}");
+    assert_eq!(base.name(0), first, "and it is found again");
+    // Two that came at the same instant: everybody takes the smaller one, and can look at the other.
+    base.make("gdrcore-!", 0o700);
+    assert_eq!((base.name(0), base.name(1), base.name(2)), ("gdrcore-!".into(), first, "gdrcore-!".into()));
+}
+
+#[test]
+fn a_base_where_all_may_rename_is_refused() {
+    let base = Base::new("open");
+    std::fs::set_permissions(&base.0, PermissionsExt::from_mode(0o777)).unwrap();
+    assert_eq!(Home::below(&base.c_path(), 0, 1).unwrap_err(), Error::Access);
+    let missing = std::ffi::CString::new("/nonexistent").unwrap();
+    assert!(Home::below(&missing, 0, 1).is_err());
+}
+
+#[test]
+fn a_network_namespace_has_its_own() {
+    let here = Home::open().unwrap();
+    assert_eq!(Home::open().unwrap(), here);
+    let there = std::thread::spawn(|| {
+        // SAFETY: takes no pointers; changes this thread only, which ends.
+        (unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0).then(|| Home::open().unwrap())
+    });
+    match there.join().unwrap() {
+        Some(there) => assert_ne!(here, there),
+        None => println!("skipped: no network namespaces here"),
+    }
+}
+
+#[test]
+fn many_entries_are_all_seen() {
+    let base = Base::new("many");
+    for i in 0..700 {
+        std::fs::write(base.0.join(format!("a-rather-long-name-of-a-file-{i}")), "").unwrap();
+    }
+    let mut n = 0;
+    entries(base.open().raw(), |_| n += 1);
+    assert_eq!(n, 700);
+}

@@ -1,0 +1,51 @@
+//! What killed processes leave in the user's directory, of any address and network namespace, goes when others open devices.
+
+use super::home::{entries, open_dir, Home};
+use super::{empty, lock};
+use core::ffi::CStr;
+use std::os::fd::RawFd;
+
+/// Holders that are looked at in one go: two system calls each.
+const HOLDERS: usize = 512;
+
+/// Removes the directories of holders that nobody has locked, and what is empty then.
+pub(crate) fn sweep(home: &Home) {
+    let Ok(path) = home.above() else { return };
+    let Ok(user) = open_dir(libc::AT_FDCWD, path.as_c_str()) else { return };
+    let mut left = HOLDERS;
+    below(user.raw(), |network_name, network| {
+        below(network, |address_name, address| {
+            below(address, |holder, dir| {
+                // A lock that is free has no owner that lives; who wants it waits until it is free again.
+                if lock(dir) == Ok(true) {
+                    empty(dir);
+                    remove(address, holder);
+                }
+                left = left.saturating_sub(1);
+                left > 0
+            });
+            remove(network, address_name);
+            left > 0
+        });
+        remove(user.raw(), network_name);
+        left > 0
+    });
+}
+
+/// Gives each directory in one to `each`, by name and open, until that says no.
+fn below(dir: RawFd, mut each: impl FnMut(&CStr, RawFd) -> bool) {
+    let mut go_on = true;
+    entries(dir, |name| {
+        if go_on {
+            if let Ok(entry) = open_dir(dir, name) {
+                go_on = each(name, entry.raw());
+            }
+        }
+    });
+}
+
+/// Removes a directory that is empty.
+fn remove(dir: RawFd, name: &CStr) {
+    // SAFETY: a C string; no other pointers.
+    unsafe { libc::unlinkat(dir, name.as_ptr(), libc::AT_REMOVEDIR) };
+}

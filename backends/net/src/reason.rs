@@ -1,0 +1,216 @@
+//! The reason of a thread's last refused call, in words: the one home of what `gdrc_error_detail` copies and what the
+//! drop-in prints.
+//!
+//! A refusal writes its words here when it is made ([`gdrcore_core::refuse!`], by way of [`install`]). The surface
+//! that returns the error to the program calls [`returned`], which drops words that belong to an earlier error. Fixed
+//! memory, no allocation: a call that fails for want of memory can still say so.
+
+use core::cell::RefCell;
+use core::fmt::{self, Write};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::{qp_state, Handle};
+use gdrcore_core::{reason, Error};
+use std::io::Write as _;
+use std::sync::OnceLock;
+
+/// Longest text in bytes; longer ones are cut between characters.
+pub const TEXT_MAX: usize = 512;
+
+/// Text in fixed memory.
+struct Text {
+    len: usize,
+    bytes: [u8; TEXT_MAX],
+}
+
+impl Text {
+    const EMPTY: Text = Text { len: 0, bytes: [0; TEXT_MAX] };
+
+    fn as_str(&self) -> &str {
+        self.bytes.get(..self.len).and_then(|b| core::str::from_utf8(b).ok()).unwrap_or("")
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let mut take = s.len().min(TEXT_MAX - self.len);
+        while !s.is_char_boundary(take) {
+            take -= 1;
+        }
+        self.bytes[self.len..self.len + take].copy_from_slice(&s.as_bytes()[..take]);
+        self.len += take;
+        // What follows a cut must not be appended.
+        if take < s.len() {
+            return Err(fmt::Error);
+        }
+        Ok(())
+    }
+}
+
+struct Record {
+    /// Of which error.
+    error: Option<Error>,
+    /// Whether the call that made it has returned it.
+    returned: bool,
+    /// Empty: the error's own text.
+    text: Text,
+}
+
+thread_local! {
+    // Const and without drop: no allocation, no destructor to register.
+    static RECORD: RefCell<Record> =
+        const { RefCell::new(Record { error: None, returned: true, text: Text::EMPTY }) };
+}
+
+/// Keeps refusals' words from here on. Idempotent. Any thread.
+pub fn install() {
+    reason::install(set);
+}
+
+/// The words of an error that this thread is about to return.
+pub fn set(e: Error, words: fmt::Arguments<'_>) {
+    RECORD.with(|r| {
+        // It is borrowed only where a text that is being written refuses something itself: the outer one counts.
+        let Ok(mut r) = r.try_borrow_mut() else { return };
+        r.error = Some(e);
+        r.returned = false;
+        r.text.len = 0;
+        // Cut where it is too long.
+        let _ = r.text.write_fmt(words);
+    });
+}
+
+/// Puts words before those of `e`, as far as it has any: which part of a larger thing it was.
+pub fn before(e: Error, words: fmt::Arguments<'_>) {
+    let mut old = Text::EMPTY;
+    let known = read(|said, text| said == Some(e) && old.write_str(text).is_ok());
+    match known {
+        true => set(e, format_args!("{words}{}", old.as_str())),
+        false => set(e, format_args!("{words}{e}")),
+    }
+}
+
+/// The words that were said last are those of `e`, which takes the place of the error that they were said for.
+pub fn instead(e: Error) -> Error {
+    RECORD.with(|r| {
+        if let Ok(mut r) = r.try_borrow_mut() {
+            r.error = Some(e);
+        }
+    });
+    e
+}
+
+/// Puts the transition before the words of a modify that failed with `e`: from the state in which the QP is to the one that was
+/// asked for, if any.
+#[cold]
+pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> Error {
+    if let (Ok((now, _)), Some(to)) = (device.qp_query(qp), to) {
+        before(e, format_args!("{} to {}: ", qp_state::name(now.qp_state), qp_state::name(to)));
+    }
+    e
+}
+
+/// A call returns `e` to the program: from here on the record is about it. Words of another error, which something
+/// inside of the call handled, do not count.
+#[cold]
+pub fn returned(e: Error) {
+    RECORD.with(|r| {
+        let Ok(mut r) = r.try_borrow_mut() else { return };
+        let said = !r.returned && r.error.is_some_and(|of| of.errno() == e.errno());
+        if !said {
+            r.error = Some(e);
+            r.text.len = 0;
+        }
+        r.returned = true;
+    });
+}
+
+/// Forgets it.
+pub fn clear() {
+    RECORD.with(|r| {
+        let Ok(mut r) = r.try_borrow_mut() else { return };
+        (r.error, r.returned, r.text.len) = (None, true, 0);
+    });
+}
+
+/// The last error and its words: empty where it has none beside its own [`Error`]'s text.
+fn read<T>(f: impl FnOnce(Option<Error>, &str) -> T) -> T {
+    RECORD.with(|r| match r.try_borrow() {
+        Ok(r) => f(r.error, r.text.as_str()),
+        Err(_) => f(None, ""),
+    })
+}
+
+/// Whether `GDRC_VERBOSE` asks for a line about what is refused. Looked up once: a program may refuse to stop asking for the impossible.
+pub fn is_verbose() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| std::env::var("GDRC_VERBOSE").is_ok_and(|v| !v.is_empty() && v != "0"))
+}
+
+/// A line on standard error.
+pub fn say(words: fmt::Arguments<'_>) {
+    // In one piece, so that lines of several threads and processes do not mix. A program may have closed it.
+    let _ = std::io::stderr().write_all(format!("gdrcore: {words}\n").as_bytes());
+}
+
+/// The words for this thread's last error: its reason, or the error's own text; empty where there was none.
+pub fn with<T>(f: impl FnOnce(fmt::Arguments<'_>) -> T) -> T {
+    read(|e, text| match e {
+        Some(e) if text.is_empty() => f(format_args!("{e}")),
+        _ => f(format_args!("{text}")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gdrcore_core::refuse;
+
+    fn words() -> String {
+        with(|words| words.to_string())
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_words_until_the_next_error() {
+        install();
+        clear();
+        let e = refuse!(Invalid, "cqe {}: at most {}", 9, 8);
+        assert_eq!(e, Error::from_errno(22));
+        returned(e);
+        assert_eq!(words(), "cqe 9: at most 8");
+        // The next error has none: those of the last one must not stand for it, though the errno is the same.
+        returned(Error::StaleHandle);
+        assert_eq!(words(), Error::StaleHandle.to_string());
+        clear();
+        assert_eq!(words(), "");
+    }
+
+    #[test]
+    fn words_of_an_error_that_was_handled_inside_do_not_count() {
+        install();
+        let _ = refuse!(Busy, "cq: another thread polls it");
+        returned(Error::NoMemory);
+        assert_eq!(words(), Error::NoMemory.to_string());
+    }
+
+    #[test]
+    fn the_part_is_named_before_the_reason() {
+        install();
+        let e = refuse!(Invalid, "port 'x': not a number");
+        before(e, format_args!("'soft:[::1]:x': "));
+        assert_eq!(words(), "'soft:[::1]:x': port 'x': not a number");
+        assert_eq!(instead(Error::NoDevice), Error::NoDevice);
+        returned(Error::NoDevice);
+        assert_eq!(words(), "'soft:[::1]:x': port 'x': not a number");
+        before(Error::TimedOut, format_args!("'nothing': "));
+        assert_eq!(words(), format!("'nothing': {}", Error::TimedOut));
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters_and_is_each_threads_own() {
+        install();
+        let long = "ä".repeat(TEXT_MAX);
+        returned(refuse!(Invalid, "x{long}{}", "never"));
+        assert_eq!(words(), format!("x{}", "ä".repeat((TEXT_MAX - 1) / 2)));
+        std::thread::spawn(|| assert_eq!(words(), "")).join().unwrap();
+    }
+}

@@ -1,0 +1,333 @@
+//! Completion channels: threads that sleep each on CQs of their own.
+//!
+//! A channel is an eventfd. Whoever runs the engine writes it when an armed CQ of the channel gets a completion, under the engine's
+//! lock, under which events are also taken; so no event is lost, however many threads sleep.
+//!
+//! While all threads of a program sleep, one of them runs the engine in the helper's place ([`Charge`]): it sleeps on the sockets and on its
+//! channel, the others on their channels alone. When its own event comes it gives the charge to one of them.
+
+use super::progress::Round;
+use super::SoftDevice;
+use crate::clock::now_ns;
+use crate::sys::{errno, Fd};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use gdrcore_core::engine::Guard;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
+use gdrcore_core::verbs::shared::CHANNELS;
+use gdrcore_core::verbs::types::Handle;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Nobody runs the engine while the program sleeps.
+pub(super) const FREE: u32 = 0;
+/// The helper thread does.
+pub(super) const HELPER: u32 = 1;
+/// A thread of the program does that waits for an event of its channel.
+const LENT: u32 = 2;
+
+/// In a handle, beside generation and index: that it is a channel's.
+const TAG: u64 = 0xC4;
+
+/// Who runs the engine while the program sleeps.
+#[derive(Default)]
+pub(super) struct Charge {
+    holder: AtomicU32,
+    /// The helper thread wants it.
+    wanted: AtomicBool,
+    /// Threads that sleep on a channel without it.
+    others: AtomicU32,
+    /// A token wakes one of them, which then takes it.
+    offer: OnceLock<Fd>,
+}
+
+impl Charge {
+    /// Not while the helper thread wants it: it would seldom find it free.
+    fn try_take(&self) -> bool {
+        !self.wanted.load(Ordering::SeqCst)
+            && self.holder.compare_exchange(FREE, LENT, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// For the helper thread: asks a thread of the program that has it to let go.
+    pub(super) fn take_for_helper(&self, wake: impl Fn()) {
+        self.wanted.store(true, Ordering::SeqCst);
+        while self.holder.compare_exchange(FREE, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            wake();
+            std::thread::yield_now();
+        }
+        self.wanted.store(false, Ordering::SeqCst);
+    }
+
+    /// Lets go, and wakes a thread that sleeps without anybody in charge.
+    pub(super) fn give_up(&self) {
+        self.holder.store(FREE, Ordering::SeqCst);
+        self.offer();
+    }
+
+    /// Pairs with the announcement in [`SoftDevice::sleep_beside`]: either that thread sees that nobody is in charge, or it is seen here.
+    fn offer(&self) {
+        if self.holder.load(Ordering::SeqCst) == FREE && self.others.load(Ordering::SeqCst) > 0 {
+            if let Some(offer) = self.offer.get() {
+                raise(offer.raw());
+            }
+        }
+    }
+}
+
+/// One channel.
+struct Slot {
+    /// Odd while it lives.
+    generation: AtomicU32,
+    /// Its eventfd, for those who hold the engine's lock; -1: none.
+    fd: AtomicI32,
+    /// CQs that have it, and threads that sleep on it.
+    users: AtomicU32,
+}
+
+/// The channels of a device.
+pub(super) struct Channels {
+    slots: [Slot; CHANNELS],
+    owned: Mutex<[Option<Fd>; CHANNELS]>,
+    pub(super) charge: Charge,
+}
+
+impl Channels {
+    pub(super) fn new() -> Channels {
+        let slot = || Slot { generation: AtomicU32::new(0), fd: AtomicI32::new(-1), users: AtomicU32::new(0) };
+        Channels {
+            slots: core::array::from_fn(|_| slot()),
+            owned: Mutex::new([const { None }; CHANNELS]),
+            charge: Charge::default(),
+        }
+    }
+
+    fn index(&self, channel: Handle) -> Result<usize> {
+        let (i, tag, generation) = (channel as u8, channel >> 8 & 0xff, (channel >> 32) as u32);
+        let slot = self.slots.get(usize::from(i)).ok_or_else(|| stale(channel))?;
+        let live = tag == TAG && generation % 2 == 1 && slot.generation.load(Ordering::Acquire) == generation;
+        live.then_some(i.into()).ok_or_else(|| stale(channel))
+    }
+
+    fn handle(&self, i: usize) -> Handle {
+        u64::from(self.slots[i].generation.load(Ordering::Relaxed)) << 32 | TAG << 8 | i as u64
+    }
+}
+
+/// Makes an eventfd readable, or adds a token to one that counts. One that is full already is readable.
+fn raise(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: eight bytes of a live integer.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Takes back what [`raise`] has written, or one token.
+fn lower(fd: RawFd) {
+    let mut n = 0u64;
+    // SAFETY: room for eight bytes; the descriptor is non-blocking.
+    unsafe { libc::read(fd, (&raw mut n).cast(), 8) };
+}
+
+fn eventfd(flags: i32) -> Result<Fd> {
+    // SAFETY: no pointers.
+    Fd::from_call(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | flags) })
+}
+
+/// Waits until one of two descriptors is readable, or the time is over. True: the second one is.
+///
+/// # Errors
+/// `Os(EINTR)`: a signal came.
+fn wait_for_either(fds: [RawFd; 2], end_ns: u64) -> Result<bool> {
+    let mut asked = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let ms = match end_ns {
+        u64::MAX => -1,
+        end => i32::try_from(end.saturating_sub(now_ns()).div_ceil(1_000_000)).unwrap_or(i32::MAX),
+    };
+    // SAFETY: two entries, which live through the call.
+    if unsafe { libc::poll(asked.as_mut_ptr(), 2, ms) } < 0 {
+        return Err(Error::Os(errno()));
+    }
+    Ok(asked[1].revents != 0)
+}
+
+impl SoftDevice {
+    /// A new channel.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: [`CHANNELS`] live; [`Error::Os`]: no descriptor.
+    pub(super) fn channel_new(&self) -> Result<Handle> {
+        if self.channels.charge.offer.get().is_none() {
+            // A second thread may have made it meanwhile; one is enough.
+            let _ = self.channels.charge.offer.set(eventfd(libc::EFD_SEMAPHORE)?);
+        }
+        let fd = eventfd(0)?;
+        let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        let i = owned.iter().position(Option::is_none).ok_or(Error::NoMemory)?;
+        let slot = &self.channels.slots[i];
+        slot.fd.store(fd.raw(), Ordering::Relaxed);
+        slot.generation.fetch_add(1, Ordering::Release);
+        owned[i] = Some(fd);
+        Ok(self.channels.handle(i))
+    }
+
+    /// Ends a channel.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`].
+    pub(super) fn channel_end(&self, channel: Handle) -> Result<()> {
+        let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        let i = self.channels.index(channel)?;
+        // Under the engine's lock: nobody writes the descriptor, nobody creates a CQ on it.
+        let _held = self.lock_held();
+        let slot = &self.channels.slots[i];
+        if slot.users.load(Ordering::SeqCst) != 0 {
+            return Err(refuse!(Busy, "channel: a CQ has it, or a thread sleeps on it"));
+        }
+        slot.generation.fetch_add(1, Ordering::Release);
+        slot.fd.store(-1, Ordering::Relaxed);
+        owned[i] = None;
+        Ok(())
+    }
+
+    /// The channel's descriptor.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub(super) fn channel_descriptor(&self, channel: Handle) -> Result<RawFd> {
+        self.channels.index(channel).map(|i| self.channels.slots[i].fd.load(Ordering::Relaxed))
+    }
+
+    /// A CQ whose events go to a channel.
+    ///
+    /// # Errors
+    /// As [`Guard::cq_create`]; [`Error::StaleHandle`].
+    pub(super) fn cq_on_channel(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
+        let mut g = self.lock();
+        let i = self.channels.index(channel)?;
+        let (cq, given) = g.cq_create(cqe)?;
+        g.cq_set_channel(cq, i)?;
+        self.channels.slots[i].users.fetch_add(1, Ordering::SeqCst);
+        Ok((cq, given))
+    }
+
+    /// Destroys a CQ, whatever its events go to.
+    ///
+    /// # Errors
+    /// As [`Guard::cq_destroy`].
+    pub(super) fn cq_end(&self, cq: Handle) -> Result<()> {
+        let mut g = self.lock();
+        let channel = g.cq_channel(cq)?;
+        g.cq_destroy(cq)?;
+        if let Some(i) = channel {
+            self.channels.slots[i].users.fetch_sub(1, Ordering::SeqCst);
+            self.settle(&g, i);
+        }
+        Ok(())
+    }
+
+    /// Takes an event of a channel.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub(super) fn take_channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
+        let mut g = self.lock();
+        let i = self.channels.index(channel)?;
+        let cq = g.take_channel_event(i);
+        self.settle(&g, i);
+        Ok(cq)
+    }
+
+    /// A channel without events is not readable.
+    fn settle(&self, g: &Guard<'_>, i: usize) {
+        if !g.has_channel_event(i) {
+            lower(self.channels.slots[i].fd.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Writes the descriptors of the channels that have got events.
+    #[cold]
+    pub(super) fn tell_channels(&self, g: &mut Guard<'_>) {
+        let mut due = g.take_channels_due();
+        while due != 0 {
+            let i = due.trailing_zeros() as usize;
+            due &= due - 1;
+            raise(self.channels.slots[i].fd.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Sleeps until a channel has an event, and takes it.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; `Os(EINTR)`: a signal came.
+    pub(super) fn wait_on_channel(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
+        let end = match u64::try_from(timeout_ms) {
+            Ok(ms) => now_ns().saturating_add(ms * 1_000_000),
+            Err(_) => u64::MAX,
+        };
+        let slot = {
+            let _held = self.lock_held();
+            let slot = &self.channels.slots[self.channels.index(channel)?];
+            slot.users.fetch_add(1, Ordering::SeqCst);
+            slot
+        };
+        let fd = slot.fd.load(Ordering::Relaxed);
+        let outcome = loop {
+            match self.take_channel_event(channel) {
+                Ok(None) if now_ns() < end => {}
+                other => break other,
+            }
+            let slept =
+                if self.channels.charge.try_take() { self.run_in_charge(fd, end) } else { self.sleep_beside(fd, end) };
+            if let Err(e) = slept {
+                break Err(e);
+            }
+        };
+        slot.users.fetch_sub(1, Ordering::SeqCst);
+        // This thread may have been woken to take charge, and need not any more.
+        self.channels.charge.offer();
+        outcome
+    }
+
+    /// Runs the engine in the helper's place until the channel's descriptor is readable, the time is over or the charge is wanted back.
+    fn run_in_charge(&self, fd: RawFd, end: u64) -> Result<()> {
+        let charge = &self.channels.charge;
+        self.lend_charge(fd)?;
+        let done = self.drive(false, end, &|| charge.wanted.load(Ordering::SeqCst) || is_readable(fd));
+        self.return_charge(fd);
+        charge.give_up();
+        done
+    }
+
+    /// Sleeps on the channel alone: another thread is in charge.
+    fn sleep_beside(&self, fd: RawFd, end: u64) -> Result<()> {
+        let charge = &self.channels.charge;
+        let Some(offer) = charge.offer.get() else { return Ok(()) };
+        // What was posted and could not leave is the other's to send.
+        if self.engine.shared().active.any() {
+            self.run(Round::Send);
+        }
+        self.hand_over();
+        charge.others.fetch_add(1, Ordering::SeqCst);
+        let offered = if charge.holder.load(Ordering::SeqCst) == FREE {
+            // The helper thread is about to take it, or has just ended.
+            std::thread::yield_now();
+            Ok(false)
+        } else {
+            wait_for_either([fd, offer.raw()], end)
+        };
+        charge.others.fetch_sub(1, Ordering::SeqCst);
+        if offered? {
+            lower(offer.raw());
+        }
+        Ok(())
+    }
+}
+
+/// Whether a descriptor is readable now.
+fn is_readable(fd: RawFd) -> bool {
+    crate::sys::any_ready([(fd, libc::POLLIN)])
+}
+
+#[cold]
+fn stale(channel: Handle) -> Error {
+    refuse!(StaleHandle, "channel {channel:#x}: stale, it was destroyed; or no channel")
+}

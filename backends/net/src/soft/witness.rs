@@ -1,0 +1,107 @@
+//! Peers that have answered nothing: what this host knows of them, where they are of this host.
+//!
+//! The engine knows silence only. Of a peer behind a link it is known that its process lives, and whether it reads its ring; of one
+//! whose socket is of this host, whether it reads that. So a program learns that its peer does not poll, or has no such queue
+//! pair, in place of that it may be dead.
+//!
+//! With `GDRC_VERBOSE=1` in the environment, what became of connections is also printed, at both ends.
+
+use super::{endpoint, Port};
+use crate::reason::{is_verbose, say};
+use crate::udp::{unread, Unread};
+use gdrcore_core::cm::types::{cm_event, CmEvent};
+use gdrcore_core::cm::{Refusal, REFUSALS};
+use gdrcore_core::engine::Guard;
+use gdrcore_core::error::Error;
+use gdrcore_core::roce::peer::{Path, PeerAddr};
+use gdrcore_core::verbs::cause::{rejection, Cause, CauseCode};
+use gdrcore_core::verbs::types::{qp_type, AhAttr};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Says what is known of peers that are about to be given up. Cost: one comparison where there are none.
+#[inline]
+pub(super) fn testify(g: &mut Guard<'_>, port: &Port, now: u64) {
+    if g.has_suspects() {
+        testify_all(g, port, now);
+    }
+}
+
+#[cold]
+fn testify_all(g: &mut Guard<'_>, port: &Port, now: u64) {
+    while let Some((qi, peer, path)) = g.next_suspect() {
+        let taken = match path {
+            Path::Link(link) => port.shm.as_ref().and_then(|shm| shm.is_drained(link)),
+            Path::Port => is_read(&peer),
+            Path::Loopback | Path::Lost => None,
+        };
+        let cause = taken.map(|t| if t { CauseCode::Unanswered } else { CauseCode::NotPolled });
+        g.testify(now, qi, cause);
+    }
+}
+
+/// Whether the socket at an address of this host is read; `None`: there is none, or nobody can say.
+fn is_read(peer: &PeerAddr) -> Option<bool> {
+    match unread(&endpoint(peer)) {
+        Unread::Taken => Some(true),
+        Unread::Waits => Some(false),
+        Unread::Unknown => None,
+    }
+}
+
+/// A connection request that nobody has answered: whether somebody is there who does not poll.
+#[cold]
+pub(super) fn explain(g: &mut Guard<'_>, now: u64, e: &CmEvent) {
+    let AhAttr { dgid, scope_id, udp_port, .. } = e.peer;
+    let silent = e.event == cm_event::UNREACHABLE && e.status == -Error::TimedOut.errno();
+    let peer = PeerAddr { gid: dgid, scope_id, port: udp_port, ..PeerAddr::default() };
+    if silent && is_read(&peer) == Some(false) {
+        g.cm_explain(now, e, CauseCode::NotPolled);
+    }
+}
+
+fn ip(gid: &[u8; 16]) -> IpAddr {
+    Ipv6Addr::from(*gid).to_canonical()
+}
+
+/// What there is to say of connections that did not come about. Gathered under the engine's lock, printed without it: standard error may
+/// be a pipe that nobody reads.
+#[derive(Default)]
+pub(super) struct News {
+    refusals: [Refusal; REFUSALS],
+    len: usize,
+    cause: Cause,
+}
+
+/// Takes whom this side has refused, and why the event tells of no connection.
+pub(super) fn gather(g: &mut Guard<'_>) -> News {
+    let mut news = News::default();
+    while let Some(r) = g.cm().take_refusal() {
+        if let Some(place) = news.refusals.get_mut(news.len) {
+            *place = r;
+            news.len += 1;
+        }
+    }
+    news.cause = g.last_cause();
+    news
+}
+
+/// Prints them, where the environment asks for it.
+pub(super) fn print(news: &News, event: Option<&CmEvent>) {
+    let refused = event.filter(|e| matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE));
+    if news.len == 0 && refused.is_none() || !is_verbose() {
+        return;
+    }
+    for r in news.refusals.iter().take(news.len) {
+        let words = rejection(r.reason.into(), r.datagram);
+        let (peer, port, reason) = (ip(&r.peer), r.port, r.reason);
+        say(format_args!("rejected {peer}, which asked for port {port}: reason {reason}: {words}"));
+    }
+    let Some(e) = refused else { return };
+    let (peer, port) = (ip(&e.peer.dgid), e.remote_port);
+    if e.event == cm_event::REJECTED {
+        let words = rejection(e.status.unsigned_abs().into(), e.qp_type == qp_type::UD);
+        say(format_args!("{peer} rejected the connection with its port {port}: reason {}: {words}", e.status));
+    } else {
+        say(format_args!("no connection with {peer}, port {port}: errno {}: {}", -e.status, news.cause));
+    }
+}

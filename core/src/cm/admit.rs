@@ -1,0 +1,307 @@
+//! What strangers may occupy.
+//!
+//! A REQ shows nothing but that somebody has sent it: its source address may be forged. Only a message that names our
+//! communication id shows that the peer receives: an RTU, an MRA, a REJ, a DREQ; or a packet in order on the QP that our
+//! REP told it of. Until then an id is a *guest*. Guests have slots of their own ([`Bounds`]), so the program's
+//! `max_cm_ids` are for itself and for peers that have shown that they receive.
+//!
+//! Of the guests, requests and unconfirmed connections are *half-open*, like connections in the SYN queue of TCP. They
+//! are bounded for each listener, as are those of one source. When a bound is reached, a new request takes the place of
+//! a half-open one, by rules that a flood gains least by:
+//!
+//! - A source beyond its own bound, half of a listener's, replaces its own only.
+//! - Among requests that the program has not heard of, the source with most of them gives one up to a source with fewer.
+//! - An accepted connection is left alone for [`FAIR_NS`], in which an honest peer confirms it; then the oldest goes.
+//! - A source that is *known*, since it has confirmed a connection lately, takes the place of one that is not, at once.
+//!
+//! So a flood from forged addresses, each new, keeps no known peer out, and delays others; one from a real address keeps
+//! to its share. Where no place is found, the request is dropped, and its sender asks again.
+
+use super::conn::{Id, State};
+use super::types::cm_event;
+use super::Cm;
+use crate::arena::CHUNK;
+use crate::config::Config;
+use crate::roce::peer::PeerAddr;
+use crate::verbs::objects::NONE;
+
+/// An accepted connection is not given up for another before this time.
+pub const FAIR_NS: u64 = 100_000_000;
+/// An address that has shown that it receives is known for this long.
+const KNOWN_NS: u64 = 600_000_000_000;
+/// Addresses that are known at a time.
+pub(super) const KNOWN: usize = 256;
+/// Counts of half-open ids by the hash of their source. Sources that share one share a bound.
+pub(super) const LOADS: usize = 1024;
+/// See [`LOADS`].
+pub(super) type Load = u16;
+
+/// Fewest and most half-open ids that a listener may have.
+const HALF_OPEN: core::ops::RangeInclusive<u32> = 16..=2048;
+
+/// How many ids there are, of which kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Of the program, and of peers that have shown that they receive.
+    pub(super) own: u32,
+    /// Guests: twice what is half-open, since the program lets go later what was given up for others.
+    pub(super) guests: u32,
+    /// Half-open ids of one listener. As many QPs may have been made for them, so it follows from `max_qp` too.
+    pub(super) half_open: u32,
+}
+
+impl Bounds {
+    pub(super) fn of(config: &Config) -> Bounds {
+        let own = config.max_cm_ids.next_multiple_of(CHUNK as u32);
+        let half_open = (config.max_qp / 2).min(own).clamp(*HALF_OPEN.start(), *HALF_OPEN.end());
+        Bounds { own, guests: (2 * half_open).next_multiple_of(CHUNK as u32), half_open }
+    }
+
+    /// All ids.
+    pub(super) fn slots(&self) -> usize {
+        (self.own + self.guests) as usize
+    }
+
+    /// Half-open ids of one source.
+    pub(super) fn source(&self) -> u32 {
+        self.half_open / 2
+    }
+
+    /// The largest backlog: beside requests that wait there must be room for accepted ones.
+    pub(super) fn backlog(&self) -> u32 {
+        self.half_open / 2
+    }
+}
+
+/// An address that has shown that it receives.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    gid: [u8; 16],
+    until: u64,
+}
+
+/// Whether an id in a state is half-open.
+fn is_half_open(state: State) -> bool {
+    matches!(state, State::ReqRcvd | State::SidrRcvd | State::RepSent)
+}
+
+impl Cm {
+    /// A number of an address that others cannot choose a second address for.
+    fn source_of(&self, gid: &[u8; 16]) -> u64 {
+        let half = |b: &[u8]| b.iter().fold(0u64, |w, &x| w << 8 | u64::from(x));
+        let (high, low) = gid.split_at(8);
+        self.random.of(&[half(high), half(low)])
+    }
+
+    pub(super) fn load_of(&self, gid: &[u8; 16]) -> u32 {
+        self.load[self.source_of(gid) as usize % LOADS].into()
+    }
+
+    /// Whether an address has shown lately that it receives.
+    pub(super) fn is_known(&self, now: u64, gid: &[u8; 16]) -> bool {
+        let known = &self.known[self.source_of(gid) as usize % KNOWN];
+        known.gid == *gid && now < known.until
+    }
+
+    /// Puts an id into a state, and counts it where that is to be counted.
+    pub(super) fn move_to(&mut self, i: usize, state: State) {
+        let id = &mut self.ids[i];
+        let (was, waited) = (id.state, id.is_waiting());
+        id.state = state;
+        let waits = id.is_waiting();
+        let (before, after) = (is_half_open(was), is_half_open(state) && id.passive);
+        let (listener, gid) = (id.listener, id.peer.gid);
+        if waited && !waits {
+            if let Some(l) = self.ids.get_mut(listener as usize) {
+                l.pending = l.pending.saturating_sub(1);
+            }
+        }
+        if before && !after && self.half_open.get(i) {
+            if let Some(l) = self.ids.get_mut(listener as usize) {
+                l.half_open = l.half_open.saturating_sub(1);
+            }
+            self.ids[i].listener = NONE;
+            self.half_open.clear(i);
+            let at = self.source_of(&gid) as usize % LOADS;
+            self.load[at] = self.load[at].saturating_sub(1);
+        }
+    }
+
+    /// An id counts against the strangers' share no more.
+    pub(super) fn release_guest(&mut self, i: usize) {
+        if core::mem::take(&mut self.ids[i].guest) {
+            self.guests -= 1;
+        }
+    }
+
+    /// A message has named this id, from its peer's address: the peer has seen what was sent to it.
+    pub(super) fn prove(&mut self, now: u64, i: usize) {
+        self.release_guest(i);
+        let gid = self.ids[i].peer.gid;
+        let at = self.source_of(&gid) as usize % KNOWN;
+        self.known[at] = Known { gid, until: now.saturating_add(KNOWN_NS) };
+    }
+
+    /// Whether one more id of the program's fits. One whose exchange could be finished without makes room.
+    pub(super) fn has_room(&mut self) -> bool {
+        let own = |cm: &Cm| cm.pool.live() as u32 - cm.guests;
+        if own(self) >= self.bounds.own {
+            self.take_orphan(false);
+        }
+        own(self) < self.bounds.own
+    }
+
+    /// Frees an id that the program has let go, and that is only there to finish its exchange.
+    fn take_orphan(&mut self, guest: bool) {
+        let spare = |&i: &usize| self.ids[i].orphan && self.ids[i].owes == 0 && self.ids[i].guest == guest;
+        let found = self.pool.iter_live().find(spare);
+        if let Some(i) = found {
+            self.free(i);
+        }
+    }
+
+    /// The half-open id that comes first by a key, of those that have one.
+    fn first_by<K: Ord>(&self, key: impl Fn(&Id) -> Option<K>) -> Option<usize> {
+        let all = self.half_open.iter().filter_map(|i| Some((key(&self.ids[i])?, i)));
+        all.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, i)| i)
+    }
+
+    /// The half-open id whose place a new request of a source takes; None: no bound is reached. Err: it is dropped.
+    fn in_the_way(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, ()> {
+        let listener = &self.ids[l];
+        let mine = self.load_of(from);
+        let may_go = |id: &Id| id.is_unheard() || id.state == State::RepSent && id.since.saturating_add(FAIR_NS) <= now;
+        if mine >= self.bounds.source() {
+            let own = |id: &Id| (id.peer.gid == *from && may_go(id)).then_some(id.since);
+            return self.first_by(own).map(Some).ok_or(());
+        }
+        let known = self.is_known(now, from);
+        if listener.pending >= listener.backlog {
+            let better = |id: &Id| {
+                let more = self.load_of(&id.peer.gid);
+                let gives = known && !self.is_known(now, &id.peer.gid) || more > mine + 1;
+                (id.is_unheard() && id.listener == l as u32 && gives).then_some((u32::MAX - more, id.since))
+            };
+            return self.first_by(better).map(Some).ok_or(());
+        }
+        if listener.half_open >= self.bounds.half_open {
+            let oldest = |id: &Id| {
+                let stays = self.is_known(now, &id.peer.gid);
+                let gives = may_go(id) || known && !stays;
+                (id.state == State::RepSent && id.listener == l as u32 && gives).then_some((stays, id.since))
+            };
+            return self.first_by(oldest).map(Some).ok_or(());
+        }
+        Ok(None)
+    }
+
+    /// Gives a request a place. Err: whether there is none at all, not even for a known peer.
+    pub(super) fn admit(&mut self, now: u64, l: usize, from: &PeerAddr, fresh: Id) -> Result<usize, bool> {
+        if !self.has_room() {
+            return Err(true);
+        }
+        let victim = self.in_the_way(now, l, &from.gid).map_err(|()| false)?;
+        // Only what the program has not heard of leaves its slot at once.
+        let leaves = victim.is_some_and(|i| self.ids[i].is_unheard());
+        if self.guests >= self.bounds.guests && !leaves {
+            self.take_orphan(true);
+            if self.guests >= self.bounds.guests {
+                return Err(false);
+            }
+        }
+        if let Some(i) = victim {
+            self.evict(i);
+        }
+        let (_, i) = self.pool.alloc().map_err(|_| false)?;
+        self.ids[i] = Id { guest: true, since: now, listener: l as u32, former_id: self.ids[i].former_id, ..fresh };
+        self.guests += 1;
+        self.half_open.set(i);
+        let at = self.source_of(&from.gid) as usize % LOADS;
+        self.load[at] = self.load[at].saturating_add(1);
+        self.ids[l].pending += 1;
+        self.ids[l].half_open += 1;
+        self.ids[i].local_id = self.fresh_comm_id(i);
+        self.note_peer(i);
+        self.raise(i, cm_event::CONNECT_REQUEST);
+        Ok(i)
+    }
+
+    /// Gives a half-open id up for another. The program hears of it where it has heard of the request.
+    fn evict(&mut self, i: usize) {
+        self.counters.evicted += 1;
+        if self.ids[i].is_unheard() {
+            return self.free(i);
+        }
+        self.lose(i);
+    }
+
+    /// An accepted connection was not confirmed: its program is told, and its peer.
+    pub(super) fn lose(&mut self, i: usize) {
+        self.ids[i].status = self.ids[i].silence();
+        self.raise(i, cm_event::UNREACHABLE);
+        self.give_up(i);
+    }
+
+    /// Whether requests have to make room for others, so that [`Cm::confirm`] is due: not more often than there is new to know.
+    pub fn is_crowded(&mut self, now: u64) -> bool {
+        let full = |l: usize| self.ids[l].half_open >= self.bounds.half_open;
+        let due = now >= self.confirm_at && self.listening.iter().any(full);
+        if due {
+            self.confirm_at = now.saturating_add(FAIR_NS / 10);
+        }
+        due
+    }
+
+    /// Confirms accepted connections whose peers have sent in order on their QPs: as good as the RTU, which may be lost. `sends`
+    /// answers for a QPN of this device.
+    pub fn confirm(&mut self, now: u64, sends: impl Fn(u32) -> bool) {
+        let mut at = 0;
+        while let Some(i) = self.half_open.next_from(at).filter(|&i| i >= at) {
+            at = i + 1;
+            if self.ids[i].state == State::RepSent && sends(self.ids[i].local_qpn) {
+                self.confirmed(now, i);
+            }
+        }
+    }
+
+    /// The peer has our REP.
+    pub(super) fn confirmed(&mut self, now: u64, i: usize) {
+        self.prove(now, i);
+        self.cancel(i);
+        self.enter(i, State::Established);
+        self.ids[i].since = 0;
+        self.raise(i, cm_event::ESTABLISHED);
+    }
+
+    fn find_of(&self, gid: &[u8; 16], number: u32) -> u32 {
+        // 0 is nobody's.
+        self.random.of(&[self.source_of(gid), number.into()]) as u32 | 1
+    }
+
+    /// What a message can find an id by has become known: its peer's communication id, and its peer's QPN.
+    pub(super) fn note_peer(&mut self, i: usize) {
+        let id = &self.ids[i];
+        self.finds[i] = [self.find_of(&id.peer.gid, id.remote_id), self.find_of(&id.peer.gid, id.remote_qpn)];
+    }
+
+    /// The id of a peer with this communication id, or with this QPN, that `is` says yes to. Compares hashes, so that a flood of
+    /// requests does not walk through the whole of a large table each time.
+    pub(super) fn find(&self, from: &PeerAddr, what: Find, is: impl Fn(&Id) -> bool) -> Option<usize> {
+        let (k, hash) = match what {
+            Find::RemoteId(id) => (0, self.find_of(&from.gid, id)),
+            Find::RemoteQpn(qpn) => (1, self.find_of(&from.gid, qpn)),
+        };
+        let matches =
+            |&(i, f): &(usize, &[u32; 2])| f[k] == hash && self.ids[i].peer.gid == from.gid && is(&self.ids[i]);
+        self.finds.iter().enumerate().find(matches).map(|(i, _)| i)
+    }
+}
+
+/// What a message names of its sender's.
+#[derive(Clone, Copy)]
+pub(super) enum Find {
+    /// Its communication id.
+    RemoteId(u32),
+    /// Its QPN.
+    RemoteQpn(u32),
+}

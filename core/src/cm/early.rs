@@ -1,0 +1,114 @@
+//! Requests that come before their listener does.
+//!
+//! A server tells its port to a client over another channel, and listens a moment later: qperf sends the port between rdma_bind_addr
+//! and rdma_listen. perftest ends one listener and begins the next, and its client does not wait either. A NIC's way to
+//! the wire takes longer than that moment; here it may be shorter. So a request is not refused where its listener is about to come:
+//! at a port that a program has announced ([`Cm::announce`]), or whose listener has just gone. It is kept for a while, and the
+//! listener finds it when it comes.
+//!
+//! Strangers can fill the few places. What they push out is dropped, and its sender asks again.
+
+use super::mad::{Message, MAD_LEN};
+use super::{input, Cm, State, LISTENER_GRACE_NS};
+use crate::error::Result;
+use crate::roce::peer::PeerAddr;
+use crate::verbs::types::Handle;
+
+/// Requests that are kept.
+pub(super) const EARLY: usize = 8;
+/// A request is kept for this long: about as long as its sender waits before it asks again.
+const KEPT_NS: u64 = 1_000_000_000;
+
+/// A request, as it came.
+#[derive(Clone, Copy)]
+pub(super) struct Early {
+    /// 0: the place is free.
+    until: u64,
+    ps: u16,
+    port: u16,
+    from: PeerAddr,
+    mad: [u8; MAD_LEN],
+}
+
+impl Early {
+    pub(super) fn none() -> Early {
+        Early { until: 0, ps: 0, port: 0, from: PeerAddr::default(), mad: [0; MAD_LEN] }
+    }
+}
+
+impl Cm {
+    /// The program will listen at the id's port soon (`soon`), or will not after all. Until it does, and for 4 s after the first of
+    /// them, requests for the port are kept.
+    ///
+    /// # Errors
+    /// [`crate::Error::StaleHandle`]; [`crate::Error::Invalid`]: no port, or not an idle id.
+    pub fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
+        let i = self.check(id)?;
+        if self.ids[i].state != State::Idle || self.ids[i].port == 0 {
+            return Err(self.wrong_state(i, "to listen it must be new, and bound to a port"));
+        }
+        let id = &mut self.ids[i];
+        id.announced = soon;
+        id.since = 0;
+        Ok(())
+    }
+
+    /// The id that is about to listen at a port.
+    fn announced(&self, ps: u16, port: u16) -> Option<usize> {
+        let is = |&i: &usize| {
+            let id = &self.ids[i];
+            id.announced && id.state == State::Idle && id.ps == ps && id.port == port
+        };
+        self.pool.iter_live().find(is)
+    }
+
+    /// Whether an id listens at a port, or is about to.
+    pub fn serves(&self, ps: u16, port: u16) -> bool {
+        self.listener(ps, port).is_some() || self.announced(ps, port).is_some()
+    }
+
+    /// Keeps a message that is a request whose listener is about to come. False: it is none.
+    pub(super) fn keep_early(&mut self, now: u64, from: &PeerAddr, message: &Message<'_>, bytes: &[u8]) -> bool {
+        let (service_id, remote_id, datagram) = match message {
+            Message::Req(m) => (m.service_id, m.local_comm_id, false),
+            Message::SidrReq(m) => (m.service_id, m.request_id, true),
+            _ => return false,
+        };
+        let Some((ps, port)) = input::asked(service_id, datagram) else { return false };
+        // What was asked before is answered by the id that it came to.
+        if self.listener(ps, port).is_some() || self.by_remote_id(remote_id, from, datagram).is_some() {
+            return false;
+        }
+        let awaited = match self.announced(ps, port) {
+            Some(i) => {
+                let id = &mut self.ids[i];
+                if id.since == 0 {
+                    id.since = now.saturating_add(LISTENER_GRACE_NS);
+                }
+                now < id.since
+            }
+            None => self.is_former(now, port),
+        };
+        let Some(mad) = bytes.first_chunk().filter(|_| awaited) else { return false };
+        let same = |e: &Early| e.from == *from && e.mad == *mad;
+        let place = self.early.iter().position(same).unwrap_or_else(|| {
+            let first = self.early.iter().enumerate().min_by_key(|(_, e)| e.until);
+            first.map_or(0, |(k, _)| k)
+        });
+        self.early[place] = Early { until: now.saturating_add(KEPT_NS), ps, port, from: *from, mad: *mad };
+        true
+    }
+
+    /// A listener has come: it finds what was kept for it.
+    pub(super) fn take_early(&mut self, now: u64, ps: u16, port: u16) {
+        for k in 0..self.early.len() {
+            let e = self.early[k];
+            if e.until != 0 && e.ps == ps && e.port == port {
+                self.early[k].until = 0;
+                if now < e.until {
+                    self.dispatch(now, &e.from, &e.mad);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Keyed pseudo-random numbers: keys of regions, communication ids, start PSNs, the order of QPNs.
+//!
+//! Every number here is SipHash-1-3 under a key that follows from the seed ([`crate::config::Config::seed`]), which the
+//! OS layer takes from getrandom. Peers see some of the numbers, so a plain generator (SplitMix, xoshiro) will not do:
+//! its state follows from a handful of outputs. Each use has a `purpose` of its own, so that the numbers of one say
+//! nothing about those of another.
+
+/// Bytes of a QPN block's order at most: all 24 bits.
+const BITS_MAX: u32 = 24;
+/// Rounds of [`Shuffle`].
+const ROUNDS: u64 = 4;
+
+/// A generator, and a keyed hash.
+#[derive(Clone, Copy, Debug)]
+pub struct Random {
+    k0: u64,
+    k1: u64,
+    count: u64,
+}
+
+impl Random {
+    /// The generator of a seed for one purpose.
+    pub fn new(seed: u64, purpose: u64) -> Random {
+        // The second half of the key, so that all 256 bits of the state begin unlike each other.
+        let k1 = (seed ^ (seed >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ purpose;
+        Random { k0: seed, k1, count: 0 }
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.count = self.count.wrapping_add(1);
+        self.of(&[self.count])
+    }
+
+    /// The number of some words: always the same, and unpredictable without the seed.
+    pub fn of(&self, words: &[u64]) -> u64 {
+        // The initial values are those of the SipHash paper.
+        let mut v = [
+            self.k0 ^ 0x736f_6d65_7073_6575,
+            self.k1 ^ 0x646f_7261_6e64_6f6d,
+            self.k0 ^ 0x6c79_6765_6e65_7261,
+            self.k1 ^ 0x7465_6462_7974_6573,
+        ];
+        for &word in words {
+            v[3] ^= word;
+            round(&mut v);
+            v[0] ^= word;
+        }
+        v[2] ^= 0xff;
+        for _ in 0..3 {
+            round(&mut v);
+        }
+        v[0] ^ v[1] ^ v[2] ^ v[3]
+    }
+}
+
+/// One round of SipHash.
+fn round(v: &mut [u64; 4]) {
+    let [a, b, c, d] = v;
+    *a = a.wrapping_add(*b);
+    *b = b.rotate_left(13) ^ *a;
+    *a = a.rotate_left(32);
+    *c = c.wrapping_add(*d);
+    *d = d.rotate_left(16) ^ *c;
+    *a = a.wrapping_add(*d);
+    *d = d.rotate_left(21) ^ *a;
+    *c = c.wrapping_add(*b);
+    *b = b.rotate_left(17) ^ *c;
+    *c = c.rotate_left(32);
+}
+
+/// A secret order of the numbers below a power of two: a Feistel network. Needs no memory, and goes both ways.
+#[derive(Clone, Copy, Debug)]
+pub struct Shuffle {
+    key: Random,
+    /// Bits of half a number.
+    half: u32,
+    /// Numbers from here on are not part of the order.
+    end: u32,
+}
+
+impl Shuffle {
+    /// An order of the numbers below 2^`bits`, at most 2^24.
+    pub fn new(key: Random, bits: u32) -> Shuffle {
+        let bits = bits.min(BITS_MAX);
+        Shuffle { key, half: bits.div_ceil(2), end: 1 << bits }
+    }
+
+    fn once(&self, number: u32, back: bool) -> u32 {
+        let mask = (1 << self.half) - 1;
+        let (mut left, mut right) = (number >> self.half, number & mask);
+        for k in 0..ROUNDS {
+            let round = if back { ROUNDS - 1 - k } else { k };
+            if back {
+                (left, right) = (right ^ (self.key.of(&[round, left.into()]) as u32 & mask), left);
+            } else {
+                (left, right) = (right, left ^ (self.key.of(&[round, right.into()]) as u32 & mask));
+            }
+        }
+        left << self.half | right
+    }
+
+    /// Follows the network until it comes back below the end: with an odd number of bits every second number lies above.
+    fn walk(&self, number: u32, back: bool) -> u32 {
+        let mut at = number & (self.end - 1);
+        loop {
+            at = self.once(at, back);
+            if at < self.end {
+                return at;
+            }
+        }
+    }
+
+    /// The number at a place of the order.
+    pub fn at(&self, place: u32) -> u32 {
+        self.walk(place, false)
+    }
+
+    /// The place of a number.
+    pub fn place_of(&self, number: u32) -> u32 {
+        self.walk(number, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_shuffle_holds_every_number_once_and_goes_back() {
+        for bits in 0..=11 {
+            let order = Shuffle::new(Random::new(7, 1), bits);
+            let all: Vec<u32> = (0..1 << bits).map(|p| order.at(p)).collect();
+            assert!(all.iter().all(|&n| n < 1 << bits), "{bits} bits");
+            assert_eq!(all.iter().collect::<HashSet<_>>().len(), 1 << bits, "{bits} bits");
+            assert!((0..1 << bits).all(|p| order.place_of(all[p as usize]) == p), "{bits} bits");
+        }
+        let order = Shuffle::new(Random::new(7, 1), 24);
+        assert!((0..1000).all(|k| order.place_of(order.at(k * 16_777)) == k * 16_777));
+    }
+
+    #[test]
+    fn seeds_and_purposes_have_orders_and_numbers_of_their_own() {
+        let order = |seed, purpose| {
+            let s = Shuffle::new(Random::new(seed, purpose), 14);
+            (0..64).map(|p| s.at(p)).collect::<Vec<_>>()
+        };
+        assert_eq!(order(1, 1), order(1, 1));
+        assert_ne!(order(1, 1), order(2, 1));
+        assert_ne!(order(1, 1), order(1, 2));
+        // Neighbours in the order are not neighbours as numbers.
+        let steps: HashSet<u32> = order(1, 1).windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
+        assert!(steps.len() > 60, "{}", steps.len());
+        let (mut a, mut b) = (Random::new(1, 1), Random::new(1, 2));
+        assert_ne!(a.draw(), b.draw());
+        assert_ne!(a.draw(), a.draw());
+        assert_ne!(a.of(&[1, 2]), a.of(&[2, 1]));
+    }
+}

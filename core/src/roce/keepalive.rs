@@ -1,0 +1,91 @@
+//! Keepalive: an RC queue pair on which nothing happens asks its peer, now and then, whether it is still there.
+//!
+//! The question is a WRITE of no bytes with the PSN before the next one. Every receiver of the standard takes it for a duplicate,
+//! executes nothing and acknowledges again (IBTA C9-105), so neither side's PSNs, queues or memory take part. Anything
+//! that comes from the peer is an answer. Nothing of this is on the way of other packets: a timer compares a counter.
+
+use super::run::Run;
+use super::txbuf::TxBuf;
+use super::Transport;
+use crate::device::async_event;
+use crate::mem::Access;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::{Keep, NONE};
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{qp_type, wc_status};
+use crate::wire::{Class, Kind, ICRC_LEN};
+
+impl Transport {
+    /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A peer in this engine needs none.
+    pub(crate) fn begin_keepalive(&mut self, qi: usize, now: u64) {
+        let every = self.config.keepalive_ns;
+        let qp = &mut self.qps[qi];
+        if every == 0 || qp.kind != qp_type::RC || qp.loopback || qp.peer == NONE {
+            return;
+        }
+        let at = now.saturating_add(every);
+        qp.keep = Keep { at, seen: qp.counters.rcvd_pkts, ..Keep::default() };
+        self.wake_at(qi, at);
+    }
+
+    /// The time of `Keep::at` has come.
+    #[cold]
+    pub(crate) fn keep_alive(&mut self, s: &Shared, qi: usize, now: u64) {
+        let every = self.config.keepalive_ns;
+        let qp = &mut self.qps[qi];
+        if !qp.can_send() || qp.req.failed {
+            qp.keep = Keep::default();
+            return;
+        }
+        let heard = qp.counters.rcvd_pkts != qp.keep.seen;
+        // While something is unacknowledged the ACK timer judges the peer.
+        if heard || qp.req.una_psn != qp.req.max_psn {
+            qp.keep = Keep { at: now.saturating_add(every), seen: qp.counters.rcvd_pkts, ..Keep::default() };
+            return;
+        }
+        if qp.keep.tries > u32::from(qp.attr.retry_cnt) {
+            let (since, tries) = (qp.keep.since, u64::from(qp.keep.tries));
+            qp.keep = Keep::default();
+            let status = wc_status::RETRY_EXC_ERR;
+            match self.explanation(qi, since) {
+                Some((known, a, b)) => self.note(qi, now, known, status, a, b),
+                None => self.note(qi, now, CauseCode::Keepalive, status, every, tries),
+            }
+            return self.enter_error(s, qi, Some(async_event::QP_FATAL));
+        }
+        if qp.keep.tries == 0 {
+            qp.keep.since = now;
+        }
+        qp.keep.tries += 1;
+        qp.keep.ask = true;
+        qp.keep.at = now.saturating_add(qp.timeout_ns.min(every));
+        qp.req.probe = true;
+        self.ready.set(qi);
+    }
+
+    /// Sends the question. False: there was no room.
+    #[cold]
+    pub(crate) fn transmit_keepalive(&mut self, qi: usize, tx: &mut TxBuf<'_>) -> bool {
+        let qp = &mut self.qps[qi];
+        qp.keep.ask = false;
+        let run = Run {
+            first: true,
+            last: true,
+            ack_req: true,
+            n: 1,
+            ..Run::new(Class::Rc, Kind::Write, qp.attr.dest_qp_num, qp.req.next_psn.prev())
+        };
+        let done = tx.emit(&run, qp.mtu, 0, true, |_, _| Access::Ready);
+        if done.packets == 0 {
+            qp.keep.ask = true;
+            return false;
+        }
+        let bytes = run.opcode(true, true).header_len() + ICRC_LEN;
+        for c in [&mut qp.counters, &mut self.counters] {
+            c.sent_pkts += 1;
+            c.sent_bytes += bytes as u64;
+            c.keepalives += 1;
+        }
+        true
+    }
+}

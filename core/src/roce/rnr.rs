@@ -1,0 +1,119 @@
+//! A peer that has no receive request for a message: what the requester does until it has one.
+//!
+//! The peer answers the packet for which it is not ready with an RNR NAK and throws away all that comes behind it. When the time
+//! that the NAK names is over, the refused packet goes first, alone, and asks for an ACK: while the peer refuses it again, one packet is
+//! lost and not a whole window. Once it is accepted the rest of its message follows. A peer that was late for one message is mostly late
+//! for the next one, so behind it one more packet is tried: the one that takes the next receive request. When that is accepted
+//! at once, the window is open again as for any other peer.
+//!
+//! Requests that take no receive request are kept back by a refused one only, since all arrive in order.
+
+use super::siege::RNR_NS;
+use super::Transport;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::{Hold, Qp, Ready, WqeState};
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{wc_status, wr_opcode};
+use crate::verbs::wqe::SendWqe;
+use crate::wire::{Psn, RNR_TIMER_NS};
+
+impl Qp {
+    /// What kept its requests back has come.
+    #[inline]
+    pub(super) fn go_on(&mut self) {
+        self.req.hold = if self.ready == Ready::Yes { Hold::None } else { Hold::Unready };
+    }
+
+    /// How many of the `room` PSNs from `psn` on, which are of the request `wqe`, may leave to a peer that was not ready. A request for a
+    /// READ is not cut short: its PSNs are those of the answer, and the request is one packet.
+    #[cold]
+    pub(super) fn room_of_unready(&mut self, wqe: &SendWqe, ws: &WqeState, psn: Psn, room: u32) -> u32 {
+        if self.ready == Ready::Doubtful && wqe.takes_receive() {
+            // A WRITE takes it with its last packet.
+            let writes = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
+            let takes = if writes { ws.psn.add(ws.npkts - 1) } else { ws.psn };
+            if psn.diff(takes) <= 0 {
+                (self.ready, self.ready_psn) = (Ready::Tried, takes);
+            }
+        }
+        if self.ready == Ready::Doubtful {
+            return room;
+        }
+        // Not of the next PSN: a message may take half of all PSNs.
+        match (self.ready_psn.diff(psn) + 1).max(0) as u32 {
+            upto if upto == 0 || u32::from(wqe.opcode) != wr_opcode::RDMA_READ => room.min(upto),
+            _ => room,
+        }
+    }
+
+    /// A request begins while it is doubtful whether the peer is ready. Where all before it has ended and it takes no receive request, the
+    /// doubt ends: it would cost every such request more than it saves the next one that takes one.
+    #[cold]
+    pub(super) fn doubt_ends(&mut self, wqe: &SendWqe) {
+        if self.req.una_psn == self.req.max_psn && !wqe.takes_receive() {
+            self.ready = Ready::Yes;
+            self.end_unready();
+        }
+    }
+
+    /// The oldest unacknowledged PSN has moved: what the peer was not ready for may lie before it now.
+    #[cold]
+    pub(super) fn has_accepted(&mut self) {
+        self.ready = match self.ready {
+            Ready::Refused if self.req.una_psn.diff(self.ready_psn) > 0 => Ready::Doubtful,
+            Ready::Tried if self.req.una_psn.diff(self.ready_psn) > 0 => Ready::Yes,
+            same => same,
+        };
+        self.end_unready();
+    }
+
+    fn end_unready(&mut self) {
+        if matches!(self.req.hold, Hold::Unready) {
+            self.go_on();
+        }
+    }
+}
+
+impl Transport {
+    /// Takes an RNR NAK.
+    #[inline(never)]
+    pub(super) fn handle_rnr(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, timer: u8) {
+        self.counters.rcvd_rnr_err += 1;
+        self.qps[qi].counters.rcvd_rnr_err += 1;
+        let besieged = self.qps[qi].is_besieged(now);
+        if !besieged {
+            self.ack_before(s, qi, now, psn);
+        }
+        let Some(index) = self.oldest_open(s, qi) else { return };
+        let qp = &mut self.qps[qi];
+        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Rnr(_)) || !qp.can_send() {
+            return;
+        }
+        if qp.req.rnr_left == 0 && !besieged {
+            let made = u64::from(qp.attr.rnr_retry);
+            self.counters.retry_rnr_exceeded_err += 1;
+            qp.counters.retry_rnr_exceeded_err += 1;
+            self.note(qi, now, CauseCode::RnrRetryExceeded, wc_status::RNR_RETRY_EXC_ERR, made, 0);
+            self.fail_wqe(s, qi, now, index, wc_status::RNR_RETRY_EXC_ERR);
+            return;
+        }
+        let mut wait = RNR_TIMER_NS[usize::from(timer & 31)];
+        if besieged {
+            wait = wait.min(RNR_NS);
+        } else if qp.attr.rnr_retry != 7 {
+            qp.req.rnr_left -= 1;
+        }
+        // Not from `psn`: answers of READs before it may have been lost.
+        let una = qp.req.una_psn;
+        self.rewind(qi, una);
+        let qp = &mut self.qps[qi];
+        qp.req.rewound = None;
+        // The peer lives: silence begins anew when the request leaves again.
+        qp.req.retry_left = qp.attr.retry_cnt;
+        qp.req.ack_deadline = 0;
+        qp.req.probe_at = 0;
+        qp.req.hold = Hold::Rnr(now + wait);
+        (qp.ready, qp.ready_psn) = (Ready::Refused, psn);
+        self.arm(qi);
+    }
+}

@@ -1,0 +1,129 @@
+//! The connection manager inside engines: queue pairs that it brings up, and what becomes of them where a peer does not confirm.
+
+use gdrcore_core::cm::mad::{attribute, MAD_LEN};
+use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::types::*;
+use gdrcore_core::wire::Flow;
+
+use crate::util::*;
+
+const PORT: u16 = 1000;
+/// BTH and DETH.
+const HEADERS: usize = 20;
+
+fn offer() -> ConnParam<'static> {
+    ConnParam {
+        responder_resources: 16,
+        initiator_depth: 16,
+        retry_count: 7,
+        rnr_retry: 7,
+        ack_timeout: 14,
+        ..ConnParam::default()
+    }
+}
+
+fn event(net: &Net, host: usize) -> Option<CmEvent> {
+    net.hosts[host].lock().cm_event(net.now, &mut |_, _, _| Ok(()))
+}
+
+/// Two ends whose connection the passive side does not know to stand: its peer's RTUs are lost.
+fn unconfirmed() -> (Net, End, End, Handle) {
+    let o = Opts::default();
+    let mut net = Net::new(2, &o);
+    net.hosts.iter().for_each(|h| h.lock().check_ports(true));
+    let (a, b) = (net.end(0, &o), net.end(1, &o));
+    net.tap = Some(Box::new(|from, p| {
+        let rtu = p.len() > HEADERS + MAD_LEN
+            && p[5..8] == [0, 0, 1]
+            && p[HEADERS + 16..HEADERS + 18] == attribute::RTU.to_be_bytes();
+        if from == 0 && rtu {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    }));
+    let to = AhAttr { dgid: net.hosts[1].addr.gid, ..AhAttr::default() };
+    {
+        let mut g = net.lock(&b);
+        let listener = g.cm().create(port_space::TCP, 0).unwrap();
+        g.cm().bind(listener, PORT).unwrap();
+        g.cm_listen(net.now, listener, 0).unwrap();
+    }
+    {
+        let mut g = net.lock(&a);
+        let id = g.cm().create(port_space::TCP, 0).unwrap();
+        g.cm_connect(net.now, id, &to, PORT, a.qp, &offer()).unwrap();
+    }
+    net.settle();
+    let asked = event(&net, 1).unwrap();
+    assert_eq!(asked.event, cm_event::CONNECT_REQUEST);
+    net.lock(&b).cm_accept(net.now, asked.id, b.qp, &offer(), &mut |_, _, _| Ok(())).unwrap();
+    net.settle();
+    assert_eq!(event(&net, 0).unwrap().event, cm_event::ESTABLISHED);
+    net.settle();
+    assert!(event(&net, 1).is_none());
+    (net, a, b, asked.id)
+}
+
+#[test]
+fn data_in_order_is_as_good_as_the_rtu() {
+    let (mut net, a, b, id) = unconfirmed();
+    net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
+    // When the REP would be sent again.
+    net.run(1_000_000_000);
+    let e = event(&net, 1).unwrap();
+    assert_eq!((e.event, e.id), (cm_event::ESTABLISHED, id));
+    assert_eq!((net.state(&a), net.state(&b)), (qp_state::RTS, qp_state::RTS));
+    net.run(60_000_000_000);
+    assert!(event(&net, 1).is_none(), "and it stays so");
+}
+
+#[test]
+fn a_queue_pair_whose_peer_never_confirms_ends() {
+    let (mut net, _a, b, id) = unconfirmed();
+    // Packets from its address with other PSNs are not the peer's data.
+    for psn in 0..50u32 {
+        let mut packet = vec![0x04, 0, 0xff, 0xff];
+        packet.extend_from_slice(&b.qpn.to_be_bytes());
+        packet.extend_from_slice(&(psn * 335_544).to_be_bytes());
+        packet.extend_from_slice(&[0; 8]);
+        sign(&net, 0, 1, &mut packet);
+        net.inject(0, 1, &packet);
+    }
+    net.run(20_000_000_000);
+    let e = event(&net, 1).unwrap();
+    assert_eq!((e.event, e.id), (cm_event::UNREACHABLE, id));
+    assert_eq!(net.state(&b), qp_state::ERR);
+    net.lock(&b).cm().destroy(net.now, id).unwrap();
+    net.run(10_000_000_000);
+    assert_eq!(net.lock(&b).cm().live(), 1, "the listener");
+}
+
+#[test]
+fn both_sides_know_that_the_other_is_of_their_kind() {
+    let (mut net, a, b, _) = unconfirmed();
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        let src = PeerAddr { port: 50_000, ..net.hosts[from.host].addr };
+        let refused = |net: &Net| net.lock(to).qp_counters(to.qp).unwrap().rcvd_refused;
+        // Packets from another port of its address, by both ways into the engine.
+        for psn in [0, 1 << 23] {
+            let mut packet = vec![0x04, 0, 0xff, 0xff];
+            packet.extend_from_slice(&to.qpn.to_be_bytes());
+            packet.extend_from_slice(&u32::to_be_bytes(psn));
+            packet.extend_from_slice(&[0; 4]);
+            let dst = net.hosts[to.host].addr;
+            Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, &mut packet);
+            let before = refused(&net);
+            net.lock(to).handle_packets(net.now, &src, packet.len(), &packet, false);
+            assert_eq!(refused(&net), before + 1);
+        }
+        assert_eq!(net.lock(to).refused_port(), Some((net.hosts[from.host].addr, 50_000)));
+    }
+    net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
+    net.ok(&b, Wr::new(wr_opcode::RDMA_WRITE).local(&b, 0, 100).remote(&a, 0));
+    // Without a word of the connection manager a QP takes them from any port, as NICs send them.
+    let (net, a, b) = Net::pair(Opts::default());
+    net.lock(&b).check_ports(true);
+    assert!(!net.lock(&b).transport.qps[index(b.qp)].own_port && !net.lock(&a).transport.qps[index(a.qp)].own_port);
+}

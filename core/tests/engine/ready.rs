@@ -1,0 +1,275 @@
+//! Peers that are not ready: what leaves after an RNR NAK, and what does not.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use gdrcore_core::verbs::types::*;
+use gdrcore_core::wire::{Bth, Opcode};
+
+use crate::util::*;
+
+/// Bytes of a packet's payload.
+const MTU: usize = 1024;
+/// Code of an RNR timer of 1.28 ms, beyond which virtual time must be moved.
+const TIMER: u8 = 14;
+const TIMER_NS: u64 = 1_280_000;
+
+fn opts(way: Way) -> Opts {
+    Opts { way, rnr_timer: TIMER, timeout: 18, ..Opts::default() }
+}
+
+fn send(a: &End, packets: usize) -> Wr {
+    Wr::new(wr_opcode::SEND).local(a, 0, packets * MTU)
+}
+
+/// Packets of requests that an end has sent. Its answers are not among them: nobody asks it for anything.
+fn sent(net: &Net, e: &End) -> u64 {
+    net.lock(e).qp_counters(e.qp).unwrap().sent_pkts
+}
+
+fn again(net: &Net, e: &End) -> u64 {
+    net.lock(e).qp_counters(e.qp).unwrap().retransmitted_pkts
+}
+
+fn refusals(net: &Net, e: &End) -> u64 {
+    net.lock(e).qp_counters(e.qp).unwrap().send_rnr_err
+}
+
+/// PSNs and ACK requests of what host 0 sends, as it leaves.
+fn watch(net: &mut Net) -> Rc<RefCell<Vec<(Opcode, u32, bool)>>> {
+    let seen = Rc::<RefCell<Vec<_>>>::default();
+    let tee = seen.clone();
+    net.tap = Some(Box::new(move |from, p| {
+        if from == 0 {
+            let bth = Bth::parse(p.first_chunk().unwrap());
+            tee.borrow_mut().push((bth.opcode, bth.psn.get().wrapping_sub(PSN) & 0xff_ffff, bth.ack_req));
+        }
+        Fate::Deliver
+    }));
+    seen
+}
+
+#[test]
+fn the_refused_packet_goes_alone_until_it_is_accepted() {
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(opts(way));
+        a.buf.put(0, &[7; 5 * MTU]);
+        // 5 packets, and 3 requests behind them.
+        net.post(&a, send(&a, 5).id(0));
+        (1..4).for_each(|i| net.post(&a, send(&a, 1).id(i)));
+        net.settle();
+        assert_eq!((sent(&net, &a), refusals(&net, &b)), (8, 1), "{way:?}");
+        for round in 1..=6 {
+            net.run(TIMER_NS + 10_000);
+            assert_eq!((sent(&net, &a), refusals(&net, &b)), (8 + round, 1 + round), "{way:?}");
+        }
+        // What is posted meanwhile waits as well.
+        net.post(&a, send(&a, 1).id(4));
+        net.settle();
+        assert_eq!(sent(&net, &a), 14, "{way:?}");
+        (0..5).for_each(|i| net.recv(&b, i, &[(0, 8 * MTU)]));
+        let done = net.wait(a.host, a.scq, 5);
+        assert!(done.iter().map(|w| (w.wr_id, w.status)).eq((0..5).map(|i| (i, wc_status::SUCCESS))), "{way:?}");
+        assert!(b.buf.get(0, 5 * MTU) == [7; 5 * MTU] && net.wait(b.host, b.rcq, 5).len() == 5, "{way:?}");
+        assert_eq!((sent(&net, &a), refusals(&net, &b)), (14 + 9, 7), "{way:?}");
+    }
+}
+
+#[test]
+fn a_packet_after_an_rnr_nak_asks_for_an_ack_and_names_the_refused_psn() {
+    let (mut net, a, b) = Net::pair(opts(Way::Wire));
+    let seen = watch(&mut net);
+    net.post(&a, send(&a, 3));
+    net.post(&a, send(&a, 2));
+    net.settle();
+    seen.borrow_mut().clear();
+    net.run(3 * (TIMER_NS + 10_000));
+    assert_eq!(*seen.borrow(), [(Opcode::RC_SEND_FIRST, 0, true); 3]);
+    seen.borrow_mut().clear();
+    // Ready for one message: behind it one packet asks whether there is a receive request for the next one.
+    net.recv(&b, 1, &[(0, 8 * MTU)]);
+    net.run(TIMER_NS / 2 * 3);
+    let psns: Vec<u32> = seen.borrow().iter().map(|&(_, psn, _)| psn).collect();
+    assert_eq!(psns, [0, 1, 2, 3]);
+    assert_eq!(seen.borrow()[3], (Opcode::RC_SEND_FIRST, 3, true));
+    seen.borrow_mut().clear();
+    net.recv(&b, 2, &[(0, 8 * MTU)]);
+    net.wait(0, a.scq, 2);
+    let psns: Vec<u32> = seen.borrow().iter().map(|&(_, psn, _)| psn).collect();
+    assert_eq!(psns, [3, 4]);
+}
+
+#[test]
+fn a_request_that_is_posted_while_the_only_one_is_refused_waits() {
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(opts(way));
+        // Each of them could leave in one step.
+        net.post(&a, send(&a, 1).id(0));
+        net.settle();
+        net.run(TIMER_NS + 10_000);
+        assert_eq!((sent(&net, &a), refusals(&net, &b)), (2, 2), "{way:?}");
+        net.post(&a, send(&a, 1).id(1));
+        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).remote(&b, 0).id(2));
+        net.settle();
+        assert_eq!((sent(&net, &a), refusals(&net, &b)), (2, 2), "{way:?}");
+        net.recv(&b, 1, &[(0, MTU)]);
+        net.recv(&b, 2, &[(0, MTU)]);
+        assert_eq!(net.wait(a.host, a.scq, 3).len(), 3);
+        assert_eq!((sent(&net, &a), again(&net, &a)), (5, 2), "{way:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_is_late_for_every_message_costs_one_packet_a_nak() {
+    const MESSAGES: u64 = 20;
+    const PACKETS: usize = 256;
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(opts(way));
+        (0..MESSAGES).for_each(|i| net.post(&a, send(&a, PACKETS).id(i)));
+        let first = {
+            net.settle();
+            sent(&net, &a)
+        };
+        for i in 0..MESSAGES {
+            net.run(5_000_000);
+            net.recv(&b, i, &[(0, PACKETS * MTU)]);
+            assert_eq!(net.wait(b.host, b.rcq, 1)[0].byte_len as usize, PACKETS * MTU);
+        }
+        let naks = refusals(&net, &b);
+        assert_eq!(net.wait(a.host, a.scq, MESSAGES as usize).len() as u64, MESSAGES);
+        assert!(naks >= 3 * MESSAGES, "{way:?}: {naks}");
+        // The window that was under way at the first of them, and one packet for each.
+        let bound = first + naks;
+        assert!(again(&net, &a) <= bound, "{way:?}: {} packets again, {naks} NAKs, {first} first", again(&net, &a));
+        assert_eq!(sent(&net, &a), MESSAGES * PACKETS as u64 + again(&net, &a), "{way:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_was_late_once_gets_a_window_again() {
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(opts(way));
+        net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 64).remote(&b, 0));
+        let before = sent(&net, &a);
+        net.post(&a, send(&a, 1).id(0));
+        net.run(TIMER_NS / 2);
+        // Room for two messages: what was refused, and the one that is tried. Then nobody is late any more.
+        (0..2).for_each(|i| net.recv(&b, i, &[(0, MTU)]));
+        net.wait(a.host, a.scq, 1);
+        net.post(&a, send(&a, 1).id(1));
+        net.wait(a.host, a.scq, 1);
+        assert_eq!(sent(&net, &a), before + 3, "{way:?}");
+        (2..6).for_each(|i| net.post(&a, send(&a, 1).id(i)));
+        net.settle();
+        assert_eq!(sent(&net, &a), before + 7, "{way:?}: all four leave at once");
+    }
+}
+
+#[test]
+fn a_write_without_immediate_data_ends_the_doubt() {
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(opts(way));
+        net.post(&a, send(&a, 1));
+        net.run(TIMER_NS / 2);
+        net.recv(&b, 0, &[(0, MTU)]);
+        net.wait(a.host, a.scq, 1);
+        net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 64).remote(&b, 0));
+        let before = sent(&net, &a);
+        (0..4).for_each(|i| net.post(&a, send(&a, 1).id(i)));
+        net.settle();
+        assert_eq!(sent(&net, &a), before + 4, "{way:?}");
+    }
+}
+
+#[test]
+fn of_a_write_with_immediate_data_only_the_last_packet_is_refused() {
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(opts(way));
+        a.buf.put(0, &[3; 6 * MTU]);
+        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, 6 * MTU).remote(&b, 0).id(0));
+        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, 4 * MTU).remote(&b, 0).id(1));
+        net.settle();
+        assert_eq!((sent(&net, &a), refusals(&net, &b)), (10, 1), "{way:?}");
+        assert!(b.buf.get(0, 5 * MTU) == [3; 5 * MTU], "{way:?}: what needs no receive request is placed");
+        net.run(2 * (TIMER_NS + 10_000));
+        assert_eq!((sent(&net, &a), refusals(&net, &b)), (12, 3), "{way:?}");
+        // One more receive request: the second message comes as far as its last packet.
+        net.recv(&b, 1, &[]);
+        net.run(TIMER_NS / 2 * 3);
+        assert_eq!((sent(&net, &a), refusals(&net, &b)), (12 + 1 + 4, 4), "{way:?}");
+        net.recv(&b, 2, &[]);
+        assert_eq!(net.wait(a.host, a.scq, 2).len(), 2);
+        assert_eq!((sent(&net, &a), refusals(&net, &b)), (18, 4), "{way:?}");
+    }
+}
+
+#[test]
+fn a_read_before_the_refused_packet_is_asked_for_again_whole() {
+    let (mut net, a, b) = Net::pair(opts(Way::Wire));
+    let seen = watch(&mut net);
+    let watched = net.tap.take();
+    let mut watched = watched.unwrap();
+    let mut lost = 0;
+    net.tap = Some(Box::new(move |from, p| {
+        // The answer of the READ is lost once.
+        if from == 1 && Bth::parse(p.first_chunk().unwrap()).opcode != Opcode::RC_ACK && lost < 3 {
+            lost += 1;
+            return Fate::Drop;
+        }
+        watched(from, p)
+    }));
+    b.buf.put(0, &[9; 3 * MTU]);
+    net.post(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 8 * MTU, 3 * MTU).remote(&b, 0).id(0));
+    net.post(&a, send(&a, 3).id(1));
+    net.post(&a, send(&a, 3).id(2));
+    net.settle();
+    seen.borrow_mut().clear();
+    net.run(TIMER_NS + 10_000);
+    assert_eq!(*seen.borrow(), [(Opcode::RC_READ_REQUEST, 0, true), (Opcode::RC_SEND_FIRST, 3, true)]);
+    assert!(a.buf.get(8 * MTU, 3 * MTU) == [9; 3 * MTU]);
+    (0..2).for_each(|i| net.recv(&b, i, &[(4 * MTU, 3 * MTU)]));
+    assert_eq!(net.wait(0, a.scq, 3).len(), 3);
+}
+
+#[test]
+fn the_counter_of_refusals_begins_anew_with_every_packet_that_is_accepted() {
+    for way in WAYS {
+        let (mut net, a, b) = Net::pair(Opts { rnr: 3, ..opts(way) });
+        (0..4).for_each(|i| net.post(&a, send(&a, 2).id(i)));
+        for i in 0..4 {
+            net.run(2 * (TIMER_NS + 10_000));
+            net.recv(&b, i, &[(0, 2 * MTU)]);
+            net.wait(b.host, b.rcq, 1);
+        }
+        let done = net.wait(a.host, a.scq, 4);
+        assert!(done.iter().all(|w| w.status == wc_status::SUCCESS), "{way:?} {done:?}");
+        assert!(refusals(&net, &b) >= 8, "{way:?}");
+        // And ends all the same.
+        let wc = net.run_one(&a, send(&a, 2));
+        assert_eq!(wc.status, wc_status::RNR_RETRY_EXC_ERR, "{way:?}");
+    }
+}
+
+#[test]
+fn a_refused_packet_that_is_lost_is_repeated_and_nothing_behind_it() {
+    let (mut net, a, b) = Net::pair(opts(Way::Wire));
+    net.post(&a, send(&a, 4));
+    net.settle();
+    let seen = watch(&mut net);
+    let mut watched = net.tap.take().unwrap();
+    let mut lose = 3;
+    net.tap = Some(Box::new(move |from, p| {
+        let fate = watched(from, p);
+        if from == 0 && lose > 0 {
+            lose -= 1;
+            return Fate::Drop;
+        }
+        fate
+    }));
+    net.recv(&b, 1, &[(0, 4 * MTU)]);
+    net.wait(0, a.scq, 1);
+    let psns: Vec<u32> = seen.borrow().iter().map(|&(_, psn, _)| psn).collect();
+    assert_eq!(psns, [0, 0, 0, 0, 1, 2, 3]);
+    // By probes, not by the ACK timer of a second.
+    assert_eq!(net.lock(&a).counters().retry_timeouts, 0);
+}

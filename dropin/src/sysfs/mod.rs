@@ -1,0 +1,240 @@
+//! Names in the file system that the kernel would make for the devices, and that programs look at beside libibverbs: UCX uses a
+//! device only where `/dev/infiniband/uverbs<n>` is there, Mooncake and NCCL ask for the real path of a device's folder in
+//! sysfs, scripts list `/sys/class/infiniband`. No user can make these files. So `libgdrcore_preload.so` asks here before such a
+//! name goes on to the kernel.
+//!
+//! There is no file system behind it, but a map of names that is made anew for each question: nothing is left behind by a process
+//! that is killed, no other user can put something in its place, and what is read is what the device says at that moment.
+//!
+//! `tree` has the names, `walk` finds one from a path, `system` reads the kernel's sysfs.
+
+mod system;
+mod tree;
+mod walk;
+
+pub use system::first_uverbs;
+
+use crate::adapter::{self, Adapter, STATE};
+use core::ffi::{c_char, c_int, CStr};
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::Device;
+use gdrcore_core::{Error, Result};
+use std::ffi::CString;
+use system::System;
+use tree::{Content, Facts, Interface, Node, Tree};
+use walk::{look as find, Found};
+
+/// What is to be known of a device.
+fn facts(a: &Adapter) -> Facts {
+    let interface = a.interface().map(|name| {
+        let (folder, hardware) = System.interface(&name);
+        let numa_node = hardware.as_deref().map_or(-1, |h| System.numa_node(h));
+        Interface { name, folder, hardware, numa_node }
+    });
+    Facts { index: a.index, uverbs: a.uverbs(), guid: a.guid(), gid: a.endpoint.ip, lid: a.lid, interface }
+}
+
+fn tree() -> Tree {
+    let devices: Vec<Facts> = adapter::present().into_iter().map(facts).collect();
+    Tree::new(&devices, &System.cpus())
+}
+
+/// What a file holds now.
+fn text(content: &Content) -> String {
+    match content {
+        Content::Text(text) => text.clone(),
+        Content::Counter { device, name, unit } => {
+            let state = STATE.lock();
+            // Of a device that this process has not opened: nothing has happened.
+            let open = state.open.iter().find(|o| o.index == *device);
+            let counters = open.and_then(|o| o.hca.device.counters().ok()).unwrap_or_default();
+            let at = Counters::NAMES.iter().position(|n| n == name);
+            let value = at.and_then(|i| counters.values().get(i).copied()).unwrap_or_default();
+            format!("{}\n", value / unit)
+        }
+    }
+}
+
+/// What a file holds, if its path leads to one of ours.
+pub fn read(path: &str) -> Option<String> {
+    // Most names do not: they cost no look at the system's addresses.
+    if !path.starts_with("/sys/") {
+        return None;
+    }
+    match find(&tree(), &System, path, true) {
+        Ok(Found::Ours(_, Node::File(content))) => Some(text(&content)),
+        _ => None,
+    }
+}
+
+/// Longest path with its end.
+const PATH_MAX: usize = 4096;
+
+/// What a path is; the layout is said in the preloaded library too.
+#[repr(C)]
+pub struct Seen {
+    /// Of a folder: the kernel's names are in it too, under the same path.
+    merged: u32,
+    /// Of a device.
+    major: u32,
+    minor: u32,
+    /// Other names of ours have another.
+    inode: u64,
+    /// The canonical path; of what is the kernel's, the path by which it is found.
+    path: [c_char; PATH_MAX],
+    /// Of a link: where it points to.
+    target: [c_char; PATH_MAX],
+}
+
+/// Answers of [`look`], which are also the kinds of entries in [`list`].
+const MOVED: c_int = 1;
+const DEVICE: c_int = 2;
+const FILE: c_int = 3;
+const FOLDER: c_int = 4;
+const LINK: c_int = 5;
+
+fn kind(node: &Node) -> c_int {
+    match node {
+        Node::Device { .. } => DEVICE,
+        Node::File(_) => FILE,
+        Node::Folder { .. } => FOLDER,
+        Node::Link(_) => LINK,
+    }
+}
+
+/// What the preloaded library calls; its layout is said there too.
+#[repr(C)]
+pub struct Table {
+    look: unsafe extern "C" fn(*const c_char, c_int, *mut Seen) -> c_int,
+    list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
+    open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
+}
+
+/// The table of version 2.
+#[cfg_attr(not(test), export_name = "gdrc_names_2")]
+pub static NAMES_2: Table = Table { look, list, open };
+
+/// FNV-1a.
+fn inode(path: &str) -> u64 {
+    let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+    path.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1)
+}
+
+/// Copies a string with its end; false: it is too long.
+fn put(to: &mut [c_char; PATH_MAX], text: &str) -> bool {
+    if text.len() >= PATH_MAX {
+        return false;
+    }
+    for (to, from) in to.iter_mut().zip(text.bytes().chain([0])) {
+        *to = from as c_char;
+    }
+    true
+}
+
+/// What an absolute path is. 0: nothing of ours; a negative errno; or its kind, and more in `seen`. With `follow`, a link at its end
+/// is followed.
+///
+/// # Safety
+/// A C string, and room for a [`Seen`].
+unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut Seen) -> c_int {
+    // SAFETY: the caller's promise. All its fields are integers, written below as far as they say something.
+    let (path, seen) = unsafe { (CStr::from_ptr(path), &mut *seen) };
+    // Names of ours are plain.
+    let Ok(path) = path.to_str() else { return 0 };
+    (seen.merged, seen.major, seen.minor) = (0, 0, 0);
+    match find(&tree(), &System, path, follow != 0) {
+        Err(errno) => -errno,
+        Ok(Found::Nothing) => 0,
+        Ok(Found::Moved(to)) if put(&mut seen.path, &to) => MOVED,
+        Ok(Found::Ours(at, node)) if put(&mut seen.path, &at) => {
+            seen.inode = inode(&at);
+            match &node {
+                Node::Folder { merged } => seen.merged = u32::from(*merged),
+                Node::Device { major, minor } => (seen.major, seen.minor) = (*major, *minor),
+                Node::Link(target) => _ = put(&mut seen.target, target),
+                Node::File(_) => {}
+            }
+            kind(&node)
+        }
+        Ok(_) => -libc::ENAMETOOLONG,
+    }
+}
+
+/// The names in a folder of ours, by its canonical path: of each eight bytes of its inode, one for its kind, the name, and a zero. Returns
+/// the bytes that this takes; nothing is written where there is no room for all of it.
+///
+/// # Safety
+/// A C string, and `room` writable bytes.
+unsafe extern "C" fn list(path: *const c_char, to: *mut u8, room: usize) -> isize {
+    // SAFETY: the caller's promise.
+    let Ok(path) = (unsafe { CStr::from_ptr(path) }).to_str() else { return -(libc::ENOENT as isize) };
+    let mut all = Vec::new();
+    for (name, node) in tree().list(path) {
+        all.extend_from_slice(&inode(&format!("{path}/{name}")).to_ne_bytes());
+        all.push(kind(node) as u8);
+        all.extend_from_slice(name.as_bytes());
+        all.push(0);
+    }
+    if all.len() <= room {
+        // SAFETY: as above.
+        unsafe { core::ptr::copy_nonoverlapping(all.as_ptr(), to, all.len()) };
+    }
+    all.len() as isize
+}
+
+/// Opens a file or folder of ours, by its canonical path and the flags of open(2): a descriptor, or a negative errno. The name of the
+/// descriptor's file, which `/proc/self/fd` shows, is the path.
+///
+/// # Safety
+/// A C string.
+unsafe extern "C" fn open(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) }.to_string_lossy();
+    open_path(&path, flags).unwrap_or_else(|e| -e.errno())
+}
+
+fn open_path(path: &str, flags: c_int) -> Result<c_int> {
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    let fresh = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    let errno = match tree().get(path) {
+        None => libc::ENOENT,
+        Some(_) if fresh => libc::EEXIST,
+        Some(Node::Folder { .. }) if writes => libc::EISDIR,
+        Some(Node::File(_)) if writes => libc::EACCES,
+        Some(Node::File(_)) if flags & libc::O_DIRECTORY != 0 => libc::ENOTDIR,
+        Some(Node::Folder { .. }) => return file_of(path, "", flags),
+        Some(Node::File(content)) => return file_of(path, &text(content), flags),
+        // Only libibverbs would open it.
+        Some(Node::Device { .. }) => libc::ENXIO,
+        Some(Node::Link(_)) => libc::ELOOP,
+    };
+    Err(Error::Os(errno))
+}
+
+/// What may be done with a file no more.
+const SEALS: c_int = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+
+/// A descriptor to read a text from.
+fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {
+    let name = CString::new(path).map_err(|_| gdrcore_core::refuse!(Invalid, "path: it has a NUL inside"))?;
+    let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::MFD_CLOEXEC } else { 0 };
+    // SAFETY: a NUL-terminated name; one that is too long is an error.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), cloexec | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(crate::result::last_error());
+    }
+    // SAFETY: the text's bytes, and a descriptor of our own. The offset of the descriptor stays at the beginning, and nobody
+    // writes behind it.
+    let done = unsafe {
+        libc::pwrite(fd, text.as_ptr().cast(), text.len(), 0) == text.len() as isize
+            && libc::fchmod(fd, 0o444) == 0
+            && libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) == 0
+    };
+    if !done {
+        let e = crate::result::last_error();
+        // SAFETY: ours, and nobody has seen it.
+        unsafe { libc::close(fd) };
+        return Err(e);
+    }
+    Ok(fd)
+}

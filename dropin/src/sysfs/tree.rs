@@ -1,0 +1,347 @@
+//! The names: folders, files and links that the kernel would make for the devices, as a map from path to node.
+//!
+//! Every path is canonical: below `/sys/devices` and `/dev`, and below the two class folders. A device's own folder is that of
+//! a PCI device which does not exist, one for each network interface, since programs take the last component of
+//! `/sys/class/infiniband/<device>/device` for a PCI address, and group devices by it.
+
+use crate::gids;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The folder of RDMA devices, and that of their files for libibverbs.
+pub const CLASS: &str = "/sys/class/infiniband";
+pub const CLASS_VERBS: &str = "/sys/class/infiniband_verbs";
+/// Where the kernel has the device files.
+pub const FILES: &str = "/dev/infiniband";
+/// The PCI domain of the folders, which no machine has, and those behind it.
+const DOMAIN: u32 = 0x9d00;
+/// Numbers of the device files: those that the kernel uses.
+const UVERBS_MAJOR: u32 = 231;
+const UVERBS_MINOR: u32 = 192;
+
+/// What a path is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// A folder. `merged`: what the kernel has there is there too.
+    Folder { merged: bool },
+    /// A file that can be read.
+    File(Content),
+    /// A symbolic link, with its target as the kernel would write it.
+    Link(String),
+    /// A character device.
+    Device { major: u32, minor: u32 },
+}
+
+/// What a file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    Text(String),
+    /// A counter of the device of this index, by its name in `gdrcore_core::counters`, divided by a number.
+    Counter {
+        device: u32,
+        name: &'static str,
+        unit: u64,
+    },
+}
+
+/// What is to be known of a device.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Its place in the list: `gdrc<index>`.
+    pub index: u32,
+    /// The number of its `uverbs` file.
+    pub uverbs: u32,
+    pub guid: u64,
+    pub gid: [u8; 16],
+    pub lid: u16,
+    pub interface: Option<Interface>,
+}
+
+/// The network interface that has a device's address.
+#[derive(Clone, Debug, Default)]
+pub struct Interface {
+    pub name: String,
+    /// Its own folder below `/sys/devices`, where the kernel shows it.
+    pub folder: Option<String>,
+    /// The folder of the hardware behind it, where there is some.
+    pub hardware: Option<String>,
+    /// As in that folder, or −1.
+    pub numa_node: i32,
+}
+
+/// All names.
+#[derive(Debug, Default)]
+pub struct Tree(BTreeMap<String, Node>);
+
+/// Counters of `ports/1/counters`: the name there, ours, the unit. Empty: what does not happen to a device of software.
+const COUNTERS: &[(&str, &str, u64)] = &[
+    ("port_xmit_data", "sent_bytes", 4),
+    ("port_rcv_data", "rcvd_bytes", 4),
+    ("port_xmit_packets", "sent_pkts", 1),
+    ("port_rcv_packets", "rcvd_pkts", 1),
+    ("port_rcv_errors", "rcvd_malformed", 1),
+    ("port_xmit_discards", "send_err", 1),
+    ("symbol_error", "", 1),
+    ("link_downed", "", 1),
+    ("link_error_recovery", "", 1),
+    ("local_link_integrity_errors", "", 1),
+    ("excessive_buffer_overrun_errors", "", 1),
+    ("port_rcv_remote_physical_errors", "", 1),
+    ("port_rcv_switch_relay_errors", "", 1),
+    ("port_xmit_constraint_errors", "", 1),
+    ("port_rcv_constraint_errors", "", 1),
+    ("VL15_dropped", "", 1),
+];
+
+/// Bytes as the kernel writes GUIDs and GIDs: groups of 16 bits.
+fn groups(bytes: &[u8]) -> String {
+    let all: Vec<String> = bytes.chunks_exact(2).map(|b| format!("{:02x}{:02x}", b[0], b[1])).collect();
+    all.join(":")
+}
+
+/// The way from a folder to a path, both absolute. As the kernel writes it, it ends in the path's own name, also where it leads
+/// to a folder above: programs take the last component of `device`.
+fn relative(from: &str, to: &str) -> String {
+    let (from, to): (Vec<&str>, Vec<&str>) = (from.split('/').collect(), to.split('/').collect());
+    let same = from.iter().zip(&to[..to.len() - 1]).take_while(|(a, b)| a == b).count();
+    let up = from[same..].iter().map(|_| "..");
+    up.chain(to[same..].iter().copied()).collect::<Vec<_>>().join("/")
+}
+
+impl Tree {
+    /// The names of these devices. `cpus`: all processors, as in `/sys/devices/system/cpu/online`.
+    pub fn new(devices: &[Facts], cpus: &str) -> Tree {
+        let mut t = Tree::default();
+        for folder in [CLASS, CLASS_VERBS, FILES] {
+            t.put(folder, Node::Folder { merged: true });
+        }
+        t.put(&format!("{FILES}/rdma_cm"), Node::Device { major: 0, minor: 0 });
+        t.text(CLASS_VERBS, "abi_version", "6");
+        for d in devices {
+            let same = |o: &&Facts| o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name);
+            // Devices without an interface have folders of their own.
+            let first = devices.iter().find(same).filter(|_| d.interface.is_some()).unwrap_or(d);
+            let card = card(first.index);
+            if first.index == d.index {
+                t.card(&card, d.interface.as_ref(), cpus);
+            }
+            t.device(&card, d);
+        }
+        t
+    }
+
+    /// What a canonical path is; `None`: no name of ours.
+    pub fn get(&self, path: &str) -> Option<&Node> {
+        self.0.get(path)
+    }
+
+    /// The names in a folder.
+    pub fn list<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a str, &'a Node)> {
+        let front = format!("{folder}/");
+        let below = self.0.range(front.clone()..).take_while(move |(path, _)| path.starts_with(&front));
+        below.filter_map(|(path, node)| {
+            let name = &path[folder.len() + 1..];
+            (!name.contains('/')).then_some((name, node))
+        })
+    }
+
+    fn put(&mut self, path: &str, node: Node) {
+        self.0.insert(path.into(), node);
+    }
+
+    fn folder(&mut self, path: &str) {
+        self.put(path, Node::Folder { merged: false });
+    }
+
+    fn text(&mut self, folder: &str, name: &str, text: &str) {
+        self.put(&format!("{folder}/{name}"), Node::File(Content::Text(format!("{text}\n"))));
+    }
+
+    fn link(&mut self, folder: &str, name: &str, to: &str) {
+        self.put(&format!("{folder}/{name}"), Node::Link(relative(folder, to)));
+    }
+
+    /// The folder of a PCI device.
+    fn card(&mut self, card: &str, interface: Option<&Interface>, cpus: &str) {
+        let (root, slot) = card.rsplit_once('/').unwrap_or(("", card));
+        self.folder(root);
+        self.folder(card);
+        self.text(card, "class", "0x020000");
+        self.text(card, "uevent", &format!("PCI_CLASS=20000\nPCI_SLOT_NAME={slot}"));
+        self.text(card, "numa_node", &interface.map_or(-1, |i| i.numa_node).to_string());
+        if let Some(mask) = cpu_mask(cpus) {
+            self.text(card, "local_cpulist", cpus);
+            self.text(card, "local_cpus", &mask);
+        }
+        self.link(card, "subsystem", "/sys/bus/pci");
+        for class in ["infiniband", "infiniband_verbs"] {
+            self.folder(&format!("{card}/{class}"));
+        }
+        let net = format!("{card}/net");
+        self.folder(&net);
+        let Some(i) = interface else { return };
+        let Some(own) = &i.folder else {
+            // The kernel shows interfaces of another network namespace than this process's.
+            return self.folder(&format!("{net}/{}", i.name));
+        };
+        self.link(&net, &i.name, own);
+        match &i.hardware {
+            None => self.link(own, "device", card),
+            Some(hardware) => {
+                for class in ["infiniband", "infiniband_verbs"] {
+                    self.link(hardware, class, &format!("{card}/{class}"));
+                }
+            }
+        }
+    }
+
+    fn device(&mut self, card: &str, d: &Facts) {
+        let (name, node) = (format!("gdrc{}", d.index), format!("uverbs{}", d.uverbs));
+        let (major, minor) = (UVERBS_MAJOR, UVERBS_MINOR + d.uverbs);
+        self.put(&format!("{FILES}/{node}"), Node::Device { major, minor });
+
+        let verbs = format!("{card}/infiniband_verbs/{node}");
+        self.link(CLASS_VERBS, &node, &verbs);
+        self.folder(&verbs);
+        self.text(&verbs, "ibdev", &name);
+        self.text(&verbs, "abi_version", "1");
+        self.text(&verbs, "dev", &format!("{major}:{minor}"));
+        self.text(&verbs, "uevent", &format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{node}"));
+        self.link(&verbs, "device", card);
+        self.link(&verbs, "subsystem", CLASS_VERBS);
+
+        let own = format!("{card}/infiniband/{name}");
+        self.link(CLASS, &name, &own);
+        self.folder(&own);
+        let version = env!("CARGO_PKG_VERSION");
+        let guid = groups(&d.guid.to_be_bytes());
+        for (file, text) in [
+            ("node_type", "1: CA"),
+            ("node_guid", &guid),
+            ("sys_image_guid", &guid),
+            ("node_desc", &name),
+            ("fw_ver", version),
+            ("hw_rev", "0"),
+            ("hca_type", "gdrcore"),
+            ("board_id", "gdrcore_soft"),
+            ("uevent", &format!("NAME={name}")),
+        ] {
+            self.text(&own, file, text);
+        }
+        self.link(&own, "device", card);
+        self.link(&own, "subsystem", CLASS);
+        self.folder(&format!("{own}/ports"));
+        self.port(&format!("{own}/ports/1"), d);
+    }
+
+    fn port(&mut self, port: &str, d: &Facts) {
+        self.folder(port);
+        for (file, text) in [
+            ("state", "4: ACTIVE"),
+            ("phys_state", "5: LinkUp"),
+            ("link_layer", "Ethernet"),
+            // What ibv_query_port says: one lane of FDR10.
+            ("rate", "10 Gb/sec (1X FDR10)"),
+            ("cap_mask", "0x04010000"),
+            ("lid", &format!("{:#x}", d.lid)),
+            ("lid_mask_count", "0"),
+            ("sm_lid", "0x0"),
+            ("sm_sl", "0"),
+        ] {
+            self.text(port, file, text);
+        }
+        let [gids, attrs, pkeys, counters, hw] =
+            ["gids", "gid_attrs", "pkeys", "counters", "hw_counters"].map(|f| format!("{port}/{f}"));
+        let [types, ndevs] = ["types", "ndevs"].map(|f| format!("{attrs}/{f}"));
+        for folder in [&gids, &attrs, &types, &ndevs, &pkeys, &counters, &hw] {
+            self.folder(folder);
+        }
+        self.text(&pkeys, "0", "0xffff");
+        for index in 0..gids::LEN {
+            let n = index.to_string();
+            self.text(&gids, &n, &groups(&d.gid));
+            self.text(&types, &n, gids::kind(index).map_or("", gids::Kind::name));
+            if let Some(i) = &d.interface {
+                self.text(&ndevs, &n, &i.name);
+            }
+        }
+        for &(file, name, unit) in COUNTERS {
+            match name {
+                "" => self.text(&counters, file, "0"),
+                name => self.counter(&counters, file, d.index, name, unit),
+            }
+        }
+        for name in gdrcore_core::counters::Counters::NAMES {
+            self.counter(&hw, name, d.index, name, 1);
+        }
+    }
+
+    fn counter(&mut self, folder: &str, file: &str, device: u32, name: &'static str, unit: u64) {
+        self.put(&format!("{folder}/{file}"), Node::File(Content::Counter { device, name, unit }));
+    }
+}
+
+/// The folder of the PCI device whose first RDMA device has this index.
+fn card(index: u32) -> String {
+    let (domain, bus) = (DOMAIN | index >> 8 & 0xff, index & 0xff);
+    format!("/sys/devices/pci{domain:04x}:{bus:02x}/{domain:04x}:{bus:02x}:00.0")
+}
+
+/// What the names of PCI devices of ours have in them; the preloaded library looks at no other names of `/sys/devices`.
+#[cfg(test)]
+const CARD_MARK: &str = "/pci9d";
+
+/// A list of processors such as `0-3,8` as the kernel's mask: words of 32 bits, the highest first.
+fn cpu_mask(list: &str) -> Option<String> {
+    let mut words: Vec<u32> = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last >= 1 << 16 {
+            return None;
+        }
+        for cpu in first..=last {
+            if words.len() <= cpu / 32 {
+                words.resize(cpu / 32 + 1, 0);
+            }
+            words[cpu / 32] |= 1 << (cpu % 32);
+        }
+    }
+    let mut mask = String::new();
+    for (n, word) in words.iter().rev().enumerate() {
+        match n {
+            0 => write!(mask, "{word:x}"),
+            _ => write!(mask, ",{word:08x}"),
+        }
+        .ok()?;
+    }
+    Some(mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_as_a_mask() {
+        assert_eq!(cpu_mask("0-1").as_deref(), Some("3"));
+        assert_eq!(cpu_mask("0-3,32-34,64").as_deref(), Some("1,00000007,0000000f"));
+        for bad in ["", "x", "1-", "0-99999999999", "0-100000"] {
+            assert_eq!(cpu_mask(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn links_lead_where_the_kernels_do() {
+        assert_eq!(relative(CLASS, "/sys/devices/pci1:00/a"), "../../devices/pci1:00/a");
+        assert_eq!(relative("/sys/devices/a/infiniband/g", "/sys/devices/a"), "../../../a");
+        assert_eq!(relative("/sys/a", "/sys/a/b"), "b");
+    }
+
+    #[test]
+    fn folders_of_pci_devices_are_apart_and_have_the_mark() {
+        let all: std::collections::BTreeSet<String> = (0..1000).map(card).collect();
+        assert_eq!(all.len(), 1000);
+        assert!(card(0).contains(CARD_MARK) && card(255).contains(CARD_MARK));
+    }
+}

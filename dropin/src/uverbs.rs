@@ -1,0 +1,354 @@
+//! The descriptor `cmd_fd` of a context, and the commands that programs write to it as they would to the kernel's uverbs.
+//!
+//! libibverbs' own commands are calls here, so the descriptor has nothing to do for them. Some programs write commands by themselves,
+//! FreeFlow's router QUERY_QP among them, and take what write(2) returns for the answer. No descriptor that a process can have without
+//! rights runs code of its own within write(2). So it is one that write(2) refuses, with EBADF: the end of a pipe that is read from, whose
+//! inode is its own, as `ibv_import_device` needs it. Where `libgdrcore_preload.so` is loaded, a write that was refused so comes here
+//! ([`offer`]), and a write that the kernel has taken costs nothing.
+//!
+//! QUERY_DEVICE and QUERY_QP are answered, with the kernel's checks of lengths in the kernel's order. All others are refused: objects that
+//! only this file knows about would be of no use to the calls of libibverbs.
+
+use crate::abi::*;
+use crate::adapter::{Adapter, OpenHca, STATE};
+use crate::context::Context;
+use crate::hca::{Hca, Object};
+use crate::pd::small;
+use crate::qp::Known;
+use crate::query;
+use crate::result::Verb;
+use core::ffi::{c_int, c_void, CStr};
+use gdrcore_core::mem::host;
+use gdrcore_core::{refuse, Error, Result};
+use gdrcore_net::fault;
+use std::sync::Once;
+
+/// `IB_USER_VERBS_CMD_FLAG_EXTENDED`, `_COMMAND_MASK`, `_QUERY_DEVICE`, `_QUERY_QP`.
+const EXTENDED: u32 = 1 << 31;
+const NUMBER: u32 = 0xff;
+const QUERY_DEVICE: u32 = 1;
+const QUERY_QP: u32 = 25;
+/// Longest request that is looked at: longer than any that is answered.
+const REQUEST_MAX: usize = 64;
+
+/// What the kernel says of lengths.
+const NO_SPACE: Error = Error::Os(libc::ENOSPC);
+
+/// A file, whatever descriptor it has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct File(libc::dev_t, libc::ino_t);
+
+impl File {
+    /// The one that a descriptor is open on, if it can be a context's.
+    pub fn of(fd: c_int) -> Option<File> {
+        // SAFETY: zeroes are a valid stat, which lives through the call.
+        let st = unsafe {
+            let mut st: libc::stat = core::mem::zeroed();
+            if libc::fstat(fd, &mut st) != 0 {
+                return None;
+            }
+            st
+        };
+        (st.st_mode & libc::S_IFMT == libc::S_IFIFO).then_some(File(st.st_dev, st.st_ino))
+    }
+}
+
+/// A descriptor for a new context.
+///
+/// # Errors
+/// `Os(EMFILE)`, `Os(ENFILE)`.
+pub fn descriptor() -> Result<c_int> {
+    offer();
+    let mut ends = [-1; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(crate::result::last_error());
+    }
+    // SAFETY: just opened. Nobody writes to it, so it stays empty.
+    unsafe { libc::close(ends[1]) };
+    Ok(ends[0])
+}
+
+/// Calls `found` with the device and the list's entry of the context whose `cmd_fd` is this file. The list of open devices is locked
+/// meanwhile, so no other thread ends the device. `None`: no context of this process has the file.
+pub fn with_device<R>(file: File, found: impl FnOnce(&mut OpenHca, &'static Adapter) -> R) -> Option<R> {
+    let mut state = STATE.lock();
+    state
+        .open
+        .iter_mut()
+        .find_map(|open| Some((adapter_of(open.hca, file)?, open)))
+        .map(|(adapter, open)| found(open, adapter))
+}
+
+fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
+    // Of a parent's device the lock of its objects may have been held, at the moment of the fork, by a thread that is not here.
+    hca.check().ok()?;
+    let objects = hca.objects();
+    // SAFETY: what is in the table, which is locked, lives.
+    let mut contexts = objects.contexts.iter().map(|c| unsafe { &**c });
+    contexts.find(|c| is_open_on(c, file)).map(|c| c.adapter)
+}
+
+fn is_open_on(c: &Context, file: File) -> bool {
+    File::of(c.verbs.context.cmd_fd) == Some(file)
+}
+
+/// How a preloaded library calls [`write`].
+type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+
+/// Tells the preloaded library, once, where writes go that the kernel has refused.
+fn offer() {
+    static ONCE: Once = Once::new();
+    const TAKE: &CStr = c"gdrc_commands_1";
+    ONCE.call_once(|| {
+        // SAFETY: a constant name.
+        let take = unsafe { libc::dlsym(libc::RTLD_DEFAULT, TAKE.as_ptr()) };
+        if !take.is_null() {
+            // SAFETY: the preloaded library's function of this name has this type.
+            let take = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(Write)>(take) };
+            // SAFETY: it keeps a pointer to a function, and the function's library loaded.
+            unsafe { take(write) };
+        }
+    });
+}
+
+/// write(2) to a descriptor that cannot be written to. Returns `len`, or a negative errno.
+unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
+    let done = File::of(fd).and_then(|file| {
+        with_device(file, |open, adapter| {
+            // The program's addresses may be bad ones.
+            fault::install()?;
+            command(&Asked { hca: open.hca, adapter, file }, buf as u64, len)
+        })
+    });
+    match done {
+        Some(Ok(())) => isize::try_from(len).unwrap_or(isize::MAX),
+        Some(Err(e)) => {
+            Verb("write to cmd_fd").refused(e);
+            -(e.errno() as isize)
+        }
+        None => -(libc::EBADF as isize),
+    }
+}
+
+/// Who is asked.
+struct Asked<'a> {
+    hca: &'a Hca,
+    adapter: &'static Adapter,
+    file: File,
+}
+
+/// What a command's struct is, and what becomes of it.
+struct Method {
+    /// Bytes of request and response.
+    sizes: (usize, usize),
+    answer: fn(&Asked<'_>, &[u8]) -> Result<Response>,
+}
+
+enum Response {
+    Device(ib_uverbs_query_device_resp),
+    Qp(ib_uverbs_query_qp_resp),
+}
+
+impl Response {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Response::Device(r) => r.bytes(),
+            Response::Qp(r) => r.bytes(),
+        }
+    }
+}
+
+/// What there is for a command.
+///
+/// # Errors
+/// [`Error::Invalid`]: bits that no command has. [`Error::Unsupported`]: not here.
+fn method(command: u32) -> Result<Method> {
+    if command & !(EXTENDED | NUMBER) != 0 {
+        return Err(refuse!(Invalid, "command {command:#x}: bits that no command has"));
+    }
+    match command {
+        QUERY_DEVICE => Ok(Method {
+            sizes: (size_of::<ib_uverbs_query_device>(), size_of::<ib_uverbs_query_device_resp>()),
+            answer: |asked, _| Ok(Response::Device(device(asked))),
+        }),
+        QUERY_QP => Ok(Method {
+            sizes: (size_of::<ib_uverbs_query_qp>(), size_of::<ib_uverbs_query_qp_resp>()),
+            answer: |asked, request| queue_pair(asked, &ib_uverbs_query_qp::of(request)).map(Response::Qp),
+        }),
+        _ => Err(refuse!(Unsupported, "command {command:#x}: not answered here")),
+    }
+}
+
+/// Carries out the command of `len` bytes at `at`.
+///
+/// # Errors
+/// [`Error::Invalid`]: lengths that contradict each other, no such queue pair. `ENOSPC`: a request or room for a response that is too
+/// small. [`Error::Fault`]: an address that cannot be read or written. [`Error::Unsupported`]: another command, or something behind the
+/// request that is not zero.
+fn command(asked: &Asked<'_>, at: u64, len: usize) -> Result<()> {
+    const HEAD: usize = size_of::<ib_uverbs_cmd_hdr>();
+    if len < HEAD {
+        return Err(refuse!(Invalid, "a command of {len} bytes: shorter than its head"));
+    }
+    let mut head = [0; HEAD];
+    read(at, &mut head)?;
+    let head = ib_uverbs_cmd_hdr::of(&head);
+    let method = method(head.command)?;
+    let (request, response) = method.sizes;
+    let room = usize::from(head.out_words) * 4;
+    if usize::from(head.in_words) * 4 != len {
+        return Err(refuse!(Invalid, "in_words {}: the command has {len} bytes", head.in_words));
+    }
+    if len - HEAD < request || room < response {
+        return Err(NO_SPACE);
+    }
+    let mut bytes = [0; REQUEST_MAX];
+    let bytes = &mut bytes[..request];
+    read(at.wrapping_add(HEAD as u64), bytes)?;
+    expect_zeroes(at.wrapping_add((HEAD + request) as u64), len - HEAD - request)?;
+    let answer = (method.answer)(asked, bytes)?;
+    // Each request begins with the response's address.
+    let to = ib_uverbs_query_device::of(bytes).response;
+    host::place(to, answer.bytes()).map_err(|_| Error::Fault)?;
+    let zeroes = [0; 256];
+    for done in (response..room).step_by(zeroes.len()) {
+        let n = zeroes.len().min(room - done);
+        host::place(to.wrapping_add(done as u64), &zeroes[..n]).map_err(|_| Error::Fault)?;
+    }
+    Ok(())
+}
+
+fn read(at: u64, to: &mut [u8]) -> Result<()> {
+    host::fetch(at, to).map_err(|_| Error::Fault)
+}
+
+/// A newer program's struct is taken as long as it asks for nothing new.
+fn expect_zeroes(at: u64, len: usize) -> Result<()> {
+    let mut piece = [0; 256];
+    for done in (0..len).step_by(piece.len()) {
+        let n = piece.len().min(len - done);
+        read(at.wrapping_add(done as u64), &mut piece[..n])?;
+        if piece[..n].iter().any(|b| *b != 0) {
+            return Err(refuse!(Unsupported, "a byte behind the request is not zero: of a newer program"));
+        }
+    }
+    Ok(())
+}
+
+fn device(asked: &Asked<'_>) -> ib_uverbs_query_device_resp {
+    let a = query::device_attr(asked.hca, asked.adapter);
+    let n = |x: c_int| x as u32;
+    ib_uverbs_query_device_resp {
+        fw_ver: query::firmware(),
+        node_guid: a.node_guid,
+        sys_image_guid: a.sys_image_guid,
+        max_mr_size: a.max_mr_size,
+        page_size_cap: a.page_size_cap,
+        vendor_id: a.vendor_id,
+        vendor_part_id: a.vendor_part_id,
+        hw_ver: a.hw_ver,
+        max_qp: n(a.max_qp),
+        max_qp_wr: n(a.max_qp_wr),
+        device_cap_flags: a.device_cap_flags,
+        max_sge: n(a.max_sge),
+        max_sge_rd: n(a.max_sge_rd),
+        max_cq: n(a.max_cq),
+        max_cqe: n(a.max_cqe),
+        max_mr: n(a.max_mr),
+        max_pd: n(a.max_pd),
+        max_qp_rd_atom: n(a.max_qp_rd_atom),
+        max_ee_rd_atom: n(a.max_ee_rd_atom),
+        max_res_rd_atom: n(a.max_res_rd_atom),
+        max_qp_init_rd_atom: n(a.max_qp_init_rd_atom),
+        max_ee_init_rd_atom: n(a.max_ee_init_rd_atom),
+        atomic_cap: a.atomic_cap,
+        max_ee: n(a.max_ee),
+        max_rdd: n(a.max_rdd),
+        max_mw: n(a.max_mw),
+        max_raw_ipv6_qp: n(a.max_raw_ipv6_qp),
+        max_raw_ethy_qp: n(a.max_raw_ethy_qp),
+        max_mcast_grp: n(a.max_mcast_grp),
+        max_mcast_qp_attach: n(a.max_mcast_qp_attach),
+        max_total_mcast_qp_attach: n(a.max_total_mcast_qp_attach),
+        max_ah: n(a.max_ah),
+        max_fmr: n(a.max_fmr),
+        max_map_per_fmr: n(a.max_map_per_fmr),
+        max_srq: n(a.max_srq),
+        max_srq_wr: n(a.max_srq_wr),
+        max_srq_sge: n(a.max_srq_sge),
+        max_pkeys: a.max_pkeys,
+        local_ca_ack_delay: a.local_ca_ack_delay,
+        phys_port_cnt: a.phys_port_cnt,
+        reserved: [0; 4],
+    }
+}
+
+/// What is known of the queue pair of this file with the number that programs see.
+fn known(asked: &Asked<'_>, number: u32) -> Option<Known> {
+    let objects = asked.hca.objects();
+    objects.by_handle.iter().find_map(|(handle, object)| match object {
+        Object::Qp(qp) if small(*handle) == number => {
+            // SAFETY: what is in the table, which is locked, lives, and so does the context of each.
+            let (qp, context) = unsafe { (&**qp, Context::of_anybody((**qp).ex.qp_base.context).ok()?) };
+            is_open_on(context, asked.file).then(|| qp.known())
+        }
+        _ => None,
+    })
+}
+
+fn queue_pair(asked: &Asked<'_>, request: &ib_uverbs_query_qp) -> Result<ib_uverbs_query_qp_resp> {
+    let known = known(asked, request.qp_handle);
+    let known = known.ok_or_else(|| refuse!(Invalid, "qp_handle {}: no QP of this context", request.qp_handle))?;
+    let a = known.query(asked.hca.device)?;
+    let byte = |x: u32| x as u8;
+    Ok(ib_uverbs_query_qp_resp {
+        dest: destination(&a.ah_attr),
+        alt_dest: destination(&a.alt_ah_attr),
+        max_send_wr: a.cap.max_send_wr,
+        max_recv_wr: a.cap.max_recv_wr,
+        max_send_sge: a.cap.max_send_sge,
+        max_recv_sge: a.cap.max_recv_sge,
+        max_inline_data: a.cap.max_inline_data,
+        qkey: a.qkey,
+        rq_psn: a.rq_psn,
+        sq_psn: a.sq_psn,
+        dest_qp_num: a.dest_qp_num,
+        qp_access_flags: a.qp_access_flags,
+        pkey_index: a.pkey_index,
+        alt_pkey_index: a.alt_pkey_index,
+        qp_state: byte(a.qp_state),
+        cur_qp_state: byte(a.cur_qp_state),
+        path_mtu: byte(a.path_mtu),
+        path_mig_state: byte(a.path_mig_state),
+        sq_draining: a.sq_draining,
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        port_num: a.port_num,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        alt_port_num: a.alt_port_num,
+        alt_timeout: a.alt_timeout,
+        sq_sig_all: known.sq_sig_all.into(),
+        reserved: [0; 5],
+    })
+}
+
+fn destination(a: &ibv_ah_attr) -> ib_uverbs_qp_dest {
+    ib_uverbs_qp_dest {
+        dgid: a.grh.dgid.raw,
+        flow_label: a.grh.flow_label,
+        dlid: a.dlid,
+        reserved: 0,
+        sgid_index: a.grh.sgid_index,
+        hop_limit: a.grh.hop_limit,
+        traffic_class: a.grh.traffic_class,
+        sl: a.sl,
+        src_path_bits: a.src_path_bits,
+        static_rate: a.static_rate,
+        is_global: a.is_global,
+        port_num: a.port_num,
+    }
+}

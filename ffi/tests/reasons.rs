@@ -1,0 +1,443 @@
+//! Every refused call says which argument is wrong: gdrc_error_detail after each call of the header with each wrong argument.
+
+mod common;
+
+use common::*;
+use core::ffi::c_int;
+use core::ptr::{null, null_mut};
+use gdrcore::channel::*;
+use gdrcore::cm::*;
+use gdrcore::connect::*;
+use gdrcore::consts::*;
+use gdrcore::context::*;
+use gdrcore::cuda::*;
+use gdrcore::data::*;
+use gdrcore::detail::gdrc_error_detail;
+use gdrcore::endpoint::*;
+use gdrcore::objects::*;
+use gdrcore::open_error::gdrc_open_error;
+use gdrcore::pinned::*;
+use gdrcore::qp::*;
+use gdrcore::stats::*;
+use gdrcore::topology::gdrc_topology;
+use gdrcore::types::*;
+
+fn detail() -> String {
+    let mut buf = vec![0u8; 512];
+    let n = c!(gdrc_error_detail(buf.as_mut_ptr().cast(), buf.len()));
+    buf.truncate(usize::try_from(n).expect("a length"));
+    String::from_utf8(buf).expect("UTF-8")
+}
+
+/// Each line: a call, its errno, and what its words begin with. A reason says more than the name of the argument.
+macro_rules! refused {
+    ($($errno:ident $begin:literal: $call:expr;)*) => { $(
+        // So that the words of the call before cannot stand for those of this one.
+        forget();
+        let rc: c_int = c!($call);
+        let (call, said) = (stringify!($call), detail());
+        assert_eq!(rc, -libc::$errno, "{call}: {said}");
+        assert!(said.starts_with($begin) && said.len() > $begin.len(), "{call}\nwanted: {}...\nsaid:   {said}", $begin);
+    )* };
+}
+
+/// Another failure, whose words no line of the table has.
+fn forget() {
+    assert_eq!(c!(gdrc_pd_alloc(null_mut(), null_mut())), -libc::EINVAL);
+    assert_eq!(detail(), "out: NULL");
+}
+
+const NOBODY: u64 = 0x77_0000_0000;
+
+#[test]
+fn contexts() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (x, mut none, mut need) = (ctx.0, null_mut(), 0);
+    let name = c"loopback".as_ptr();
+    let with = |change: &dyn Fn(&mut gdrc_config)| {
+        let mut cfg: gdrc_config = sized();
+        change(&mut cfg);
+        cfg
+    };
+    let mem = gdrcore_net::map::Map::new(1 << 20).expect("memory");
+    let at = mem.as_ptr();
+    let mut leaks: gdrc_leaks = zeroed();
+    let mut attr: gdrc_device_attr = zeroed();
+    let huge = with(&|c| c.struct_size = 5000);
+    let parent: *mut gdrc_context = core::ptr::without_provenance_mut(64);
+    refused! {
+        EINVAL "cfg": gdrc_config_default(null_mut());
+        EINVAL "cfg->struct_size 0": gdrc_config_default(&mut zeroed());
+        E2BIG "cfg->struct_size 5000": gdrc_config_default(&mut with(&|c| c.struct_size = 5000));
+        EINVAL "bytes": gdrc_context_size(name, null(), null_mut());
+        EINVAL "device": gdrc_context_size(null(), null(), &mut need);
+        E2BIG "'loopback': gdrc_config": gdrc_context_size(name, &huge, &mut need);
+        EINVAL "'loopback': cfg->flags": gdrc_context_size(name, &with(&|c| c.flags = 1 << 30), &mut need);
+        EINVAL "'loopback': cfg->flags": gdrc_context_size(name, &with(&|c| c.flags = GDRC_CONFIG_UDP_ONLY | GDRC_CONFIG_SHM), &mut need);
+        EINVAL "'loopback': cfg->reserved 1": gdrc_context_size(name, &with(&|c| c.reserved = 1), &mut need);
+        EINVAL "'loopback': max_qp 70000": gdrc_context_size(name, &with(&|c| c.max_qp = 70_000), &mut need);
+        EINVAL "'loopback': max_mtu 1000": gdrc_context_size(name, &with(&|c| c.max_mtu = 1000), &mut need);
+        EINVAL "'loopback': qpn_count 3": gdrc_context_size(name, &with(&|c| c.qpn_count = 3), &mut need);
+        EINVAL "'loopback': qpn_base 0x1": gdrc_context_size(name, &with(&|c| c.qpn_base = 1), &mut need);
+        EINVAL "'loopback': ring_bytes": gdrc_context_size(name, &with(&|c| c.ring_bytes = u64::MAX), &mut need);
+        EINVAL "'loopback': max_sge 33": gdrc_context_size(name, &with(&|c| c.max_sge = 33), &mut need);
+        EINVAL "out": gdrc_open(name, null(), null_mut());
+        EINVAL "device": gdrc_open(null(), null(), &mut none);
+        EINVAL "'soft:300.1.2.3': address '300.1.2.3'": gdrc_open(c"soft:300.1.2.3".as_ptr(), null(), &mut none);
+        EADDRNOTAVAIL "'soft:192.0.2.9': no interface": gdrc_open(c"soft:192.0.2.9".as_ptr(), null(), &mut none);
+        EINVAL "out": gdrc_context_init(at.cast(), 1 << 20, name, null(), null_mut());
+        EINVAL "memory for 'loopback'": gdrc_context_init(null_mut(), 1 << 20, name, null(), &mut none);
+        EINVAL "memory for 'loopback'": gdrc_context_init(at.wrapping_add(8).cast(), 4096, name, null(), &mut none);
+        ENOMEM "bytes 4096": gdrc_context_init(at.cast(), 4096, name, null(), &mut none);
+        EINVAL "ctx": gdrc_close(null_mut(), null_mut());
+        EINVAL "ctx 0x40": gdrc_close(parent, null_mut());
+        EINVAL "leaks->struct_size 0": gdrc_close(x, &mut leaks);
+        EINVAL "ctx": gdrc_arena_add(null_mut(), at.cast(), 4096);
+        EINVAL "memory 0x0": gdrc_arena_add(x, null_mut(), 4096);
+        EINVAL "bytes 0x0": gdrc_arena_add(x, at.cast(), 0);
+        EINVAL "bytes 64": gdrc_arena_add(x, at.cast(), 64);
+        EINVAL "attr": gdrc_query_device(x, null_mut());
+        EINVAL "attr->struct_size 0": gdrc_query_device(x, &mut attr);
+        EINVAL "ctx": gdrc_progress(null_mut());
+        EINVAL "ctx": gdrc_fd(null_mut());
+        EINVAL "ctx": gdrc_arm(null_mut());
+        EINVAL "ctx": gdrc_wait(null_mut(), 0);
+        EINVAL "ctx": gdrc_helper_start(null_mut());
+        EINVAL "ctx": gdrc_helper_stop(null_mut());
+        EINVAL "out": gdrc_cq_event(x, null_mut());
+        EINVAL "out": gdrc_async_event(x, null_mut());
+        EINVAL "values": gdrc_counters(x, null_mut(), 1);
+        EINVAL "out": gdrc_last_cause(x, null_mut());
+        EINVAL "cause": gdrc_cause_str(null(), null_mut(), 0);
+        EINVAL "buf": gdrc_cause_str(&zeroed(), null_mut(), 5);
+        EINVAL "pairs": gdrc_topology(null(), null_mut(), 1);
+        EINVAL "to": gdrc_path_mtu(x, null());
+    }
+    let closed = ctx.0;
+    ctx.close();
+    refused! { EINVAL "ctx": gdrc_fd(closed); }
+    assert!(detail().ends_with("it is closed"));
+}
+
+#[test]
+fn objects_and_memory() {
+    let ctx = Ctx::open(c"loopback", None);
+    let s = side(&ctx, GDRC_QPT_UD, 4096);
+    let (x, pd, cq) = (ctx.0, s.pd, s.cq);
+    let at = s.buf.as_ptr().cast_mut().cast();
+    let (mut mr, mut mw, mut ah, mut srq, mut c2) =
+        (gdrc_mr::default(), gdrc_mw::default(), gdrc_ah::default(), gdrc_srq::default(), gdrc_cq::default());
+    let (mut channel, mut mattr): (gdrc_channel, gdrc_mr_attr) = (zeroed(), zeroed());
+    let memory = |change: &dyn Fn(&mut gdrc_memory)| {
+        let mut m: gdrc_memory = sized();
+        (m.addr, m.length) = (s.buf.as_ptr() as u64, 64);
+        change(&mut m);
+        m
+    };
+    let srq_attr = |max_wr, max_sge| {
+        let mut a: gdrc_srq_attr = sized();
+        (a.max_wr, a.max_sge) = (max_wr, max_sge);
+        a
+    };
+    let gone = gdrc_pd { handle: pd.handle };
+    let mut to: gdrc_ah_attr = zeroed();
+    refused! {
+        EINVAL "ctx": gdrc_pd_alloc(null_mut(), &mut gdrc_pd::default());
+        EINVAL "pd {0}": gdrc_pd_dealloc(x, gdrc_pd { handle: 0 });
+        EINVAL "pd 0x7700000000": gdrc_pd_dealloc(x, gdrc_pd { handle: NOBODY });
+        EINVAL "pd": gdrc_pd_dealloc(x, gdrc_pd { handle: cq.handle });
+        EBUSY "pd: 1 regions": gdrc_pd_dealloc(x, gone);
+        EINVAL "out": gdrc_mr_reg(x, pd, at, 8, 1, null_mut(), null_mut());
+        EINVAL "attr->struct_size 0": gdrc_mr_reg(x, pd, at, 8, 1, &mut mr, &mut mattr);
+        EINVAL "addr": gdrc_mr_reg(x, pd, null_mut(), 8, 1, &mut mr, null_mut());
+        EINVAL "length 0": gdrc_mr_reg(x, pd, at, 0, 1, &mut mr, null_mut());
+        EINVAL "length 0xffffffffffffffff": gdrc_mr_reg(x, pd, at, usize::MAX, 1, &mut mr, null_mut());
+        EINVAL "access REMOTE_WRITE": gdrc_mr_reg(x, pd, at, 8, GDRC_ACCESS_REMOTE_WRITE, &mut mr, null_mut());
+        EINVAL "access 0x200": gdrc_mr_reg(x, pd, at, 8, 512, &mut mr, null_mut());
+        EINVAL "pd 0x7700000000": gdrc_mr_reg(x, gdrc_pd { handle: NOBODY }, at, 8, 1, &mut mr, null_mut());
+        EINVAL "iova 0x8": gdrc_mr_reg_iova(x, pd, at, 8, 8, GDRC_ACCESS_ZERO_BASED, &mut mr, null_mut());
+        EINVAL "length 0x8: from iova": gdrc_mr_reg_iova(x, pd, at, 8, u64::MAX, 1, &mut mr, null_mut());
+        EINVAL "attr": gdrc_mr_query(x, s.mr, null_mut());
+        EINVAL "mr": gdrc_mr_query(x, gdrc_mr { handle: pd.handle }, &mut sized());
+        EINVAL "mr {0}": gdrc_mr_dereg(x, gdrc_mr { handle: 0 });
+        EINVAL "memory": gdrc_mr_reg_memory(x, pd, null(), 1, &mut mr, null_mut());
+        EINVAL "memory->flags": gdrc_mr_reg_memory(x, pd, &memory(&|m| m.flags = 1 << 30), 1, &mut mr, null_mut());
+        EINVAL "memory->kind 9": gdrc_mr_reg_memory(x, pd, &memory(&|m| m.kind = 9), 1, &mut mr, null_mut());
+        EINVAL "memory->flags": gdrc_mr_reg_memory(x, pd, &memory(&|m| m.flags = GDRC_MEMORY_DMABUF), 1, &mut mr, null_mut());
+        EINVAL "memory->dmabuf_fd -1": gdrc_mr_reg_memory(x, pd, &memory(&|m| (m.kind, m.flags, m.dmabuf_fd) = (GDRC_MEMORY_CUDA, GDRC_MEMORY_DMABUF, -1)), 1, &mut mr, null_mut());
+        EINVAL "mw_type 3": gdrc_mw_alloc(x, pd, 3, &mut mw, null_mut());
+        EINVAL "out": gdrc_mw_alloc(x, pd, 1, null_mut(), null_mut());
+        EINVAL "mw {0}": gdrc_mw_dealloc(x, gdrc_mw { handle: 0 });
+        EINVAL "attr": gdrc_ah_create(x, pd, null(), &mut ah);
+        EINVAL "dgid ::": gdrc_ah_create(x, pd, &to, &mut ah);
+        EINVAL "wc": gdrc_ah_from_wc(x, pd, null(), at, &mut ah);
+        EINVAL "grh40": gdrc_ah_from_wc(x, pd, &zeroed(), null(), &mut ah);
+        EINVAL "wc->wc_flags 0x0": gdrc_ah_from_wc(x, pd, &zeroed(), at, &mut ah);
+        EINVAL "ah {0}": gdrc_ah_destroy(x, gdrc_ah { handle: 0 });
+        EINVAL "cqe 0": gdrc_cq_create(x, 0, &mut c2);
+        EINVAL "cqe 4294967295": gdrc_cq_create(x, u32::MAX, &mut c2);
+        EINVAL "out": gdrc_cq_create(x, 4, null_mut());
+        EINVAL "channel": gdrc_cq_create_on(x, 4, gdrc_channel { handle: NOBODY }, &mut c2);
+        EINVAL "cqe 0": gdrc_cq_resize(x, cq, 0);
+        EINVAL "cq {0}": gdrc_cq_resize(x, gdrc_cq { handle: 0 }, 8);
+        EBUSY "cq: 2 queues": gdrc_cq_destroy(x, cq);
+        EINVAL "cq": gdrc_cq_arm(x, gdrc_cq { handle: NOBODY }, 0);
+        EINVAL "num_entries -1": gdrc_poll_cq(x, cq, -1, &mut zeroed());
+        EINVAL "wc": gdrc_poll_cq(x, cq, 1, null_mut());
+        EINVAL "cq 0x7700000000": gdrc_poll_cq(x, gdrc_cq { handle: NOBODY }, 1, &mut zeroed());
+        EINVAL "max_wr 0": gdrc_srq_create(x, pd, &mut srq_attr(0, 1), &mut srq);
+        EINVAL "max_sge 99": gdrc_srq_create(x, pd, &mut srq_attr(4, 99), &mut srq);
+        EINVAL "inout": gdrc_srq_create(x, pd, null_mut(), &mut srq);
+        EINVAL "srq {0}": gdrc_srq_modify(x, gdrc_srq { handle: 0 }, 1);
+        EINVAL "srq {0}": gdrc_srq_query(x, gdrc_srq { handle: 0 }, &mut sized());
+        EINVAL "srq {0}": gdrc_srq_destroy(x, gdrc_srq { handle: 0 });
+        EINVAL "wr": gdrc_post_srq_recv(x, srq, null(), null_mut());
+        EINVAL "srq {0}": gdrc_post_srq_recv(x, gdrc_srq { handle: 0 }, &zeroed(), null_mut());
+        EINVAL "out": gdrc_channel_create(x, null_mut());
+        EINVAL "channel 0x7700000000": gdrc_channel_destroy(x, gdrc_channel { handle: NOBODY });
+        EINVAL "channel 0x7700000000": gdrc_channel_fd(x, gdrc_channel { handle: NOBODY });
+        EINVAL "channel 0x7700000000": gdrc_channel_event(x, gdrc_channel { handle: NOBODY }, &mut c2);
+        EINVAL "channel 0x7700000000": gdrc_channel_wait(x, gdrc_channel { handle: NOBODY }, 0, &mut c2);
+    }
+    to.dgid[15] = 1;
+    refused! { EINVAL "dgid ::1: IPv6": gdrc_ah_create(x, pd, &to, &mut ah); }
+    assert_eq!(c!(gdrc_srq_create(x, pd, &mut srq_attr(4, 1), &mut srq)), 0);
+    assert_eq!(c!(gdrc_channel_create(x, &mut channel)), 0);
+    assert_eq!(c!(gdrc_cq_create_on(x, 4, channel, &mut c2)), 0);
+    refused! {
+        EINVAL "limit 9": gdrc_srq_modify(x, srq, 9);
+        EBUSY "channel": gdrc_channel_destroy(x, channel);
+    }
+    assert_eq!(c!(gdrc_cq_destroy(x, c2)), 0);
+    refused! { EINVAL "cq": gdrc_cq_destroy(x, c2); }
+    assert!(detail().contains("destroyed"));
+}
+
+#[test]
+fn queue_pairs() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (x, qp) = (ctx.0, a.qp);
+    let gone = gdrc_qp { handle: NOBODY };
+    let init = |change: &dyn Fn(&mut gdrc_qp_init)| {
+        let mut i: gdrc_qp_init = sized();
+        (i.pd, i.send_cq, i.recv_cq, i.qp_type) = (a.pd, a.cq, a.cq, GDRC_QPT_RC);
+        change(&mut i);
+        i
+    };
+    let attr = |change: &dyn Fn(&mut gdrc_qp_attr)| {
+        let mut q: gdrc_qp_attr = sized();
+        q.qp_state = GDRC_QPS_INIT;
+        q.port_num = 1;
+        change(&mut q);
+        q
+    };
+    let up = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS;
+    let opts = |change: &dyn Fn(&mut gdrc_connect_opts)| {
+        let mut o: gdrc_connect_opts = sized();
+        change(&mut o);
+        o
+    };
+    let remote = |change: &dyn Fn(&mut gdrc_endpoint)| {
+        let mut e = b.local;
+        change(&mut e);
+        e
+    };
+    let mut q2 = gdrc_qp::default();
+    let (mut pin, mut cq_pin) = (null(), null());
+    let mut wire = [0u8; GDRC_ENDPOINT_WIRE_BYTES as usize];
+    let none = opts(&|_| ());
+    refused! {
+        EINVAL "inout": gdrc_qp_create(x, null_mut(), &mut q2, null_mut());
+        EINVAL "out": gdrc_qp_create(x, &mut init(&|_| ()), null_mut(), null_mut());
+        EINVAL "qp_type 9": gdrc_qp_create(x, &mut init(&|i| i.qp_type = 9), &mut q2, null_mut());
+        EINVAL "max_send_wr": gdrc_qp_create(x, &mut init(&|i| i.cap.max_send_wr = 1 << 30), &mut q2, null_mut());
+        EINVAL "max_recv_sge 99": gdrc_qp_create(x, &mut init(&|i| i.cap.max_recv_sge = 99), &mut q2, null_mut());
+        EINVAL "max_inline_data 9999": gdrc_qp_create(x, &mut init(&|i| i.cap.max_inline_data = 9999), &mut q2, null_mut());
+        EINVAL "pd {0}": gdrc_qp_create(x, &mut init(&|i| i.pd.handle = 0), &mut q2, null_mut());
+        EINVAL "cq {0}": gdrc_qp_create(x, &mut init(&|i| i.recv_cq.handle = 0), &mut q2, null_mut());
+        EINVAL "srq 0x7700000000": gdrc_qp_create(x, &mut init(&|i| i.srq.handle = NOBODY), &mut q2, null_mut());
+        EINVAL "attr": gdrc_qp_modify(x, qp, null(), 1);
+        EINVAL "qp 0x7700000000": gdrc_qp_modify(x, gone, &attr(&|_| ()), up);
+        EINVAL "RESET to INIT: attr_mask lacks ACCESS_FLAGS": gdrc_qp_modify(x, qp, &attr(&|_| ()), up & !GDRC_QP_ACCESS_FLAGS);
+        EINVAL "RESET to INIT: attr_mask has PATH_MTU": gdrc_qp_modify(x, qp, &attr(&|_| ()), up | GDRC_QP_PATH_MTU);
+        EINVAL "RESET to INIT: port_num 2": gdrc_qp_modify(x, qp, &attr(&|q| q.port_num = 2), up);
+        EINVAL "RESET to INIT: pkey_index 1": gdrc_qp_modify(x, qp, &attr(&|q| q.pkey_index = 1), up);
+        EINVAL "RESET to INIT: qp_access_flags 0x80000000": gdrc_qp_modify(x, qp, &attr(&|q| q.qp_access_flags = 1 << 31), up);
+        EINVAL "RESET to RTS: qp_state RTS": gdrc_qp_modify(x, qp, &attr(&|q| q.qp_state = GDRC_QPS_RTS), up);
+        EINVAL "RESET to ?: qp_state ?": gdrc_qp_modify(x, qp, &attr(&|q| q.qp_state = 77), up);
+        EINVAL "attr_mask": gdrc_qp_modify(x, qp, &attr(&|_| ()), GDRC_QP_PORT);
+        EINVAL "attr": gdrc_qp_query(x, qp, null_mut(), null_mut());
+        EINVAL "qp 0x7700000000": gdrc_qp_query(x, gone, &mut sized(), null_mut());
+        EINVAL "qp 0x7700000000": gdrc_qp_reset(x, gone);
+        EINVAL "qp 0x7700000000": gdrc_qp_destroy(x, gone);
+        EINVAL "qp 0x7700000000": gdrc_qp_counters(x, gone, &mut 0, 1);
+        EINVAL "qp 0x7700000000": gdrc_qp_cause(x, gone, &mut zeroed());
+        EINVAL "out": gdrc_qp_pin(x, qp, null_mut());
+        EINVAL "qp 0x7700000000": gdrc_qp_pin(x, gone, &mut pin);
+        EINVAL "cq 0x7700000000": gdrc_cq_pin(x, gdrc_cq { handle: NOBODY }, &mut cq_pin);
+        EINVAL "pin 0x0": gdrc_qp_unpin(null());
+        EINVAL "pin 0x0": gdrc_cq_unpin(null());
+        EINVAL "out->struct_size 0": gdrc_endpoint_local(x, qp, null(), &mut zeroed());
+        EINVAL "qp 0x7700000000": gdrc_endpoint_local(x, gone, null(), &mut sized());
+        EINVAL "wire": gdrc_endpoint_pack(&b.local, null_mut());
+        EINVAL "endpoint": gdrc_endpoint_pack(null(), wire.as_mut_ptr());
+        EINVAL "endpoint->mtu 9": gdrc_endpoint_pack(&remote(&|e| e.mtu = 9), wire.as_mut_ptr());
+        EINVAL "endpoint->qpn 0": gdrc_endpoint_pack(&remote(&|e| e.qpn = 0), wire.as_mut_ptr());
+        EPROTO "wire: it does not begin": gdrc_endpoint_unpack(wire.as_ptr(), &mut sized());
+        EINVAL "local": gdrc_qp_connect(x, qp, null(), &b.local, &none);
+        EINVAL "remote": gdrc_qp_connect(x, qp, &a.local, null(), &none);
+        EINVAL "local->qpn": gdrc_qp_connect(x, qp, &b.local, &b.local, &none);
+        EINVAL "remote->qp_type UC": gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.qp_type = GDRC_QPT_UC), &none);
+        EINVAL "remote->udp_port 70000": gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.udp_port = 70_000), &none);
+        EINVAL "remote->version 7": gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.version = 7), &none);
+        EINVAL "opts->flags 0x2": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.flags = 2));
+        EINVAL "opts->timeout 32": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.timeout = 32));
+        EINVAL "opts->retry_cnt 8": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.retry_cnt = 8));
+        EINVAL "opts->pkey_index 65536": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.pkey_index = 65_536));
+        EINVAL "opts->reserved 1": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.reserved = 1));
+        EINVAL "wr": gdrc_post_send(x, qp, null(), null_mut());
+        EINVAL "qp: it is in RESET": gdrc_post_send(x, qp, &zeroed(), null_mut());
+        EINVAL "qp: it is in RESET": gdrc_post_recv(x, qp, &zeroed(), null_mut());
+        EINVAL "qp 0x7700000000": gdrc_post_recv(x, gone, &zeroed(), null_mut());
+    }
+    connect(&a, &b);
+    let send = |change: &dyn Fn(&mut gdrc_send_wr)| {
+        let mut w: gdrc_send_wr = zeroed();
+        change(&mut w);
+        w
+    };
+    let piece = gdrc_sge { addr: 8, length: 8, lkey: 0 };
+    refused! {
+        EINVAL "qp: it is in RTS": gdrc_qp_connect(x, qp, &a.local, &b.local, &none);
+        EINVAL "wr->opcode 99": gdrc_post_send(x, qp, &send(&|w| w.opcode = 99), null_mut());
+        EINVAL "wr->num_sge 99": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 99), null_mut());
+        EINVAL "wr->sg_list": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 1), null_mut());
+        EINVAL "wr->sg_list: 0 bytes": gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD), null_mut());
+        EINVAL "wr->send_flags INLINE": gdrc_post_send(x, qp, &send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_RDMA_READ, GDRC_SEND_INLINE)), null_mut());
+        EFAULT "wr->sg_list: 8 bytes at 0x8": gdrc_post_send(x, qp, &send(&|w| (w.num_sge, w.sg_list, w.opcode, w.send_flags) = (1, (&raw const piece).cast_mut(), GDRC_WR_SEND, GDRC_SEND_INLINE)), null_mut());
+        EINVAL "wr->num_sge -1": gdrc_post_recv(x, qp, &{ let mut r: gdrc_recv_wr = zeroed(); r.num_sge = -1; r }, null_mut());
+    }
+    assert_eq!(c!(gdrc_qp_pin(x, qp, &mut pin)), 0);
+    refused! { EBUSY "qp: it is pinned": gdrc_qp_destroy(x, qp); }
+    assert_eq!(c!(gdrc_qp_unpin(pin)), 0);
+    assert_eq!(c!(gdrc_cq_pin(x, a.cq, &mut cq_pin)), 0);
+    assert_eq!(c!(gdrc_cq_unpin(cq_pin)), 0);
+    refused! {
+        EINVAL "pin: it was given": gdrc_qp_unpin(pin);
+        EINVAL "pin: it was given": gdrc_cq_unpin(cq_pin);
+        EINVAL "pin: it was given": gdrc_pinned_send_rest(pin, &zeroed(), &mut null());
+        EINVAL "pin: it was given": gdrc_pinned_recv_rest(pin, &zeroed(), &mut null());
+        EINVAL "pin: it was given": gdrc_pinned_poll_rest(cq_pin, 1, &mut zeroed());
+    }
+}
+
+#[test]
+fn connections() {
+    let ctx = Ctx::open(c"soft:127.0.0.1:0", None);
+    let s = side(&ctx, GDRC_QPT_RC, 64);
+    let x = ctx.0;
+    let (mut id, mut port, mut mask) = (gdrc_cm_id::default(), gdrc_cm_id::default(), 0);
+    let mut to: gdrc_ah_attr = zeroed();
+    to.dgid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+    let param = |change: &dyn Fn(&mut gdrc_conn_param)| {
+        let mut p: gdrc_conn_param = sized();
+        change(&mut p);
+        p
+    };
+    let gone = gdrc_cm_id { handle: NOBODY };
+    let tcp = GDRC_PS_TCP;
+    refused! {
+        EINVAL "out": gdrc_listen(x, tcp, 1, 0, 0, null_mut());
+        EINVAL "port 70000": gdrc_listen(x, tcp, 70_000, 0, 0, &mut id);
+        EINVAL "port_space 0x7": gdrc_listen(x, 7, 1, 0, 0, &mut id);
+        EINVAL "port_space 0x10000": gdrc_listen(x, 65_536, 1, 0, 0, &mut id);
+        EINVAL "to": gdrc_connect(x, null(), tcp, 1, s.qp, null(), &mut id);
+        EINVAL "port 0": gdrc_connect(x, &to, tcp, 0, s.qp, null(), &mut id);
+        EINVAL "qp 0x7700000000": gdrc_connect(x, &to, tcp, 9, gdrc_qp { handle: NOBODY }, null(), &mut id);
+        EINVAL "qp_type RC": gdrc_connect(x, &to, GDRC_PS_UDP, 9, s.qp, null(), &mut id);
+        EINVAL "param->flags": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.flags = 1 << 30), &mut id);
+        EINVAL "retry_count 9": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.retry_count = 9), &mut id);
+        EINVAL "param->ack_timeout 300": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.ack_timeout = 300), &mut id);
+        EINVAL "private data: NULL": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.private_data_len = 8), &mut id);
+        EMSGSIZE "private data of 500": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.private_data_len = 500), &mut id);
+        EINVAL "id 0x7700000000": gdrc_accept(x, gone, s.qp, null());
+        EINVAL "id 0x7700000000": gdrc_establish(x, gone);
+        EINVAL "id 0x7700000000": gdrc_reject(x, gone, null(), 0);
+        EINVAL "id 0x7700000000": gdrc_disconnect(x, gone);
+        EINVAL "id 0x7700000000": gdrc_cm_destroy(x, gone);
+        EINVAL "out": gdrc_cm_event(x, null_mut());
+        EINVAL "id 0x7700000000": gdrc_cm_qp_attr(x, gone, GDRC_QPS_RTR, &mut sized(), &mut mask);
+    }
+    let taken = c!(gdrc_listen(x, tcp, 0, 0, 0, &mut port));
+    assert!(taken > 0);
+    refused! {
+        EADDRINUSE "port ": gdrc_listen(x, tcp, taken as u32, 0, 0, &mut id);
+        EINVAL "id in state Listen": gdrc_accept(x, port, s.qp, null());
+        EINVAL "id in state Listen": gdrc_establish(x, port);
+        EINVAL "id in state Listen": gdrc_reject(x, port, null(), 0);
+        EINVAL "id in state Listen": gdrc_disconnect(x, port);
+        EINVAL "state RTR": gdrc_cm_qp_attr(x, port, GDRC_QPS_RTR, &mut sized(), &mut mask);
+    }
+}
+
+#[test]
+fn gpu_memory() {
+    let (mut addr, mut fd) = (0, -1);
+    refused! {
+        EINVAL "addr": gdrc_cuda_alloc(0, 8, 0, null_mut());
+        EINVAL "flags 0x100": gdrc_cuda_alloc(0, 8, 256, &mut addr);
+        EINVAL "length 0": gdrc_cuda_alloc(0, 0, 0, &mut addr);
+        EINVAL "gpu -1": gdrc_cuda_alloc(-1, 8, 0, &mut addr);
+        EINVAL "from": gdrc_cuda_copy_in(8, null(), 8);
+        EINVAL "to": gdrc_cuda_copy_out(null_mut(), 8, 8);
+        EINVAL "handle": gdrc_cuda_export(8, 8, null_mut(), &mut fd);
+        EINVAL "handle": gdrc_cuda_import(null(), -1, &mut addr);
+        EINVAL "handle->kind 0": gdrc_cuda_import(&zeroed(), -1, &mut addr);
+        EINVAL "attr->struct_size 0": gdrc_cuda_device(null(), &mut zeroed());
+    }
+}
+
+#[test]
+fn the_text_is_the_last_failures_and_each_threads_own() {
+    let ctx = Ctx::open(c"loopback", None);
+    let mut cq = gdrc_cq::default();
+    assert_eq!(c!(gdrc_cq_create(ctx.0, 0, &mut cq)), -libc::EINVAL);
+    let said = detail();
+    assert!(said.starts_with("cqe 0: 1 to "), "{said}");
+    // A call that succeeds leaves it, and both names read the same.
+    assert_eq!(c!(gdrc_cq_create(ctx.0, 4, &mut cq)), 0);
+    assert_eq!((detail(), open_error()), (said.clone(), said.clone()));
+    std::thread::spawn(|| assert_eq!(detail(), "")).join().unwrap();
+    // Cut like snprintf; a wrong buffer is refused and leaves the text.
+    let mut buf = [1i8; 6];
+    assert_eq!(c!(gdrc_error_detail(buf.as_mut_ptr(), buf.len())), said.len() as c_int);
+    assert_eq!((buf[4] as u8, buf[5]), (said.as_bytes()[4], 0));
+    assert_eq!(c!(gdrc_error_detail(null_mut(), 0)), said.len() as c_int);
+    assert_eq!(c!(gdrc_error_detail(null_mut(), 3)), -libc::EINVAL);
+    assert_eq!(c!(gdrc_open_error(null_mut(), 3)), -libc::EINVAL);
+    assert_eq!(detail(), said);
+    // An error that needs no words has those of its number, not those of the call before.
+    let (a, b) = (side(&ctx, GDRC_QPT_RC, 64), side(&ctx, GDRC_QPT_RC, 64));
+    connect(&a, &b);
+    let mut wr: gdrc_recv_wr = zeroed();
+    wr.next = &mut wr;
+    assert_eq!(c!(gdrc_post_recv(a.ctx, a.qp, &wr, null_mut())), -libc::EAGAIN);
+    assert_eq!(detail(), "ring full, poll first");
+}
+
+/// A call that is added to the header is added to this table.
+#[test]
+fn no_call_of_the_header_is_left_out() {
+    /// What answers by something else than an error number, or is the header's own and refuses what the calls above refuse.
+    const NO_ERRORS: &[&str] = &["gdrc_cuda_free", "gdrc_cuda_fill", "gdrc_pinned_refused", "gdrc_pinned_polled"];
+    let header = include_str!("../../include/gdrcore.h");
+    let table = include_str!("reasons.rs");
+    let calls =
+        header.lines().filter_map(|l| l.strip_prefix("int gdrc_")?.split('(').next()).map(|n| format!("gdrc_{n}"));
+    let calls: Vec<String> = calls.collect();
+    assert!(calls.len() > 80, "{}", calls.len());
+    let missing: Vec<_> =
+        calls.iter().filter(|n| !NO_ERRORS.contains(&n.as_str()) && !table.contains(&format!("{n}("))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

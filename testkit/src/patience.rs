@@ -1,0 +1,155 @@
+//! The one place for tolerances of time.
+//!
+//! A test waits for the event that it needs. The limits here only end a test that hangs: no test passes or fails by how fast it was.
+//! They grow with [`factor`], which `scripts/test.sh` measures once at its start and hands on as `GDRC_TEST_PATIENCE`. Without it, the
+//! kernel's count of what waits for a CPU tells.
+
+use std::process::Command;
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The name of the environment variable that holds the factor.
+pub const VARIABLE: &str = "GDRC_TEST_PATIENCE";
+
+/// The largest factor that is guessed.
+const MOST: u32 = 10;
+
+/// How many times slower this machine may be than an idle one with two CPUs.
+pub fn factor() -> u32 {
+    static FACTOR: OnceLock<u32> = OnceLock::new();
+    *FACTOR.get_or_init(|| match std::env::var(VARIABLE) {
+        Ok(text) => parse(&text).unwrap_or_else(|| panic!("{VARIABLE}={text}: a whole number from 1 is wanted")),
+        Err(_) => {
+            let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+            guess(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default(), cpus)
+        }
+    })
+}
+
+/// Gives a program that a test starts the same factor, unless the command says something about it.
+pub fn hand_on(command: &mut Command) {
+    if !command.get_envs().any(|(name, _)| name == VARIABLE) {
+        command.env(VARIABLE, factor().to_string());
+    }
+}
+
+/// What `/proc/loadavg` lets expect on so many CPUs.
+fn guess(loadavg: &str, cpus: u32) -> u32 {
+    let load = loadavg.split(' ').next().and_then(|l| l.parse::<f64>().ok()).unwrap_or(0.0);
+    let shares = (load / f64::from(cpus)).ceil().max(1.0) as u32;
+    (if cpus == 1 { 2 * shares } else { shares }).min(MOST)
+}
+
+fn parse(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|&n| n >= 1)
+}
+
+/// `seconds` of an idle machine with two CPUs, on this one: for what a passing test never waits out.
+pub fn limit(seconds: u64) -> Duration {
+    Duration::from_secs(seconds) * factor()
+}
+
+/// As [`limit`], in milliseconds: for calls that wait.
+pub fn limit_ms(seconds: u64) -> i32 {
+    i32::try_from(limit(seconds).as_millis()).expect("less than three weeks")
+}
+
+/// The moment at which [`limit`] is over.
+pub fn deadline(seconds: u64) -> Instant {
+    Instant::now() + limit(seconds)
+}
+
+/// Calls `turn` until it returns something, at most `seconds` (see [`limit`]).
+///
+/// A turn that finds nothing to do may sleep or yield by itself; this function does neither.
+///
+/// # Panics
+/// When the time is over, with the text that `missing` makes.
+pub fn until<T>(seconds: u64, missing: impl FnOnce() -> String, mut turn: impl FnMut() -> Option<T>) -> T {
+    let end = deadline(seconds);
+    loop {
+        if let Some(found) = turn() {
+            return found;
+        }
+        if Instant::now() > end {
+            panic!("within {:?}: {}", limit(seconds), missing());
+        }
+    }
+}
+
+/// As [`until`], for something that becomes true in another thread or process: looks again after a millisecond.
+///
+/// # Panics
+/// When the time is over, with `missing`.
+pub fn wait_for(seconds: u64, missing: &str, mut is: impl FnMut() -> bool) {
+    until(
+        seconds,
+        || missing.to_string(),
+        || {
+            let found = is();
+            if !found {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            found.then_some(())
+        },
+    );
+}
+
+/// Ends the process when it is not dropped in time: for a call that must come back by itself.
+pub struct Watch(Option<Sender<()>>);
+
+/// From now on the process has `seconds` (see [`limit`]) until the watch is dropped.
+pub fn watch(seconds: u64, what: &str) -> Watch {
+    let (send, dropped) = channel();
+    let (limit, what) = (limit(seconds), what.to_string());
+    std::thread::spawn(move || {
+        if dropped.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("not within {limit:?}: {what}");
+            std::process::abort();
+        }
+    });
+    Watch(Some(send))
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_is_a_whole_number_from_one() {
+        assert_eq!((parse("1"), parse("8")), (Some(1), Some(8)));
+        for wrong in ["0", "", "1.5", "-1", "x"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(limit(3), Duration::from_secs(3) * factor());
+    }
+
+    #[test]
+    fn what_waits_for_a_cpu_makes_all_slower() {
+        for (load, cpus, factor) in [
+            ("0.00 0 0", 2, 1),
+            ("1.99 9 9", 2, 1),
+            ("4.1 0 0", 2, 3),
+            ("0.5 0 0", 1, 2),
+            ("90 0 0", 4, 10),
+            ("", 8, 1),
+        ] {
+            assert_eq!(guess(load, cpus), factor, "{load} on {cpus}");
+        }
+    }
+
+    #[test]
+    fn what_never_comes_ends_with_its_name() {
+        let caught = std::panic::catch_unwind(|| wait_for(0, "a sign", || false)).expect_err("the time is over");
+        assert!(caught.downcast_ref::<String>().is_some_and(|t| t.ends_with(": a sign")), "{caught:?}");
+        let mut n = 0;
+        assert_eq!(until(0, String::new, || (n == 0).then(|| n += 1)), ());
+    }
+}

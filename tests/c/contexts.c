@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * contexts ROUNDS [wait]: opens the first verbs device, sends one datagram to an address where nobody is, and closes it, ROUNDS
+ * times. "wait": then opens it once more, sends, and sleeps until a signal comes. "fork": a child does that instead, without sleeping.
+ * "child": the device is open, and a child that does nothing is ended by SIGTERM.
+ */
+#include <infiniband/verbs.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char buffer[64];
+
+static void must(int ok, const char *what)
+{
+    if (!ok) {
+        perror(what);
+        exit(1);
+    }
+}
+
+static struct ibv_context *send_one(int close)
+{
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    must(list && list[0], "devices");
+    struct ibv_context *ctx = ibv_open_device(list[0]);
+    must(ctx != NULL, "ibv_open_device");
+    struct ibv_pd *pd = ibv_alloc_pd(ctx);
+    struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+    struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD };
+    init.cap.max_send_wr = init.cap.max_recv_wr = init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    must(pd && cq && mr && qp, "objects");
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1 };
+    must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), "INIT");
+    attr.qp_state = IBV_QPS_RTR;
+    must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "RTR");
+    attr.qp_state = IBV_QPS_RTS;
+    must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), "RTS");
+    struct ibv_ah_attr to = { .is_global = 1, .port_num = 1 };
+    static const uint8_t nobody[16] = { [10] = 0xff, 0xff, 127, 200, 200, 200 };
+    memcpy(to.grh.dgid.raw, nobody, 16);
+    to.grh.hop_limit = 64;
+    struct ibv_ah *ah = ibv_create_ah(pd, &to);
+    must(ah != NULL, "ibv_create_ah");
+    struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = sizeof buffer, .lkey = mr->lkey };
+    struct ibv_send_wr *bad, wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+    wr.wr.ud.ah = ah;
+    wr.wr.ud.remote_qpn = 77;
+    wr.wr.ud.remote_qkey = 1;
+    must(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+    struct ibv_wc wc;
+    int n;
+    while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
+        ;
+    must(n == 1 && wc.status == IBV_WC_SUCCESS, "completion");
+    ibv_free_device_list(list);
+    if (!close)
+        return ctx;
+    must(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd), "destroy");
+    must(!ibv_close_device(ctx), "ibv_close_device");
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    const char *then = argc > 2 ? argv[2] : "";
+    int status = 0;
+    for (int i = 0; i < atoi(argv[1]); i++)
+        send_one(1);
+    if (*then && strcmp(then, "fork"))
+        send_one(0);
+    pid_t child = !strcmp(then, "fork") || !strcmp(then, "child") ? fork() : 0;
+    if (child == 0 && !strcmp(then, "fork"))
+        return send_one(1) != NULL;
+    if (child == 0 && !strcmp(then, "child"))
+        for (;;)
+            pause();
+    if (child > 0 && !strcmp(then, "child"))
+        kill(child, SIGTERM);
+    if (child > 0)
+        must(wait(&status) == child, "wait");
+    must(!strcmp(then, "child") ? WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM : status == 0, "how the child ended");
+    printf("ready\n");
+    fflush(stdout);
+    if (!strcmp(then, "wait"))
+        for (;;)
+            pause();
+    return 0;
+}

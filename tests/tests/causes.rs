@@ -1,0 +1,293 @@
+//! What goes wrong between two machines, and what the library says about it: the tables of docs/TROUBLES.md, row by row. "other version" is in
+//! `ffi/src/endpoint.rs`.
+
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_tests::ends::Address;
+use gdrcore_tests::far::{parse_address, print_address, Far};
+use gdrcore_tests::lab::Lab;
+use gdrcore_tests::skip;
+use gdrcore_tests::soft::address;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{find, run};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+const FAR: &str = env!("CARGO_BIN_EXE_far_end");
+/// Three tries of 4 ms.
+const HASTE: &[&str] = &["timeout=10", "retry=2", "stream=write", "piece=100000", "response=12"];
+
+/// The message that the table has for a fault.
+fn message(fault: &str) -> String {
+    let text = std::fs::read_to_string(root().join("docs/TROUBLES.md")).expect("docs/TROUBLES.md");
+    let row = text.lines().find(|l| l.starts_with(&format!("| {fault} |"))).unwrap_or_else(|| panic!("no row {fault}"));
+    row.split('|').nth(2).expect("a message").trim().to_owned()
+}
+
+/// Two ends, and their addresses. Neither is connected yet.
+fn made(a: &mut Far, b: &mut Far) -> [Address; 2] {
+    [a, b].map(|far| {
+        far.say("make");
+        parse_address(&far.answer("at ")).expect("an address")
+    })
+}
+
+/// Lets `a`, which was told `b`'s address as `spoil` leaves it, write until that fails. The causes that both have: code and text.
+fn causes(a: &mut Far, b: &mut Far, spoil: impl Fn(&mut Address), meanwhile: impl Fn(&Far)) -> (u32, [String; 2]) {
+    let [of_a, mut of_b] = made(a, b);
+    b.say(&format!("join {}", print_address(&of_a)));
+    // It has joined when it answers the next line.
+    cause(b);
+    spoil(&mut of_b);
+    a.say(&format!("join {}", print_address(&of_b)));
+    meanwhile(b);
+    a.say("go");
+    // Without the fault it would move for ever.
+    let failed = loop {
+        let line = a.line(Duration::from_secs(60)).expect("it did not end");
+        if !line.starts_with("moved") {
+            break line;
+        }
+    };
+    assert!(failed.starts_with("failed "), "{failed}");
+    let (code, text) = cause(a);
+    (code, [text, String::new()])
+}
+
+fn cause(far: &mut Far) -> (u32, String) {
+    far.say("cause");
+    let answer = far.answer("cause ");
+    let (code, text) = answer.split_once(' ').expect("a code and a text");
+    (code.parse().expect("a code"), text.to_owned())
+}
+
+/// What `a` says and what `b` says, `b` being asked after `a` has failed.
+fn both(a: &mut Far, b: &mut Far, spoil: impl Fn(&mut Address)) -> [(u32, String); 2] {
+    let (code, [text, _]) = causes(a, b, spoil, |_| ());
+    [(code, text), cause(b)]
+}
+
+/// The row's message is in what was said, and that is the cause.
+#[track_caller]
+fn says(fault: &str, (code, text): (u32, String), expected: CauseCode) {
+    assert_eq!(CauseCode::from_u32(code), Some(expected), "{fault}: {text}");
+    assert!(text.contains(&message(fault)), "{fault}: {text}");
+}
+
+#[test]
+fn ten_faults_have_ten_messages() {
+    let faults = [
+        "wrong key",
+        "wrong right",
+        "wrong address",
+        "wrong QPN",
+        "firewall drops",
+        "firewall rejects",
+        "MTU hole",
+        "peer dead",
+        "peer not polling",
+        "other version",
+    ];
+    let messages: BTreeSet<String> = faults.iter().map(|f| message(f)).collect();
+    assert_eq!(messages.len(), faults.len(), "{messages:?}");
+}
+
+#[test]
+fn memory_that_is_not_the_peers_to_use() {
+    for path in ["path=udp", "path=auto"] {
+        let pair = |more: &[&str]| {
+            // Its peer answers, be it late.
+            let a = Far::start(FAR, &address(1), &["stream=write", "piece=100000", path]);
+            (a, Far::start(FAR, &address(2), &[more, &[path]].concat()))
+        };
+        let (mut a, mut b) = pair(&[]);
+        let [of_a, of_b] = both(&mut a, &mut b, |at| at.rkey ^= 0x5a);
+        says("wrong key", of_b, CauseCode::PeerUsedBadKey);
+        assert_eq!(of_a.0, CauseCode::RemoteAccess as u32, "{}", of_a.1);
+        let (mut a, mut b) = pair(&[]);
+        let [_, of_b] = both(&mut a, &mut b, |at| at.addr += 1 << 20);
+        says("wrong address", of_b, CauseCode::PeerLeftRange);
+        let (mut a, mut b) = pair(&["read_only=1"]);
+        let [_, of_b] = both(&mut a, &mut b, |_| ());
+        says("wrong right", of_b, CauseCode::PeerLacksAccess);
+    }
+}
+
+#[test]
+fn a_peer_of_this_host_that_is_silent() {
+    for path in ["path=udp", "path=auto"] {
+        let pair = || {
+            let start = |last| Far::start(FAR, &address(last), &[HASTE, &[path]].concat());
+            (start(1), start(2))
+        };
+        {
+            let (mut a, mut b) = pair();
+            let [of_a, _] = both(&mut a, &mut b, |at| at.qpn ^= 1);
+            says("wrong QPN", of_a, CauseCode::Unanswered);
+        }
+        // Alone at its address, or it could not be told whose socket it is that nobody reads.
+        let (mut a, mut b) = pair();
+        let (code, [text, _]) = causes(&mut a, &mut b, |_| (), |b| b.stop());
+        says("peer not polling", (code, text), CauseCode::NotPolled);
+    }
+    // Of a process that is gone its host says so; of a link the other end does.
+    let start = |last| Far::start(FAR, &address(last), &[HASTE, &["path=udp"]].concat());
+    let (mut a, mut b) = (start(1), start(2));
+    let [_, of_b] = made(&mut a, &mut b);
+    b.kill();
+    a.say(&format!("join {}", print_address(&of_b)));
+    a.say("go");
+    assert!(a.line(Duration::from_secs(60)).expect("it did not end").starts_with("failed "));
+    says("peer dead", cause(&mut a), CauseCode::PeerUnreachable);
+}
+
+/// Two hosts with a link. `None`: this machine has no such thing.
+fn hosts() -> Result<Lab, String> {
+    let lab = Lab::new(2)?;
+    lab.link((0, "a0", &["10.8.0.1/24"]), (1, "b0", &["10.8.0.2/24"]))?;
+    Ok(lab)
+}
+
+fn start(lab: &Lab, host: usize, device: &str, options: &[&str]) -> Far {
+    let far = Far::run(lab.command(host, Path::new(FAR)).arg(device).args(options));
+    assert_eq!(far.line(Duration::from_secs(60)).as_deref(), Some("open"), "{device}");
+    far
+}
+
+/// A rule of a host's firewall. An error: there is no such thing on this machine.
+fn firewall(lab: &Lab, host: usize, hook: &str, rule: &str) -> Result<(), String> {
+    let nft = find("nft").ok_or("no nft (nftables)")?;
+    let command = |line: &str| run(lab.privileged(host, &nft).arg(line), 10);
+    let table = command("add table inet t");
+    if !table.ok() {
+        return Err(table.output);
+    }
+    let chain = format!("add chain inet t c {{ type filter hook {hook} priority 0; }}");
+    for line in [chain, format!("add rule inet t c {rule}")] {
+        let done = command(&line);
+        assert!(done.ok(), "{line}: {}", done.output);
+    }
+    Ok(())
+}
+
+#[test]
+fn firewalls_that_drop_and_that_reject() {
+    // Before the way is blocked, both have what they need of each other.
+    let cases = [
+        (0, "output", "udp dport 4791 drop", "firewall drops", CauseCode::Firewall, -libc::EPERM),
+        (
+            1,
+            "input",
+            "udp dport 4791 reject with icmp type admin-prohibited",
+            "firewall rejects",
+            CauseCode::PeerUnreachable,
+            -libc::EHOSTUNREACH,
+        ),
+    ];
+    for (host, hook, rule, fault, code, status) in cases {
+        let lab = match hosts() {
+            Ok(lab) => lab,
+            Err(why) => skip!("no namespaces: {why}"),
+        };
+        let (mut a, mut b) = (start(&lab, 0, "soft:10.8.0.1", HASTE), start(&lab, 1, "soft:10.8.0.2", HASTE));
+        if let Err(why) = firewall(&lab, host, hook, rule) {
+            skip!("no firewall: {why}");
+        }
+        // A host says no six times at once, then once in a second.
+        let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
+        let done = run(lab.privileged(1, Path::new("sh")).args(unlimited), 10);
+        assert!(done.ok(), "{}", done.output);
+        let to = print_address(&made(&mut a, &mut b)[1]);
+        let [of_a, _] = both(&mut a, &mut b, |_| ());
+        says(fault, of_a, code);
+        a.say(&format!("ask 7 {to}"));
+        let asked = a.answer("asked ");
+        assert!(asked.starts_with(&format!("7 {status} ")) && asked.contains(&message(fault)), "{asked}");
+    }
+}
+
+#[test]
+fn a_connection_request_that_cannot_arrive() {
+    let lab = match hosts() {
+        Ok(lab) => lab,
+        Err(why) => skip!("no namespaces: {why}"),
+    };
+    for (kind, net) in [("prohibit", 1), ("unreachable", 2), ("blackhole", 3)] {
+        lab.admin(0, &["route", "add", kind, &format!("10.9.{net}.0/24")]).expect("a route");
+    }
+    let mut a = start(&lab, 0, "soft:10.8.0.1", HASTE);
+    let mut ask = |ip: [u8; 4]| {
+        let mut to = Address::default();
+        to.ah.dgid[10..12].fill(0xff);
+        to.ah.dgid[12..].copy_from_slice(&ip);
+        a.say(&format!("ask 7 {}", print_address(&to)));
+        a.answer("asked ")
+    };
+    // The kernel knows, so one try is enough.
+    for (ip, errno) in [
+        ([10, 9, 1, 1], libc::EACCES),
+        ([10, 9, 2, 1], libc::EHOSTUNREACH),
+        ([10, 9, 3, 1], libc::EINVAL),
+        ([10, 99, 0, 1], libc::ENETUNREACH),
+    ] {
+        let asked = ask(ip);
+        assert!(asked.starts_with(&format!("7 -{errno} this machine has no route there")), "{ip:?}: {asked}");
+    }
+    // Nobody has the port there, says its host, and is not believed before all tries are made.
+    let asked = ask([10, 8, 0, 2]);
+    assert!(asked.starts_with(&format!("7 -{} network refuses", libc::ECONNREFUSED)), "{asked}");
+    assert!(asked.contains(&message("peer dead")), "{asked}");
+    // Somebody who is there and silent: the firewall drops what comes.
+    let b = start(&lab, 1, "soft:10.8.0.2", HASTE);
+    match firewall(&lab, 1, "input", "udp dport 4791 drop") {
+        Ok(()) => {
+            let asked = ask([10, 8, 0, 2]);
+            let begin = format!("7 -{} no connection manager answers there", libc::ETIMEDOUT);
+            assert!(asked.starts_with(&begin), "{asked}");
+        }
+        Err(why) => skip!("no firewall: {why}"),
+    }
+    drop(b);
+}
+
+#[test]
+fn a_connection_request_to_who_does_not_poll_or_does_not_listen() {
+    let start = |last| Far::start(FAR, &address(last), HASTE);
+    let (mut a, mut b) = (start(1), start(2));
+    let to = print_address(&made(&mut a, &mut b)[1]);
+    a.say(&format!("ask 7 {to}"));
+    assert_eq!(
+        a.answer("asked ").split(';').next().map(|s| s.split(',').next().unwrap_or(s).to_owned()),
+        Some("8 8 peer rejected the connection (reason 8: nobody listens at this port)".to_owned())
+    );
+    b.stop();
+    a.say(&format!("ask 7 {to}"));
+    let asked = a.answer("asked ");
+    let begin = format!("7 -{} {}", libc::ETIMEDOUT, message("peer not polling"));
+    assert!(asked.starts_with(&begin), "{asked}");
+}
+
+#[test]
+fn a_network_that_is_narrower_than_it_says() {
+    let lab = match Lab::new(3) {
+        Ok(lab) => lab,
+        Err(why) => skip!("no namespaces: {why}"),
+    };
+    let links = lab
+        .link((0, "a0", &["10.8.1.1/24"]), (1, "r0", &["10.8.1.2/24"]))
+        .and_then(|()| lab.link((1, "r1", &["10.8.2.2/24"]), (2, "b0", &["10.8.2.1/24"])))
+        .and_then(|()| lab.admin(0, &["link", "set", "a0", "mtu", "9000"]))
+        .and_then(|()| lab.admin(1, &["link", "set", "r0", "mtu", "9000"]))
+        .and_then(|()| lab.admin(0, &["route", "add", "default", "via", "10.8.1.2"]))
+        .and_then(|()| lab.admin(2, &["route", "add", "default", "via", "10.8.2.2"]));
+    links.expect("links");
+    let forward = ["-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"];
+    let done = run(lab.privileged(1, Path::new("sh")).args(forward), 10);
+    if !done.ok() {
+        skip!("a namespace cannot be made a router: {}", done.output.trim());
+    }
+    let options = [HASTE, &["mtu=5"]].concat();
+    let (mut a, mut b) = (start(&lab, 0, "soft:10.8.1.1", &options), start(&lab, 2, "soft:10.8.2.1", &HASTE[..2]));
+    let [of_a, _] = both(&mut a, &mut b, |_| ());
+    says("MTU hole", of_a, CauseCode::MtuExceeded);
+}

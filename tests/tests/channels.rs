@@ -1,0 +1,296 @@
+//! Completion channels: threads that sleep each on CQs of their own, with a helper thread and without, over each kind of port.
+
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::{wc_opcode, wc_status, Handle, Wc};
+use gdrcore_core::Error;
+use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
+use gdrcore_tests::cpu;
+use gdrcore_tests::ends::{connected, Address, End, Op, Shape};
+use gdrcore_tests::patience::limit_ms;
+use gdrcore_tests::soft::{address, Soft};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Wake-ups of all threads of a run together.
+const WAKE_UPS: u64 = 100_000;
+fn small() -> Shape {
+    Shape { buffer: 4096, depth: 8, cqe: 16, ..Shape::default() }
+}
+
+/// Sleeps until something has completed, by the recipe of docs/ABI.md.
+fn sleep_for(end: &mut End, channel: Handle) {
+    while end.poll() == 0 {
+        end.dev.cq_arm(end.cq, false).expect("cq_arm");
+        // What came before it was armed raises no event.
+        if end.poll() > 0 {
+            return;
+        }
+        let woken = end.dev.channel_wait(channel, limit_ms(60)).expect("channel_wait");
+        assert_eq!(woken, Some(end.cq), "a wake-up was lost");
+    }
+}
+
+/// Takes completions until a message has come.
+fn receive(end: &mut End, channel: Handle) {
+    loop {
+        sleep_for(end, channel);
+        let mut came = false;
+        for wc in std::mem::take(&mut end.done) {
+            assert_eq!(wc.status, wc_status::SUCCESS);
+            came |= wc.opcode & wc_opcode::RECV != 0;
+        }
+        if came {
+            return;
+        }
+    }
+}
+
+/// One side of an exchange of messages, of which each wakes a sleeper.
+fn exchange(mut end: End, channel: Handle, first: bool, rounds: u64, ended: &AtomicU32) {
+    end.post_recv(0, 2048, 64).expect("post_recv");
+    for round in 0..rounds {
+        if first || round > 0 {
+            end.post(round, Op::Send(None), 0, 8).expect("post_send");
+        }
+        receive(&mut end, channel);
+        end.post_recv(0, 2048, 64).expect("post_recv");
+    }
+    if !first {
+        end.post(rounds, Op::Send(None), 0, 8).expect("post_send");
+        sleep_for(&mut end, channel);
+    }
+    // The last message is acknowledged as long as its receiver runs its engine.
+    ended.fetch_add(1, Ordering::Relaxed);
+    while first && ended.load(Ordering::Relaxed) < 2 {
+        end.dev.progress().expect("progress");
+        std::thread::yield_now();
+    }
+}
+
+/// Two contexts with two threads each; the threads exchange messages in pairs.
+fn four_sleepers(config: &SoftConfig, names: [&str; 2]) {
+    let [x, y] = names.map(|n| Soft::open(n, config).unwrap_or_else(|e| panic!("{n}: {e}")));
+    let rounds = WAKE_UPS / 4;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let channels = [&x, &y].map(|d| d.dev().channel_create().expect("a channel"));
+            let (a, b) = pair([x.dev(), y.dev()], channels);
+            let ended = Arc::new(AtomicU32::new(0));
+            let same = ended.clone();
+            scope.spawn(move || exchange(a, channels[0], true, rounds, &ended));
+            scope.spawn(move || exchange(b, channels[1], false, rounds, &same));
+        }
+    });
+}
+
+/// Two connected ends whose CQs have channels.
+fn pair<'d>(devices: [&'d dyn Device; 2], channels: [Handle; 2]) -> (End<'d>, End<'d>) {
+    let [mut a, mut b] = [0, 1].map(|i| End::on_channel(devices[i], small(), channels[i]).expect("an end"));
+    let (to_a, to_b): (Address, Address) = (a.own, b.own);
+    a.connect(to_b).expect("connect");
+    b.connect(to_a).expect("connect");
+    (a, b)
+}
+
+#[test]
+fn no_wake_up_is_lost_over_udp() {
+    four_sleepers(&SoftConfig::default(), [&address(1), &address(2)]);
+}
+
+#[test]
+fn no_wake_up_is_lost_through_shared_memory() {
+    let config = SoftConfig { path: PathChoice::Shm, ..SoftConfig::default() };
+    four_sleepers(&config, [&address(1), &address(2)]);
+}
+
+#[test]
+fn no_wake_up_is_lost_with_a_helper() {
+    let config = SoftConfig { path: PathChoice::Auto, flags: soft_flags::HELPER, ..SoftConfig::default() };
+    four_sleepers(&config, [&address(1), &address(2)]);
+}
+
+#[test]
+fn no_wake_up_is_lost_while_a_helper_comes_and_goes() {
+    let [x, y] = [1, 2].map(|n| Soft::new(&address(n)));
+    let channels = [&x, &y].map(|d| d.dev().channel_create().expect("a channel"));
+    let (a, b) = pair([x.dev(), y.dev()], channels);
+    let ended = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let ended = &ended;
+        let one = scope.spawn(move || exchange(a, channels[0], true, 20_000, ended));
+        let other = scope.spawn(move || exchange(b, channels[1], false, 20_000, ended));
+        let mut on = false;
+        while !one.is_finished() || !other.is_finished() {
+            on = !on;
+            [&x, &y].into_iter().for_each(|d| d.dev().helper(on).expect("helper"));
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    });
+}
+
+#[test]
+fn sleepers_take_no_cpu_time() {
+    for flags in [0, soft_flags::HELPER] {
+        let config = SoftConfig { path: PathChoice::Auto, flags, ..SoftConfig::default() };
+        let [x, y] = [1, 2].map(|n| Soft::open(&address(n), &config).expect("a device"));
+        let (mut a, mut b) = connected(x.dev(), y.dev(), small()).expect("connected ends");
+        a.post(1, Op::Write(0, None), 0, 8).expect("post_send");
+        gdrcore_tests::ends::succeed(&mut a, &mut b, 1);
+        let channels: Vec<Handle> = (0..3).map(|_| x.dev().channel_create().expect("a channel")).collect();
+        // What is still owed or being found out comes to its end.
+        let settled = cpu::of_thread() + Duration::from_millis(300);
+        while cpu::of_thread() < settled {
+            [&x, &y].into_iter().for_each(|d| _ = d.dev().progress());
+        }
+        std::thread::scope(|scope| {
+            for &channel in &channels {
+                let dev = x.dev();
+                scope.spawn(move || {
+                    let before = cpu::of_thread();
+                    assert_eq!(dev.channel_wait(channel, 2000), Ok(None), "nothing happens");
+                    let used = cpu::of_thread() - before;
+                    assert!(used < Duration::from_millis(40), "{used:?} in two seconds: {flags}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn events_go_to_their_own_channel_and_to_nobody_else() {
+    let x = Soft::new("loopback");
+    let dev = x.dev();
+    let channels = [0, 1].map(|_| dev.channel_create().expect("a channel"));
+    let (mut a, mut b) = pair([dev, dev], channels);
+    let readable = |channel: Handle| {
+        let mut p = libc::pollfd { fd: dev.channel_fd(channel).expect("fd"), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&mut p, 1, 0) == 1 }
+    };
+    for e in [&a, &b] {
+        dev.cq_arm(e.cq, false).expect("cq_arm");
+    }
+    b.post_recv(7, 0, 64).expect("post_recv");
+    assert!(!readable(channels[0]) && !readable(channels[1]));
+    a.post(8, Op::Send(None), 0, 8).expect("post_send");
+    dev.progress().expect("progress");
+    assert!(readable(channels[0]) && readable(channels[1]));
+    assert_eq!(dev.cq_event(), Ok(None), "the context has no part in it");
+    assert_eq!(dev.channel_wait(channels[1], 0), Ok(Some(b.cq)));
+    assert!(readable(channels[0]) && !readable(channels[1]));
+    assert_eq!(dev.channel_event(channels[1]), Ok(None));
+    assert_eq!(dev.channel_event(channels[0]), Ok(Some(a.cq)));
+    assert!(!readable(channels[0]));
+    a.poll();
+    b.poll();
+    // An event that nobody took goes with its CQ.
+    dev.cq_arm(a.cq, false).expect("cq_arm");
+    a.post(9, Op::Write(0, None), 0, 8).expect("post_send");
+    dev.progress().expect("progress");
+    assert!(readable(channels[0]));
+    assert_eq!(dev.channel_destroy(channels[0]), Err(Error::Busy));
+    let mut wc = [Wc::default(); 4];
+    while dev.poll_cq(a.cq, &mut wc).expect("poll") > 0 {}
+    a.destroy().expect("destroy");
+    assert!(!readable(channels[0]));
+    b.destroy().expect("destroy");
+    for channel in channels {
+        dev.channel_destroy(channel).expect("no CQ has it");
+        assert_eq!(dev.channel_event(channel), Err(Error::StaleHandle));
+        assert_eq!(dev.channel_destroy(channel), Err(Error::StaleHandle));
+    }
+    assert!(dev.cq_create_on(16, channels[0]).is_err());
+}
+
+#[test]
+fn an_event_goes_with_its_cq_and_the_others_stay() {
+    let x = Soft::new("loopback");
+    let dev = x.dev();
+    for gone in 0..3 {
+        let channel = dev.channel_create().expect("a channel");
+        let mut ends: Vec<(End, End)> = (0..3).map(|_| pair([dev, dev], [channel; 2])).collect();
+        for (a, _) in &ends {
+            dev.cq_arm(a.cq, false).expect("cq_arm");
+            a.post(1, Op::Write(0, None), 0, 8).expect("post_send");
+            dev.progress().expect("progress");
+        }
+        // Each of them once, however often it is armed and completes something before its event is taken.
+        let (a, _) = &mut ends[0];
+        a.poll();
+        dev.cq_arm(a.cq, false).expect("cq_arm");
+        a.post(2, Op::Write(0, None), 0, 8).expect("post_send");
+        dev.progress().expect("progress");
+        let mut left: Vec<Handle> = ends.iter().map(|(a, _)| a.cq).collect();
+        left.remove(gone);
+        let (a, b) = ends.remove(gone);
+        let mut wc = [Wc::default(); 4];
+        while dev.poll_cq(a.cq, &mut wc).expect("poll") > 0 {}
+        a.destroy().and(b.destroy()).expect("destroy");
+        let mut taken: Vec<Handle> = std::iter::from_fn(|| dev.channel_event(channel).expect("an event")).collect();
+        taken.sort_unstable();
+        left.sort_unstable();
+        assert_eq!(taken, left);
+        for (a, b) in ends {
+            while dev.poll_cq(a.cq, &mut wc).expect("poll") > 0 {}
+            a.destroy().and(b.destroy()).expect("destroy");
+        }
+        dev.channel_destroy(channel).expect("destroy");
+    }
+}
+
+#[test]
+fn channels_are_bounded_and_a_sleeper_keeps_its_own() {
+    let x = Soft::new("loopback");
+    let dev = x.dev();
+    let all: Vec<Handle> = (0..64).map(|_| dev.channel_create().expect("a channel")).collect();
+    assert_eq!(dev.channel_create(), Err(Error::NoMemory));
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| dev.channel_wait(all[3], 500));
+        let mut refused = false;
+        while !sleeper.is_finished() {
+            // Whether it sleeps already or not yet: it is refused, or the sleeper is.
+            refused |= dev.channel_fd(all[3]).is_ok() && dev.channel_destroy(all[3]) == Err(Error::Busy);
+            std::thread::yield_now();
+        }
+        let outcome = sleeper.join().expect("a sleeper");
+        assert!(refused && outcome == Ok(None) || outcome == Err(Error::StaleHandle), "{outcome:?}");
+    });
+    for h in [0, u64::MAX, all[0] ^ 1 << 40, all[0] | 0xff, all[0] ^ 0x100] {
+        assert_eq!(dev.channel_event(h), Err(Error::StaleHandle), "{h:#x}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_sleep() {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: a handler that does nothing, without SA_RESTART.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
+    }
+    let x = Soft::new(&address(1));
+    let channels = [0, 1].map(|_| x.dev().channel_create().expect("a channel"));
+    // The one in charge of the engine, and the one that sleeps beside it.
+    std::thread::scope(|scope| {
+        let sleepers = channels.map(|c| {
+            let (send, thread) = std::sync::mpsc::channel();
+            let dev = x.dev();
+            let sleeper = scope.spawn(move || {
+                // SAFETY: no precondition.
+                send.send(unsafe { libc::pthread_self() }).expect("a listener");
+                dev.channel_wait(c, -1)
+            });
+            (thread.recv().expect("a thread"), sleeper)
+        });
+        for (thread, sleeper) in sleepers {
+            while !sleeper.is_finished() {
+                // SAFETY: the thread has not been joined.
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(sleeper.join().expect("a sleeper"), Err(Error::Os(libc::EINTR)));
+        }
+    });
+}

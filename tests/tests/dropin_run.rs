@@ -1,0 +1,182 @@
+//! What `gdrcore-run` adds to a program: its counters, once and however it ends, and a capture that is whole whatever happens.
+
+use gdrcore_core::wire::icrc::check_exact;
+use gdrcore_core::wire::ip::ETHERNET_LEN;
+use gdrcore_core::wire::pcap::Records;
+use gdrcore_tests::dropin::{free_port, start_server};
+use gdrcore_tests::rdmacm::{command, counted};
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running, Scratch};
+use gdrcore_tests::{library, skip};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program that sends a datagram on each of several contexts (tests/c/contexts.c), its folder, and an address for it.
+struct Contexts {
+    program: PathBuf,
+    dir: Scratch,
+    address: String,
+}
+
+impl Contexts {
+    /// `None`: there are no headers of libibverbs.
+    fn new(test: &str, last: u32) -> Option<Contexts> {
+        if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+            return None;
+        }
+        library::dropin();
+        let dir = scratch(test);
+        let program = compile("cc", "contexts", &dir, &["-libverbs"]);
+        Some(Contexts { program, dir, address: loopback(43, last) })
+    }
+
+    fn command(&self, options: &[&str], arguments: &[&str]) -> Command {
+        let mut c = command(Some(&self.address), options, &self.program);
+        c.args(arguments);
+        c
+    }
+}
+
+/// The frames of a capture, each whole and with a right ICRC.
+fn frames(file: &Path) -> usize {
+    let bytes = fs::read(file).expect("the capture");
+    let mut n = 0;
+    for record in Records::of(&bytes).expect("a capture file") {
+        let record = record.expect("whole records");
+        check_exact(&record.frame[ETHERNET_LEN..]).expect("a right ICRC");
+        n += 1;
+    }
+    n
+}
+
+/// How often a counter was printed.
+fn times(done: &Done, counter: &str) -> usize {
+    done.output.lines().filter(|l| l.starts_with(&format!("gdrcore: {counter} "))).count()
+}
+
+#[test]
+fn counters_are_printed_once_by_each_process_however_it_ends() {
+    let Some(p) = Contexts::new("stats", 1) else { skip!("no <infiniband/verbs.h> (libibverbs-dev)") };
+    // By itself, after three contexts.
+    let done = run(&mut p.command(&["--stats"], &["3"]), 60);
+    assert!(done.ok(), "{}", done.output);
+    assert_eq!((times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")), (1, 3), "{}", done.output);
+    // By a signal, with one context open and two closed.
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let mut waiting = Running::start(&mut p.command(&["--stats"], &["2", "wait"]));
+        waiting.wait_for_output("ready");
+        waiting.signal(signal);
+        let done = waiting.finish(LIMIT);
+        assert_eq!(done.status.expect("it ended").signal(), Some(signal), "{}", done.output);
+        assert_eq!((times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")), (1, 3), "{}", done.output);
+    }
+    // A signal that is ignored stays ignored.
+    let mut sh = command(Some(&p.address), &["--stats"], "sh");
+    let mut waiting = Running::start(sh.args(["-c", "trap '' HUP; exec \"$0\" 1 wait"]).arg(&p.program));
+    waiting.wait_for_output("ready");
+    waiting.signal(libc::SIGHUP);
+    waiting.signal(libc::SIGTERM);
+    let done = waiting.finish(LIMIT);
+    assert_eq!(done.status.expect("it ended").signal(), Some(libc::SIGTERM), "{}", done.output);
+    assert_eq!(times(&done, "sent_pkts"), 1, "{}", done.output);
+    // The child of a fork counts its own; one that opens nothing is ended by signals as ever.
+    let done = run(&mut p.command(&["--stats"], &["2", "fork"]), 60);
+    assert!(done.ok(), "{}", done.output);
+    assert_eq!((times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")), (2, 3), "{}", done.output);
+    let done = run(&mut p.command(&["--stats"], &["0", "child"]), 60);
+    assert!(done.ok() && times(&done, "sent_pkts") == 1, "{:?}: {}", done.status, done.output);
+}
+
+#[test]
+fn counters_that_cannot_be_printed_are_an_error() {
+    let Some(p) = Contexts::new("stats-full", 2) else { skip!("no <infiniband/verbs.h> (libibverbs-dev)") };
+    let status = |options: &[&str]| {
+        let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+        let mut c = p.command(options, &["1"]);
+        let out = c.stdin(Stdio::null()).stderr(full).output().expect("the program");
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "ready\n", "{options:?}: what the program printed is there");
+        out.status
+    };
+    assert!(status(&[]).success());
+    assert_eq!(status(&["--stats"]).code(), Some(1));
+}
+
+#[test]
+fn a_capture_has_what_every_context_sent_and_is_begun_anew_by_the_next_run() {
+    let Some(p) = Contexts::new("capture", 3) else { skip!("no <infiniband/verbs.h> (libibverbs-dev)") };
+    let file = p.dir.join("file.pcap");
+    let pcap = file.to_str().expect("a plain path");
+    for _ in 0..2 {
+        let done = run(&mut p.command(&["--pcap", pcap, "--stats"], &["3"]), 60);
+        assert!(done.ok() && counted(&done.output, "capture_frames") == 3, "{}", done.output);
+        assert_eq!(frames(&file), 3, "{}", done.output);
+    }
+    // By the variable alone nothing is lost; a name counts from where the launcher was started.
+    let mut again = p.command(&[], &["1", "fork"]);
+    let done = run(again.env("GDRC_PCAP", &file), 60);
+    assert!(done.ok() && frames(&file) == 5, "{}", done.output);
+    let mut sh = command(Some(&p.address), &["--pcap", "here.pcap"], "sh");
+    let done = run(sh.args(["-c", "cd / && \"$0\" 1 && \"$0\" 1"]).arg(&p.program).current_dir(&*p.dir), 60);
+    assert!(done.ok() && frames(&p.dir.join("here.pcap")) == 2, "{}", done.output);
+    // Whatever ends the process.
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let mut waiting = Running::start(&mut p.command(&["--pcap", pcap], &["2", "wait"]));
+        waiting.wait_for_output("ready");
+        waiting.signal(signal);
+        let done = waiting.finish(LIMIT);
+        assert_eq!(done.status.expect("it ended").signal(), Some(signal), "{}", done.output);
+        assert_eq!(frames(&file), 3, "signal {signal}: {}", done.output);
+    }
+    let done = run(&mut p.command(&["--pcap", "/nonexistent/x.pcap"], &["1"]), 60);
+    assert!(done.code() == Some(125) && done.output.contains("/nonexistent/x.pcap"), "{}", done.output);
+}
+
+#[test]
+fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
+    let Some(p) = Contexts::new("capture-full", 4) else { skip!("no <infiniband/verbs.h> (libibverbs-dev)") };
+    let file = p.dir.join("file.pcap");
+    let mut sh = command(Some(&p.address), &["--pcap", file.to_str().expect("a plain path"), "--stats"], "sh");
+    // Two blocks of 512 bytes are a header and a few frames.
+    let done = run(sh.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" 20"]).arg(&p.program), 60);
+    assert!(done.ok(), "{:?}: {}", done.status, done.output);
+    assert!(done.output.contains(&format!("the capture {} ends here", file.display())), "{}", done.output);
+    let (kept, lost) = (counted(&done.output, "capture_frames"), counted(&done.output, "capture_lost"));
+    assert!(kept > 0 && lost > 0 && kept + lost == 20, "{}", done.output);
+    assert_eq!(frames(&file) as u64, kept);
+}
+
+/// Processes of one host that would share memory: with a capture they send packets, and one file holds what both saw.
+#[test]
+fn a_capture_shows_what_passes_between_processes_of_one_host() {
+    let Some(pingpong) = find("ibv_rc_pingpong") else { skip!("no ibv_rc_pingpong (ibverbs-utils)") };
+    library::dropin();
+    let dir = scratch("capture-host");
+    let exchange = |options: &[&str]| {
+        let (addresses, port) = ([loopback(43, 11), loopback(43, 12)], free_port());
+        let side = |i: usize| {
+            let mut c = command(Some(&addresses[i]), options, &pingpong);
+            c.args(["-g", "0", "-n", "100", "-p", &port.to_string()]);
+            c
+        };
+        let server = start_server(&mut side(0), port);
+        let client = Running::start(side(1).arg(&addresses[0])).finish(LIMIT);
+        let server = server.finish(LIMIT);
+        assert!(server.ok() && client.ok(), "{}\n{}", server.output, client.output);
+        [server.output, client.output]
+    };
+    let file = dir.join("both.pcap");
+    let pcap = file.to_str().expect("a plain path");
+    let said = exchange(&["--pcap", pcap, "--stats"]);
+    let seen: u64 = said.iter().map(|o| counted(o, "capture_frames")).sum();
+    // Each of 200 messages of 4 KiB is a packet at least, sent and received.
+    assert!(seen >= 400 && frames(&file) as u64 == seen, "{seen}: {said:?}");
+    assert!(said.iter().all(|o| o.matches("not through shared memory").count() == 1), "{said:?}");
+    // Who names the path gets it, and is told what it means.
+    let said = exchange(&["--pcap", pcap, "--path", "shm"]);
+    assert!(said.iter().all(|o| o.matches("is not captured").count() == 1), "{said:?}");
+    assert_eq!(frames(&file), 0);
+}

@@ -1,0 +1,63 @@
+//! A refused verb says why, to whoever asks by GDRC_VERBOSE=1 or `gdrcore-run -v`.
+
+use gdrcore_tests::dropin::command;
+use gdrcore_tests::rdmacm::launcher;
+use gdrcore_tests::skip;
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done};
+use std::path::Path;
+use std::process::Command;
+
+/// Runs the program of refusals; `None`: no compiler, or no headers of libibverbs.
+fn refusals(at: &str, run_it: impl FnOnce(&Path, &str) -> Done, place: u32) -> Option<Done> {
+    let dir = scratch(at);
+    find("cc").filter(|_| Path::new("/usr/include/infiniband/verbs.h").exists())?;
+    let program = compile("cc", "refusals", &dir, &["-libverbs"]);
+    Some(run_it(&program, &loopback(place, 1)))
+}
+
+/// The lines that the program wants, each with what came after it.
+fn compared(output: &str) -> usize {
+    let mut lines = output.lines();
+    let mut n = 0;
+    while let Some(line) = lines.next() {
+        let Some(wanted) = line.strip_prefix("want ") else { continue };
+        let said = lines.next().unwrap_or_default();
+        let said = said.strip_prefix("gdrcore: ").unwrap_or_else(|| panic!("no reason for '{wanted}', but '{said}'"));
+        assert!(
+            said == wanted || wanted.ends_with(' ') && said.starts_with(wanted),
+            "wanted: {wanted}\nsaid:   {said}"
+        );
+        assert!(said.len() < 600, "{said}");
+        n += 1;
+    }
+    n
+}
+
+#[test]
+fn every_refused_verb_says_which_argument_is_wrong() {
+    let verbose = |program: &Path, at: &str| run(command(program, at).env("GDRC_VERBOSE", "1"), 30);
+    let Some(done) = refusals("refusals", verbose, 171) else { skip!("no cc or libibverbs headers") };
+    assert!(done.ok(), "{}", done.output);
+    let n = compared(&done.output);
+    assert!(done.output.contains(&format!("{n} refusals")) && n >= 40, "{n}: {}", done.output);
+    // Nothing but what was wanted: what is no refusal is not said.
+    assert_eq!(done.output.matches("gdrcore: ").count(), n, "{}", done.output);
+}
+
+#[test]
+fn nobody_who_has_not_asked_is_told() {
+    let quiet = |program: &Path, at: &str| run(&mut command(program, at), 30);
+    let Some(done) = refusals("refusals-quiet", quiet, 172) else { skip!("no cc or libibverbs headers") };
+    assert!(done.ok() && !done.output.contains("gdrcore:"), "{}", done.output);
+}
+
+#[test]
+fn gdrcore_run_asks_by_an_option() {
+    let by_option = |program: &Path, at: &str| {
+        let mut c = Command::new(launcher());
+        c.env_remove("GDRC_VERBOSE").args(["-v", "--address", at]).arg(program);
+        run(&mut c, 30)
+    };
+    let Some(done) = refusals("refusals-run", by_option, 173) else { skip!("no cc or libibverbs headers") };
+    assert!(done.ok() && compared(&done.output) >= 40, "{}", done.output);
+}

@@ -1,0 +1,114 @@
+//! The path MTU is what link and route carry: between hosts whose links are wide and whose network in between is not.
+
+use gdrcore_tests::lab::Lab;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{compile, run, scratch, Done, Running};
+use gdrcore_tests::{library, skip};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Two ends with links of 9000 bytes, and two routers between them with one of 1500. Only the first end's route says so.
+fn network() -> Result<Lab, String> {
+    let lab = Lab::new(4)?;
+    lab.link((0, "a0", &["10.7.1.1/24", "fd07:1::1/64"]), (1, "r0", &["10.7.1.2/24", "fd07:1::2/64"]))?;
+    lab.link((1, "r1", &["10.7.2.1/24", "fd07:2::1/64"]), (2, "r2", &["10.7.2.2/24", "fd07:2::2/64"]))?;
+    lab.link((2, "r3", &["10.7.3.2/24", "fd07:3::2/64"]), (3, "b0", &["10.7.3.1/24", "fd07:3::1/64"]))?;
+    for (host, wide) in [(0, "a0"), (1, "r0"), (2, "r3"), (3, "b0")] {
+        lab.admin(host, &["link", "set", wide, "mtu", "9000"])?;
+    }
+    let forward = "echo 1 >/proc/sys/net/ipv4/ip_forward && echo 1 >/proc/sys/net/ipv6/conf/all/forwarding";
+    for router in [1, 2] {
+        let done = run(lab.privileged(router, Path::new("sh")).args(["-c", forward]), 10);
+        if !done.ok() {
+            return Err(format!("a namespace cannot be made a router: {}", done.output.trim()));
+        }
+    }
+    for (host, v4, v6, mtu) in [
+        (0, "10.7.1.2", "fd07:1::2", &["mtu", "1500"][..]),
+        (1, "10.7.2.2", "fd07:2::2", &[]),
+        (2, "10.7.2.1", "fd07:2::1", &[]),
+        (3, "10.7.3.2", "fd07:3::2", &[]),
+    ] {
+        lab.admin(host, &[&["route", "add", "default", "via", v4], mtu].concat())?;
+        lab.admin(host, &[&["-6", "route", "add", "default", "via", v6], mtu].concat())?;
+    }
+    Ok(lab)
+}
+
+/// Both ends of a program of the examples: a server on one host, a client on another.
+fn both(lab: &Lab, program: &Path, server: (usize, &str, &[&str]), client: (usize, &str, &[&str])) -> [Done; 2] {
+    let mut serving = Running::start(lab.command(server.0, program).args(["-d", server.1]).args(server.2));
+    serving.wait_for_output("waiting on");
+    let mut asking = lab.command(client.0, program);
+    let asking = Running::start(asking.args(["-d", client.1]).args(client.2).arg(server.1));
+    let asking = asking.finish(LIMIT);
+    if !asking.ok() {
+        serving.interrupt();
+    }
+    [serving.finish(LIMIT), asking]
+}
+
+#[test]
+fn a_route_narrower_than_the_links_needs_no_option() {
+    let lab = match network() {
+        Ok(lab) => lab,
+        Err(why) => skip!("no such network: {why}"),
+    };
+    let bin = library::examples();
+    let perf = bin.join("perf/perf");
+    let test: &[&str] = &["write", "bw", "-n", "50", "-s", "100000", "-C"];
+    for (a, b) in [("10.7.1.1", "10.7.3.1"), ("fd07:1::1", "fd07:3::1")] {
+        // Whoever begins: the endpoints that both ends send say what each can tell.
+        for (server, client) in [((0, a), (3, b)), ((3, b), (0, a))] {
+            let [s, c] = both(&lab, &perf, (server.0, server.1, &[]), (client.0, client.1, test));
+            assert!(s.ok() && c.ok(), "{}\n{}", s.output, c.output);
+        }
+        // An option overrides it, and shows that the network really is so narrow.
+        let wide = [test, &["-m", "4096", "--retry_count", "1"]].concat();
+        let [_, c] = both(&lab, &perf, (3, b, &[]), (0, a, &wide));
+        assert!(c.code() == Some(1) && c.output.contains("RETRY_EXC_ERR"), "{}", c.output);
+        // The connection manager's request says it for both ends.
+        let ping = bin.join("cm/cm_ping");
+        let [s, c] = both(&lab, &ping, (3, b, &["-s"]), (0, a, &["-c", "-S", "100000"]));
+        assert!(s.ok() && c.ok(), "{}\n{}", s.output, c.output);
+    }
+}
+
+/// Builds a program of ours against the library in the build folder.
+fn program(name: &str, dir: &Path) -> PathBuf {
+    library::examples();
+    let text = |p: PathBuf| p.display().to_string();
+    let (build, include) = (text(root().join("build/lib")), text(root().join("include")));
+    let rpath = format!("-Wl,-rpath,{build}");
+    compile("cc", name, dir, &[&format!("-I{include}"), &format!("-L{build}"), &rpath, "-lgdrcore"])
+}
+
+#[test]
+fn an_open_device_follows_link_and_route_and_believes_no_icmp() {
+    let lab = match network() {
+        Ok(lab) => lab,
+        Err(why) => skip!("no such network: {why}"),
+    };
+    let dir = scratch("watch-mtu");
+    let watch = program("watch_mtu", &dir);
+    let mut end = Running::start(lab.command(3, &watch).args(["soft:10.7.3.1", "10.7.1.1"]));
+    end.wait_for_output("link 4096, path 4096\n");
+    // A router's ICMP, as true as a forged one looks: this end's kernel learns it, and would tell it to any socket that asks.
+    let wide = ["write", "bw", "-n", "1", "-m", "4096", "--retry_count", "1"];
+    let perf = library::examples().join("perf/perf");
+    let [_, c] = both(&lab, &perf, (0, "10.7.1.1", &[]), (3, "10.7.3.1", &wide));
+    assert_eq!(c.code(), Some(1), "{}", c.output);
+    let told = run(lab.privileged(3, Path::new("ip")).args(["route", "get", "10.7.1.1"]), 10);
+    assert!(told.output.contains("mtu 1500"), "the kernel has learned nothing: {}", told.output);
+    lab.admin(3, &["route", "replace", "default", "via", "10.7.3.2", "mtu", "3000"]).expect("a narrower route");
+    end.wait_for_output("link 4096, path 2048\n");
+    lab.admin(3, &["link", "set", "b0", "mtu", "1500"]).expect("a narrower link");
+    end.wait_for_output("link 1024, path 1024\n");
+    lab.admin(3, &["link", "set", "b0", "mtu", "9000"]).expect("the link as it was");
+    end.wait_for_output("link 4096, path 2048\nlink 1024, path 1024\nlink 4096, path 2048\n");
+    let said = end.output();
+    assert_eq!(said.lines().next(), Some("link 4096, path 4096"), "{said}");
+    assert_eq!(said.lines().count(), 4, "{said}");
+}

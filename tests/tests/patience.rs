@@ -1,0 +1,31 @@
+//! The limits of time in tests grow with what else runs on the machine (`scripts/patience.sh`).
+
+use gdrcore_tests::skip;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{find, run};
+use std::process::Command;
+
+fn measured(command: &mut Command) -> u32 {
+    let done = run(command, 60);
+    assert!(done.ok(), "{}", done.output);
+    done.output.trim().parse().unwrap_or_else(|e| panic!("'{}': {e}", done.output))
+}
+
+#[test]
+fn what_was_measured_once_is_handed_on() {
+    let script = root().join("scripts/patience.sh");
+    assert_eq!(measured(Command::new(&script).env("GDRC_TEST_PATIENCE", "7")), 7);
+    let here = measured(Command::new(&script).env_remove("GDRC_TEST_PATIENCE"));
+    assert!((1..=10).contains(&here), "{here}");
+}
+
+#[test]
+fn one_cpu_counts_less_than_two() {
+    let Some(taskset) = find("taskset") else { skip!("taskset is not installed") };
+    let own = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let list = own.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).expect("CPUs").trim();
+    let first = list.split(['-', ',']).next().expect("a CPU");
+    let mut one = Command::new(taskset);
+    one.args(["-c", first]).arg(root().join("scripts/patience.sh")).env_remove("GDRC_TEST_PATIENCE");
+    assert!(measured(&mut one) >= 2);
+}

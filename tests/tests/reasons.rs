@@ -1,0 +1,81 @@
+//! No refusal without its reason: whoever makes an EINVAL (or EOPNOTSUPP, which no caller can guess either) says which argument is
+//! wrong, by `refuse!`.
+
+use gdrcore_tests::source::{code, files, relative, root, without_tests};
+
+/// Errors that mean little without words. The others say what to do by their number: poll, wait, give more memory.
+const NEED_WORDS: &[&str] = &["Invalid", "StaleHandle", "Unsupported"];
+/// Where sources are, each with what serves a program.
+const SOURCES: &[&str] = &["core/src", "backends", "ffi/src", "dropin"];
+/// Files that have nothing to say: the numbers themselves, and devices that tests bring.
+const LEFT_OUT: &[&str] =
+    &["core/src/error.rs", "core/src/reason.rs", "ffi/src/fake.rs", "dropin/ucma/src/session/lab.rs"];
+/// Says, on one of the two lines before, why there are no words.
+const EXCUSE: &str = "// No words";
+
+/// Lines of `text` that make such an error without words. A pattern (`Err(Error::Invalid) =>`) makes none.
+fn mute(file: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let shipped = without_tests(&code(text));
+    let makes = |line: &str| {
+        NEED_WORDS.iter().any(|name| {
+            let path = format!("Error::{name}");
+            line.match_indices(&path).any(|(at, _)| {
+                let after = &line[at + path.len()..];
+                let whole = !after.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+                let own = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+                let compared = line[..at].trim_end().ends_with("==") || line[..at].trim_end().ends_with("!=");
+                whole
+                    && own
+                    && !after.contains("=>")
+                    && !compared
+                    && !line.contains("matches!")
+                    && !line.contains("assert")
+            })
+        })
+    };
+    let excused = |n: usize| lines[n.saturating_sub(2)..n].iter().any(|l| l.trim_start().starts_with(EXCUSE));
+    let faults = shipped.lines().enumerate().filter(|(n, line)| makes(line) && !excused(*n));
+    faults.map(|(n, line)| format!("{file}:{}: {}", n + 1, line.trim())).collect()
+}
+
+#[test]
+fn every_refusal_has_its_words() {
+    let mut faults = Vec::new();
+    let mut seen = 0;
+    for file in SOURCES.iter().flat_map(|dir| files(&root().join(dir), &["rs"])) {
+        let name = relative(&file);
+        if LEFT_OUT.contains(&name.as_str()) || name.contains("/tests/") || name.ends_with("/tests.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).expect("a source");
+        seen += text.matches("refuse!(").count();
+        faults.extend(mute(&name, &text));
+    }
+    assert!(seen > 300, "only {seen} refusals were found");
+    assert!(faults.is_empty(), "no words (use refuse!):\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_check_sees_what_it_should() {
+    for bad in [
+        "return Err(Error::Invalid);",
+        "x.ok_or(crate::Error::StaleHandle)?;",
+        "_ => Err(Error::Unsupported),",
+        "let e = if a { Error::Invalid } else { Error::Busy };",
+    ] {
+        assert_eq!(mute("x", bad).len(), 1, "{bad}");
+    }
+    for good in [
+        "Err(Error::Invalid | Error::NoDevice) => return Err(Error::AddressNotLocal),",
+        "return Err(refuse!(Invalid, \"cqe 0\"));",
+        "/// [`Error::Invalid`]: no such state.",
+        "// No words: the record has them.\nErr(Error::Unsupported)",
+        "if e != Error::Invalid {}",
+        "return Err(Error::Busy);",
+        "KeyError::Invalid",
+        "#[cfg(test)]\nmod tests {\n    fn f() { Err(Error::Invalid) }\n}",
+    ] {
+        assert!(mute("x", good).is_empty(), "{good}: {:?}", mute("x", good));
+    }
+}

@@ -1,0 +1,103 @@
+//! The devices' files below `/sys` and `/dev`, as programs see them that `gdrcore-run` starts, and what they start.
+
+use gdrcore_tests::rdmacm::command;
+use gdrcore_tests::skip;
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
+use std::process::Command;
+
+/// A program on an address of this test's.
+fn on(last: u32, program: &str) -> Option<Command> {
+    Some(command(Some(&loopback(110, last)), &[], find(program)?))
+}
+
+/// What a shell prints, whose children look at the files.
+fn shell(last: u32, script: &str) -> String {
+    let mut c = on(last, "sh").expect("a shell");
+    let done = run(c.args(["-ec", script]), 30);
+    assert!(done.ok(), "{script}: {:?} {}", done.status, done.output);
+    done.output
+}
+
+#[test]
+fn every_call_of_the_c_library_finds_them() {
+    let dir = scratch("sysfs");
+    let plain = compile("cc", "sysfs", &dir, &["-lpthread"]);
+    let run_it = |program: &std::path::Path| {
+        let done = run(command(Some(&loopback(110, 1)), &[], program).args(["gdrc0", "uverbs0"]), 60);
+        assert!(done.ok() && done.output.contains("ok"), "{:?} {}", done.status, done.output);
+    };
+    run_it(&plain);
+    // A child of a program which is none of libibverbs either.
+    shell(1, &format!("{} gdrc0 uverbs0", plain.display()));
+    // As distributions build programs: other functions of the C library.
+    let checked = scratch("sysfs-checked");
+    run_it(&compile("cc", "sysfs", &checked, &["-lpthread", "-O2", "-D_FORTIFY_SOURCE=2"]));
+    // 32-bit offsets are the same calls on 64-bit systems, under other names.
+    let large = scratch("sysfs-large");
+    run_it(&compile("cc", "sysfs", &large, &["-lpthread", "-D_FILE_OFFSET_BITS=64"]));
+}
+
+#[test]
+fn they_say_what_ibv_devinfo_says() {
+    if find("ibv_devinfo").is_none() {
+        skip!("no ibv_devinfo (ibverbs-utils)");
+    }
+    let info = run(on(2, "ibv_devinfo").expect("looked for").arg("-v"), 20).output;
+    let field = |name: &str| -> String {
+        let line = info.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("{name}: {info}")).trim().to_string()
+    };
+    let file = |name: &str| shell(2, &format!("cat /sys/class/infiniband/gdrc0/{name}")).trim().to_string();
+    for (name, path) in [
+        ("node_guid", "node_guid"),
+        ("sys_image_guid", "sys_image_guid"),
+        ("fw_ver", "fw_ver"),
+        ("board_id", "board_id"),
+        ("link_layer", "ports/1/link_layer"),
+    ] {
+        assert_eq!(field(name), file(path), "{name}");
+    }
+    assert!(field("state").starts_with("PORT_ACTIVE") && file("ports/1/state") == "4: ACTIVE");
+    assert_eq!(u32::from_str_radix(file("ports/1/lid").trim_start_matches("0x"), 16), field("port_lid").parse());
+    assert!(field("phys_state").starts_with("LINK_UP") && file("ports/1/phys_state") == "5: LinkUp");
+    assert!(field("active_speed").starts_with("10.0") && field("active_width").starts_with("1X"));
+    assert_eq!(file("ports/1/rate"), "10 Gb/sec (1X FDR10)");
+    assert_eq!(file("ports/1/cap_mask"), field("port_cap_flags"));
+    assert_eq!(field("max_pkeys"), shell(2, "ls /sys/class/infiniband/gdrc0/ports/1/pkeys | wc -l").trim());
+    assert_eq!(field("gid_tbl_len"), shell(2, "ls /sys/class/infiniband/gdrc0/ports/1/gids | wc -l").trim());
+}
+
+#[test]
+fn shells_and_their_tools_find_them() {
+    assert_eq!(shell(3, "ls /sys/class/infiniband").trim(), "gdrc0");
+    assert_eq!(shell(3, "echo /sys/class/infiniband/*/ports/*/state"), {
+        "/sys/class/infiniband/gdrc0/ports/1/state\n"
+    });
+    let listed = shell(3, "ls -lR /sys/class/infiniband/gdrc0/ /dev/infiniband");
+    assert!(listed.contains("device -> ../../../9d00:00:00.0") && listed.contains("rdma_cm"), "{listed}");
+    // The interface of loopback addresses has no hardware; its link is ours.
+    assert_eq!(shell(3, "ls /sys/class/net/lo/device/infiniband").trim(), "gdrc0");
+    assert_eq!(shell(3, "cat /sys/class/infiniband/gdrc0/device/net/lo/ifindex").trim(), "1");
+    let n: usize = shell(3, "find /sys/class/infiniband/gdrc0/ | wc -l").trim().parse().expect("a number");
+    assert!(n > 80, "{n}");
+    if find("python3").is_some() {
+        let script = "import os; print(os.listdir('/sys/class/infiniband'), \
+                      os.path.realpath('/sys/class/infiniband/gdrc0/../..'))";
+        let said = shell(3, &format!("python3 -c \"{script}\""));
+        assert_eq!(said.trim(), "['gdrc0'] /sys/devices/pci9d00:00/9d00:00:00.0");
+    }
+    // Without the launcher there is nothing, and it leaves nothing behind.
+    assert!(!std::path::Path::new("/sys/class/infiniband/gdrc0").exists());
+}
+
+#[test]
+fn a_counter_is_that_of_the_process_that_reads() {
+    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)");
+    }
+    let dir = scratch("sysfs-counters");
+    let program = compile("cc", "verbs", &dir, &["-libverbs"]);
+    let done = run(command(Some(&loopback(110, 4)), &[], program).arg("counters"), 30);
+    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert_eq!(shell(4, "cat /sys/class/infiniband/gdrc0/ports/1/hw_counters/rdma_writes").trim(), "0");
+}
