@@ -3,6 +3,8 @@
 //! Above the leaf words, one bit per object, lies a summary, so that "nothing to do" is one load however many objects
 //! there are, and finding the one that is busy costs no more beside 4096 idle ones than beside none.
 
+use core::fmt;
+
 use crossbeam_utils::CachePadded;
 
 use crate::arena::{RawSlice, Walk};
@@ -291,6 +293,24 @@ impl Few {
     #[inline]
     pub fn any(&self) -> Option<usize> {
         self.one.checked_sub(1).or_else(|| self.others.next_from(0))
+    }
+}
+
+/// The bits that are set, lowest first, wherever they are kept.
+impl fmt::Debug for Few {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut set = f.debug_set();
+        let mut one = self.one.checked_sub(1);
+        for i in self.others.iter() {
+            if let Some(bit) = one.filter(|&bit| bit <= i) {
+                one = None;
+                if bit != i {
+                    set.entry(&bit);
+                }
+            }
+            set.entry(&i);
+        }
+        set.entries(one).finish()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::roce::Transport;
 use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
-use crate::wire::{mtu_code, Class, Flow, Kind, Psn, DEFAULT_PKEY, ICRC_LEN, QP1_QKEY};
+use crate::wire::{mtu_code, packet_bytes, Class, Flow, Kind, Psn, DEFAULT_PKEY, QP1_QKEY};
 
 /// The general services QP, where connection managers talk.
 pub const GSI_QPN: u32 = 1;
@@ -69,7 +69,7 @@ pub(super) fn take(
         return;
     }
     t.counters.rcvd_pkts += 1;
-    t.counters.rcvd_bytes += payload.len() as u64 + 24;
+    t.counters.rcvd_bytes += run.wire_bytes(1, payload.len() as u32);
     let port = if src.port >= FLOW_PORTS { local.port } else { src.port };
     let from = PeerAddr { gid: src.gid, scope_id: src.scope_id, port, ..PeerAddr::default() };
     if cm.is_crowded(now) {
@@ -138,7 +138,7 @@ impl Inner {
         run.src_qpn = GSI_QPN;
         let opcode = run.opcode(true, true);
         let headers = opcode.header_len();
-        let len = headers + MAD_LEN + ICRC_LEN;
+        let len = packet_bytes(opcode, MAD_LEN);
         let packet = buf.get_mut(..len)?;
         let (head, body) = packet.split_at_mut(headers);
         let dst = self.cm.poll_transmit(body.first_chunk_mut()?)?;

@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicBool;
 
 use super::{qpn::Qpns, Engine, Inner};
 use crate::arena::{Heap, RawSlice, Region, Table, Walk};
-use crate::bitmap::{Bitmap, Few};
+use crate::bitmap::Bitmap;
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -14,8 +14,8 @@ use crate::mem::{Providers, Regions};
 use crate::pool::Pool;
 use crate::roce::multicast::Members;
 use crate::roce::peer::{Peer, PeerAddr};
+use crate::roce::rules::ack::AckQueue;
 use crate::roce::txbuf::Handed;
-use crate::roce::LocalAck;
 use crate::roce::Transport;
 use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, NONE};
@@ -120,9 +120,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         qpn_base: config.qpn_base,
         mixed_paths: false,
         ready,
-        ack_pending: Few::new(ack_pending),
-        ack_flush_at: u64::MAX,
-        local_ack: LocalAck::default(),
+        acks: AckQueue::new(ack_pending),
         mem_wait,
         cq_wait,
         full_cqs: p.full_cqs,
@@ -138,7 +136,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         cause: Cause::default(),
         members: Members::new(),
         undated: NONE,
-        poller: Default::default(),
+        handoff: Default::default(),
         event_qps,
         changes: 0,
     };

@@ -189,13 +189,13 @@ impl Guard<'_> {
     /// which must follow under the same lock, is its own, where it can be handed over.
     #[inline(always)]
     pub fn expect(&mut self, cq: u32) {
-        self.split().0.transport.poller.expect(cq);
+        self.split().0.transport.handoff.begin(cq);
     }
 
     /// What was handed over. It completed before anything that the CQ holds now.
     #[inline(always)]
     pub fn take_expected(&mut self) -> Option<&Wc> {
-        self.split().0.transport.poller.take()
+        self.split().0.transport.handoff.finish()
     }
 
     /// From now on, queue pairs that are connected to devices of this kind ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection that both

@@ -74,11 +74,7 @@ impl Inner {
 
     fn flush_acks(&mut self) {
         let t = &mut self.transport;
-        t.ack_flush_at = u64::MAX;
-        while let Some(qi) = t.ack_pending.any() {
-            t.ack_pending.clear(qi);
-            t.ready.set(qi);
-        }
+        t.acks.flush(&mut t.ready);
     }
 
     /// Fills a burst from the QPs that have something for its path, fairly.
@@ -125,7 +121,7 @@ impl Guard<'_> {
     pub fn poll_transmit(&mut self, now: u64, buf: &mut [u8]) -> Option<Burst> {
         let (inner, s) = self.split();
         inner.absorb(s, now);
-        if now >= inner.transport.ack_flush_at {
+        if now >= inner.transport.acks.flush_at() {
             inner.flush_acks();
         }
         if inner.cm.is_ready() {
@@ -174,7 +170,7 @@ impl Guard<'_> {
     pub fn poll_transmit_link(&mut self, now: u64, link: u16, buf: &mut [u8], memory: &mut dyn PeerMemory) -> usize {
         let (inner, s) = self.split();
         inner.absorb(s, now);
-        if now >= inner.transport.ack_flush_at {
+        if now >= inner.transport.acks.flush_at() {
             inner.flush_acks();
         }
         let mut tx = TxBuf::to_link(buf, link, inner.rx_flow.1, memory);
@@ -395,7 +391,7 @@ impl Guard<'_> {
                 t.handle_run(s, now, &from, &h.run, h.payload(scratch));
             }
             handled += n;
-            if let Some(to) = t.local_ack.take() {
+            if let Some(to) = t.acks.take_local() {
                 match t.take_local_ack(to) {
                     Some(ack) => t.handle_run(s, now, &from, &ack, &[]),
                     None => t.ready.set(to),
@@ -427,13 +423,13 @@ impl Guard<'_> {
         let t = &inner.transport;
         // Asked together: mostly all is empty.
         let idle = t.ready.is_empty() & t.full_cqs.is_empty() & t.mem_wait.is_empty() & t.cnp_owed.is_empty();
-        !(idle & !inner.cm.is_ready()) || s.active.any() || now >= t.ack_flush_at
+        !(idle & !inner.cm.is_ready()) || s.active.any() || now >= t.acks.flush_at()
     }
 
     /// Whether no ACK waits for its time.
     #[inline]
     pub fn owes_nothing(&mut self) -> bool {
-        self.split().0.transport.ack_flush_at == u64::MAX
+        self.split().0.transport.acks.flush_at() == u64::MAX
     }
 
     /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that
@@ -444,7 +440,7 @@ impl Guard<'_> {
         while let Some(qi) = inner.transport.wheel.pop_expired(now) {
             inner.transport.on_timer(s, qi, now);
         }
-        if now >= inner.transport.ack_flush_at {
+        if now >= inner.transport.acks.flush_at() {
             inner.flush_acks();
         }
         if !inner.transport.mem_wait.is_empty() {
@@ -466,7 +462,7 @@ impl Guard<'_> {
         let inner = self.split().0;
         inner.transport.date(now);
         let t = &inner.transport;
-        let mut at = t.wheel.next_deadline().unwrap_or(u64::MAX).min(t.ack_flush_at);
+        let mut at = t.wheel.next_deadline().unwrap_or(u64::MAX).min(t.acks.flush_at());
         at = at.min(inner.cm.next_timeout().unwrap_or(u64::MAX));
         if !t.mem_wait.is_empty() {
             // Slow memory has no interrupt: look again soon.

@@ -8,10 +8,13 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Resp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state};
-use crate::wire::{Class, Kind, NakCode, Syndrome};
+use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Syndrome};
 
 /// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
 pub(super) const ACK_UNLIMITED: u8 = 0x1f;
+
+/// Bytes of an ACK or NAK, as the counters have it.
+pub(super) const ACK_BYTES: u64 = packet_bytes(Opcode::RC_ACK, 0) as u64;
 
 impl Resp {
     /// The ACK for everything that may be acknowledged.
@@ -21,13 +24,6 @@ impl Resp {
         run.syndrome = ACK_UNLIMITED;
         run.msn = self.ack_msn;
         run
-    }
-
-    /// It was sent. What still waits for slow memory is acknowledged when it has landed.
-    #[inline]
-    pub(super) fn ack_has_left(&mut self) {
-        self.ack_owed = self.fence_len > 0;
-        self.ack_now = false;
     }
 }
 
@@ -102,7 +98,8 @@ impl Transport {
             let job_ref = &mut qp.resp.jobs[at];
             job_ref.sent += packets;
             let finished = job_ref.sent == job.npkts;
-            let wire = u64::from(bytes.min(packets.wrapping_mul(qp.mtu))) + 20 * u64::from(packets);
+            let carried = bytes.min(packets.wrapping_mul(qp.mtu));
+            let wire = if packets > 0 { run.wire_bytes(packets, carried) } else { 0 };
             if qp.paced {
                 qp.congestion.on_sent(now, wire as u32);
             }
@@ -115,10 +112,7 @@ impl Transport {
                 qp.resp.job_len -= 1;
                 if qp.resp.job_len == 0 && qp.resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
                     // The answer has acknowledged everything.
-                    qp.resp.ack_owed = false;
-                    qp.resp.ack_now = false;
-                    qp.resp.pkts_since_ack = 0;
-                    self.ack_has_left(qi);
+                    self.acks.left(&mut qp.resp, qi);
                 }
                 continue;
             }
@@ -183,8 +177,6 @@ impl Transport {
         if resp.nak_later && resp.fence_len == 0 && resp.nak_owed.is_none() {
             resp.nak_later = false;
             resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
-            qp.counters.send_nak_err += 1;
-            self.counters.send_nak_err += 1;
         }
         if let Some(syndrome) = resp.nak_owed {
             if resp.fence_len > 0 && qp.state != qp_state::ERR {
@@ -199,7 +191,7 @@ impl Transport {
                 resp.pkts_since_ack = 0;
                 for c in [&mut qp.counters, &mut self.counters] {
                     c.sent_pkts += 1;
-                    c.sent_bytes += 20;
+                    c.sent_bytes += ACK_BYTES;
                 }
             }
             let mut psn = if resp.fatal_nak.is_some() { resp.fatal_psn } else { resp.epsn };
@@ -214,26 +206,26 @@ impl Transport {
                 return false;
             }
             resp.nak_owed = None;
-            resp.ack_owed = false;
-            resp.ack_now = false;
+            let not_ready = matches!(Syndrome::parse(syndrome), Syndrome::Rnr { .. });
+            for c in [&mut qp.counters, &mut self.counters] {
+                *if not_ready { &mut c.send_rnr_err } else { &mut c.send_nak_err } += 1;
+            }
         } else if resp.ack_owed && qp.state != qp_state::ERR {
-            if !resp.ack_now && tx.is_empty() && self.ack_pending.get(qi) {
+            if !resp.ack_now && tx.is_empty() && self.acks.is_pending(qi) {
                 // Whatever made the QP ready (an ACK of the peer, a window), this one may wait for company still.
                 return true;
             }
             if !tx.emit_bare(&resp.ack(qp.attr.dest_qp_num)) {
                 return false;
             }
-            resp.ack_has_left();
         } else {
             return true;
         }
-        resp.pkts_since_ack = 0;
-        qp.counters.sent_pkts += 1;
-        qp.counters.sent_bytes += 20;
-        self.counters.sent_pkts += 1;
-        self.counters.sent_bytes += 20;
-        self.ack_has_left(qi);
+        self.acks.left(resp, qi);
+        for c in [&mut qp.counters, &mut self.counters] {
+            c.sent_pkts += 1;
+            c.sent_bytes += ACK_BYTES;
+        }
         true
     }
 
@@ -247,22 +239,11 @@ impl Transport {
             return None;
         }
         let run = resp.ack(qp.attr.dest_qp_num);
-        resp.ack_has_left();
-        resp.pkts_since_ack = 0;
+        self.acks.left(resp, qi);
         for c in [&mut qp.counters, &mut self.counters] {
             c.sent_pkts += 1;
-            c.sent_bytes += 20;
+            c.sent_bytes += ACK_BYTES;
         }
         Some(run)
-    }
-
-    /// A QP owes no ACK any more. With the last of them the time to send them ends as well: left standing, it would
-    /// send the next ACK at once, ahead of the program's reply.
-    #[inline]
-    pub(super) fn ack_has_left(&mut self, qi: usize) {
-        self.ack_pending.clear(qi);
-        if self.ack_pending.is_empty() {
-            self.ack_flush_at = u64::MAX;
-        }
     }
 }

@@ -1,12 +1,13 @@
 //! The completer: ACKs, NAKs and answers to what the requester sent.
 
 use super::peer::FlowControl;
-use super::requester::{copy_sges, Move, Stop, PROBE_NS};
+use super::requester::{copy_sges, Move, Stop};
+use super::rules::ack::progress;
 use super::run::Run;
 use super::{Transport, READ_PIECE};
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Hold, Ready};
+use crate::verbs::objects::Hold;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
@@ -184,32 +185,7 @@ impl Transport {
         read_freed: u32,
     ) {
         let qp = &mut self.qps[qi];
-        qp.req.retry_left = qp.attr.retry_cnt;
-        qp.req.rnr_left = qp.attr.rnr_retry;
-        qp.req.naks = 0;
-        qp.req.rewound = None;
-        if qp.ready != Ready::Yes {
-            qp.has_accepted();
-        }
-        qp.req.silent_since = now;
-        let idle = qp.req.una_psn == qp.req.max_psn;
-        qp.req.ack_deadline = if idle { 0 } else { now + qp.timeout_ns };
-        qp.req.probe_wait = PROBE_NS;
-        if idle {
-            // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were not counted off.
-            qp.req.rd_out = 0;
-        }
-        // What was never sent again after a rewind no longer counts; when all is acknowledged, nothing does.
-        let freed = if idle { qp.req.inflight } else { freed.min(qp.req.inflight) };
-        let read_freed = if idle { qp.req.read_inflight } else { read_freed.min(qp.req.read_inflight) };
-        qp.req.inflight -= freed;
-        qp.req.read_inflight -= read_freed;
-        let peer = &mut self.peers[qp.peer as usize];
-        qp.req.probe_at = if idle { 0 } else { peer.probe_at(now) };
-        peer.tx.on_acked(freed);
-        if read_freed > 0 {
-            peer.rx.on_acked(read_freed);
-        }
+        progress(qp, &mut self.peers[qp.peer as usize], now, freed, read_freed);
         // What is sent already need not be looked at again.
         if qp.req.next != sq.end() {
             self.ready.set(qi);

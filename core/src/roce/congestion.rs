@@ -17,7 +17,7 @@ use crate::dcqcn::Dcqcn;
 use crate::mem::Access;
 use crate::verbs::objects::Qp;
 use crate::verbs::types::qp_type;
-use crate::wire::{Class, Kind, Psn};
+use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn};
 
 /// Time between two notifications about one queue pair.
 pub const CNP_INTERVAL_NS: u64 = 50_000;
@@ -120,6 +120,10 @@ impl Transport {
             handled
         };
         for c in [&mut qp.counters, &mut self.counters] {
+            if ours {
+                c.rcvd_pkts += 1;
+                c.rcvd_bytes += packet_bytes(Opcode::CNP, CNP_BYTES as usize) as u64;
+            }
             if handled {
                 c.rp_cnp_handled += 1;
             } else {
@@ -163,7 +167,7 @@ impl Transport {
             for c in [&mut qp.counters, &mut self.counters] {
                 c.np_cnp_sent += 1;
                 c.sent_pkts += 1;
-                c.sent_bytes += 16 + u64::from(CNP_BYTES);
+                c.sent_bytes += run.wire_bytes(1, CNP_BYTES);
             }
         }
     }

@@ -105,10 +105,11 @@ impl Transport {
                 }
             }
             let qp = &mut self.qps[qi];
-            qp.bucket.take(now, wqe.length as u32 + 24);
+            let wire_bytes = run.wire_bytes(1, wqe.length as u32);
+            qp.bucket.take(now, wire_bytes as u32);
             for c in [&mut qp.counters, &mut self.counters] {
                 c.sent_pkts += 1;
-                c.sent_bytes += wqe.length + 24;
+                c.sent_bytes += wire_bytes;
             }
             let psn = qp.req.next_psn;
             let ws = qp.wqe(index);

@@ -10,17 +10,17 @@
 //!
 //! It takes no time stamp, because nothing stays outstanding.
 
+use super::answers::ACK_BYTES;
 use super::requester::gather;
+use super::rules::ack::refill_retries;
+use super::rules::complete::{prepare, Left};
 use super::Transport;
 use crate::counters::Counters;
 use crate::mem::{Access, Message};
 use crate::verbs::objects::{Incoming, Qp, Req, Resp};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, qp_type, wc_status, wr_opcode};
-
-/// Bytes of a packet beside its payload, as the counters have it: BTH and ICRC, and the AETH of an ACK.
-const PACKET: u64 = 16;
-const ACK: u64 = 20;
+use crate::wire::{packet_bytes, Opcode};
 
 impl Req {
     /// Whether all that was sent has ended and nothing keeps the next request back.
@@ -75,12 +75,8 @@ impl Transport {
         if !connected || !is_local(b) || !b.can_receive() || b.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
             return false;
         }
-        let signaled = wqe.is_signaled();
-        let scq = a.scq;
-        let mut ring = s.cq(scq as usize, &self.key);
-        if signaled && ring.free() <= self.cqs[scq as usize].reserved {
-            return false;
-        }
+        let ending = prepare(s, &self.key, &mut self.cqs, a, wqe, wc_status::SUCCESS);
+        let Some(ending) = ending else { return false };
         let (at, key) = (wqe.remote_addr, wqe.rkey);
         let Ok(target) = self.regions.remote(key, b.pd, b.qpn, at, len, access::REMOTE_WRITE) else { return false };
         if target.provider != 0 {
@@ -104,14 +100,12 @@ impl Transport {
         }
 
         let next = psn.next();
-        let bytes = u64::from(len);
+        let packet = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize) as u64;
         let count = |c: &mut Counters, sender: u64, receiver: u64| {
             c.sent_pkts += sender + receiver;
             c.rcvd_pkts += sender + receiver;
-            c.sent_bytes += sender * (bytes + PACKET) + receiver * ACK;
-            c.rcvd_bytes += receiver * (bytes + PACKET) + sender * PACKET;
-            c.rdma_writes += sender;
-            c.request_bytes = c.request_bytes.wrapping_add(sender * bytes);
+            c.sent_bytes += sender * packet + receiver * ACK_BYTES;
+            c.rcvd_bytes += receiver * packet + sender * ACK_BYTES;
         };
         let b = &mut self.qps[bi];
         b.resp.epsn = next;
@@ -126,19 +120,9 @@ impl Transport {
         a.req.next_psn = next;
         a.req.una_psn = next;
         a.req.max_psn = next;
-        a.req.next = index.wrapping_add(1);
-        a.req.acked = a.req.next;
-        a.req.una = a.req.next;
-        a.req.retry_left = a.attr.retry_cnt;
-        a.req.rnr_left = a.attr.rnr_retry;
-        a.req.naks = 0;
-        a.req.rewound = None;
+        refill_retries(a);
         count(&mut a.counters, 1, 0);
-        let wc = signaled.then(|| super::queues::send_wc(a, wqe, wc_status::SUCCESS));
-        sq.release(1);
-        if let Some(wc) = wc {
-            super::queues::push_to(s, &mut ring, &mut self.cqs[scq as usize], scq, wc, false);
-        }
+        ending.finish(s, a, &mut self.counters, &mut sq, Left::NothingUnsent, None);
         true
     }
 }

@@ -13,7 +13,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Keep, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_type, wc_status};
-use crate::wire::{Class, Kind, ICRC_LEN};
+use crate::wire::{Class, Kind};
 
 impl Transport {
     /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A peer in this engine needs none.
@@ -80,10 +80,9 @@ impl Transport {
             qp.keep.ask = true;
             return false;
         }
-        let bytes = run.opcode(true, true).header_len() + ICRC_LEN;
         for c in [&mut qp.counters, &mut self.counters] {
             c.sent_pkts += 1;
-            c.sent_bytes += bytes as u64;
+            c.sent_bytes += run.wire_bytes(1, 0);
             c.keepalives += 1;
         }
         true

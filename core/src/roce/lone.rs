@@ -8,27 +8,26 @@
 //! Sending is in two parts: one asks and writes into the port's buffer, the other notes that it has left. In between the port hands it over, so
 //! that the peer begins meanwhile. [`Transport::send_lone`] is both, for links, and reads no clock; `lone_wire` has the first for packets.
 
+use super::answers::ACK_BYTES;
 use super::peer::{FlowControl, Path, Peer, PACKET_COST};
-use super::queues::{push_to, send_wc};
 use super::requester::{gather, PROBE_NS, PSN_WINDOW};
+use super::rules::ack::{progress, AckQueue};
+use super::rules::complete::{prepare, Left};
+use super::rules::cq::{CompletionHandoff, CqSide};
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
 use crate::arena::Table;
-use crate::bitmap::{Bitmap, Few};
 use crate::counters::Counters;
 use crate::mem::{Access, Message, Providers, Regions};
-use crate::ring::{EngineConsumer, EngineProducer, SlotRef};
-use crate::verbs::objects::{Armed, Cq, Hold, Incoming, Qp, Req, Resp, WqeState, NONE};
+use crate::ring::{EngineConsumer, SlotRef};
+use crate::verbs::objects::{Cq, Hold, Incoming, Qp, Req, Resp, NONE};
 use crate::verbs::shared::{EngineKey, QpShared, Shared};
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::verbs::wqe::SendWqe;
-use crate::wire::{Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
-/// Bytes of a packet beside its payload, as the counters have it: BTH and ICRC, and the AETH of an ACK.
-const PACKET: u64 = 16;
-const ACK: u64 = 20;
 /// What the opcodes of a WRITE of one packet have, and those of a SEND have not.
 const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
 const _: () = assert!(WRITES == 8);
@@ -47,6 +46,8 @@ pub(super) struct Received {
     pub(super) solicited: bool,
     pub(super) ack_req: bool,
     pub(super) imm: u32,
+    /// Bytes of the packet, as the counters have it.
+    pub(super) bytes: u32,
     /// Of a WRITE.
     pub(super) va: u64,
     pub(super) rkey: u32,
@@ -61,58 +62,9 @@ pub struct Lone {
     pub len: usize,
     pub(super) qi: usize,
     pub(super) payload: u32,
+    /// Bytes of the request's packet, as the counters have it.
+    pub(super) bytes: u32,
     pub(super) acks: bool,
-}
-
-/// Who runs the engine because he polls a CQ that is empty. What completes first there is his at once: it need not go through the ring, of which
-/// he would have to take the end then.
-#[derive(Debug)]
-pub struct Poller {
-    /// The CQ, or [`NONE`].
-    cq: u32,
-    has: bool,
-    wc: Wc,
-}
-
-impl Default for Poller {
-    fn default() -> Self {
-        Poller { cq: NONE, has: false, wc: Wc::default() }
-    }
-}
-
-impl Poller {
-    /// Under this lock, until [`Poller::take`].
-    #[inline(always)]
-    pub(crate) fn expect(&mut self, cq: u32) {
-        self.cq = cq;
-        self.has = false;
-    }
-
-    /// What completed. Whatever is in the ring completed later.
-    #[inline(always)]
-    pub(crate) fn take(&mut self) -> Option<&Wc> {
-        self.cq = NONE;
-        self.has.then_some(&self.wc)
-    }
-
-    /// [`push_to`], or into the hands of who polls for it.
-    #[inline(always)]
-    fn push(
-        &mut self,
-        s: &Shared,
-        ring: &mut EngineProducer<'_, Wc>,
-        cq: &mut Cq,
-        index: u32,
-        wc: Wc,
-        solicited: bool,
-    ) {
-        if self.cq == index && !self.has && cq.armed == Armed::No && ring.room_seen() == ring.capacity() {
-            self.has = true;
-            self.wc = wc;
-        } else {
-            push_to(s, ring, cq, index, wc, solicited);
-        }
-    }
 }
 
 /// The links of a port, as far as small messages need them.
@@ -195,14 +147,11 @@ impl Transport {
     /// What [`Transport::write_lone_packet`] wrote has left.
     #[inline]
     pub(crate) fn wrote_lone(&mut self, now: u64, lone: Lone) {
-        let Lone { qi, len, payload, acks, .. } = lone;
-        let Transport { qps, peers, ack_pending, ack_flush_at, counters, .. } = self;
+        let Lone { qi, len, payload, bytes, acks: beside } = lone;
+        let Transport { qps, peers, acks, counters, .. } = self;
         let Some(qp) = qps.get_mut(qi) else { return };
         let Some(peer) = peers.get_mut(qp.peer as usize) else { return };
-        has_left(qp, peer, counters, &Written { len, payload, acks });
-        if acks {
-            forget_ack(ack_pending, ack_flush_at, qi);
-        }
+        has_left(qp, peer, counters, acks, qi, &Written { len, payload, bytes, acks: beside });
         if qp.req.ack_deadline == 0 {
             qp.req.probe_at = now + PROBE_NS;
         }
@@ -221,16 +170,13 @@ impl Transport {
         wanted: bool,
         clock: impl FnOnce() -> u64,
     ) -> bool {
-        let Transport { key, qps, peers, regions, providers, ack_pending, ack_flush_at, counters, .. } = self;
+        let Transport { key, qps, peers, regions, providers, acks, counters, .. } = self;
         let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
         let Some(peer) = peers.get_mut(qp.peer as usize) else { return false };
         let written = write(regions, providers, qp, peer, &shared.engine_sq(key), links);
         let Some((written, frame)) = written else { return false };
         frame.commit(written.len);
-        has_left(qp, peer, counters, &written);
-        if written.acks {
-            forget_ack(ack_pending, ack_flush_at, qi);
-        }
+        has_left(qp, peer, counters, acks, qi, &written);
         let undated = self.undated;
         if qp.req.ack_deadline != 0 {
             // An earlier one's answer is waited for: only its timer may be due anew.
@@ -294,7 +240,7 @@ impl Transport {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
         let [op, flags, ..] = high(0).to_le_bytes();
         let Some(qi) = self.qp_of(low(1) & 0xff_ffff) else { return 0 };
-        let Transport { key, qps, peers, regions, providers, cqs, counters, poller, .. } = self;
+        let Transport { key, qps, peers, regions, providers, cqs, counters, handoff, .. } = self;
         let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
         if qp.state != qp_state::RTS || qp.kind != qp_type::RC || !whole {
@@ -317,7 +263,7 @@ impl Transport {
         // sees its own request complete before the peer's reply, as it does on a NIC. That of a short message lies in the words that
         // were copied out.
         let psn = if is_ack { acked(w) } else { beside(w, end, rest.len()) };
-        let acked = psn.is_some_and(|psn| end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn));
+        let acked = psn.is_some_and(|psn| end_lone(s, key, cqs, handoff, counters, peer, qp, shared, now, psn));
         let mut taken = 0;
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op & 1 != 0) {
@@ -331,15 +277,16 @@ impl Transport {
                 solicited: flags & head_flags::SOLICITED != 0,
                 ack_req: flags & head_flags::ACK_REQ != 0,
                 imm: high(2),
+                bytes: packet_bytes(Opcode(op), len) as u32,
                 va: w[3],
                 rkey: low(4),
                 dma_len: high(4),
             };
             let payload = &rest[head..head + len];
-            if !receive(s, key, cqs, regions, providers, counters, poller, qp, shared, &r, payload) {
+            if !receive(s, key, cqs, regions, providers, counters, handoff, qp, shared, &r, payload) {
                 return if acked { self.lone_ended(qi, ACK_BESIDE) } else { 0 };
             }
-            owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, 1, r.ack_req);
+            self.acks.owe(qp, &mut self.ready, qi, now, 1, r.ack_req);
             taken = end;
         }
         if acked {
@@ -363,11 +310,11 @@ impl Transport {
     /// changed.
     #[inline(always)]
     pub(super) fn receive_lone(&mut self, s: &Shared, qi: usize, now: u64, r: &Received, payload: &[u8]) -> bool {
-        let Transport { key, qps, regions, providers, cqs, counters, poller, .. } = self;
+        let Transport { key, qps, regions, providers, cqs, counters, handoff, .. } = self;
         let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
-        let taken = receive(s, key, cqs, regions, providers, counters, poller, qp, shared, r, payload);
+        let taken = receive(s, key, cqs, regions, providers, counters, handoff, qp, shared, r, payload);
         if taken {
-            owe(qp, &mut self.ready, &mut self.ack_pending, &mut self.ack_flush_at, qi, now, 1, r.ack_req);
+            self.acks.owe(qp, &mut self.ready, qi, now, 1, r.ack_req);
         }
         taken
     }
@@ -376,10 +323,10 @@ impl Transport {
     /// nothing has changed.
     #[inline(always)]
     pub(super) fn acknowledge_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) -> bool {
-        let Transport { key, qps, peers, cqs, counters, poller, .. } = self;
+        let Transport { key, qps, peers, cqs, counters, handoff, .. } = self;
         let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
         let Some(peer) = peers.get_mut(qp.peer as usize) else { return false };
-        if !end_lone(s, key, cqs, poller, counters, peer, qp, shared, now, psn) {
+        if !end_lone(s, key, cqs, handoff, counters, peer, qp, shared, now, psn) {
             return false;
         }
         self.lone_ended(qi, true)
@@ -390,6 +337,8 @@ impl Transport {
 struct Written {
     len: usize,
     payload: u32,
+    /// As in [`Lone`].
+    bytes: u32,
     acks: bool,
 }
 
@@ -439,12 +388,13 @@ fn write<'p, L: Links>(
         let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
         record[behind..].copy_from_slice(&ack);
     }
-    Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, acks }, frame))
+    let bytes = packet_bytes(op, len) as u32;
+    Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, bytes, acks }, frame))
 }
 
 /// What was written has left: all that changes by that but the time.
 #[inline(always)]
-fn has_left(qp: &mut Qp, peer: &mut Peer, counters: &mut Counters, written: &Written) {
+fn has_left(qp: &mut Qp, peer: &mut Peer, counters: &mut Counters, acks: &mut AckQueue, qi: usize, written: &Written) {
     let (index, psn) = (qp.req.next, qp.req.next_psn);
     let ws = qp.wqe(index);
     // The rest is as the request before it left it: zero.
@@ -457,25 +407,15 @@ fn has_left(qp: &mut Qp, peer: &mut Peer, counters: &mut Counters, written: &Wri
     qp.req.inflight = qp.req.inflight.saturating_add(cost);
     peer.tx.on_sent(0, cost);
     let mut packets = 1;
-    let mut bytes = u64::from(written.payload) + PACKET;
+    let mut bytes = u64::from(written.bytes);
     if written.acks {
         packets += 1;
-        bytes += ACK;
-        qp.resp.ack_has_left();
-        qp.resp.pkts_since_ack = 0;
+        bytes += ACK_BYTES;
+        acks.left(&mut qp.resp, qi);
     }
     for c in [&mut qp.counters, counters] {
         c.sent_pkts += packets;
         c.sent_bytes += bytes;
-    }
-}
-
-/// As [`Transport::ack_has_left`].
-#[inline(always)]
-fn forget_ack(ack_pending: &mut Few, ack_flush_at: &mut u64, qi: usize) {
-    ack_pending.clear(qi);
-    if ack_pending.is_empty() {
-        *ack_flush_at = u64::MAX;
     }
 }
 
@@ -490,7 +430,7 @@ fn receive(
     regions: &Regions,
     providers: &Providers,
     counters: &mut Counters,
-    poller: &mut Poller,
+    handoff: &mut CompletionHandoff,
     qp: &mut Qp,
     shared: &QpShared,
     r: &Received,
@@ -531,8 +471,8 @@ fn receive(
             }
         }
         let wr_id = wqe.wr_id;
-        let Some((mut ring, cq)) = cq_of(s, key, cqs, qp.rcq) else { return false };
-        if ring.free() <= cq.reserved || cq.reserved >= cq.promises(ring.capacity()) {
+        let Some(mut cq) = CqSide::of(s, key, cqs, qp.rcq) else { return false };
+        if !cq.can_reserve() {
             return false;
         }
         // Should it fail half way, the usual way writes the same bytes again before it says so.
@@ -550,11 +490,11 @@ fn receive(
             wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
             ..Wc::default()
         };
-        poller.push(s, &mut ring, cq, qp.rcq, wc, r.solicited);
+        cq.hand_over(s, handoff, wc, r.solicited);
     } else if to.is_some_and(|to| providers.put(to, payload) != Access::Ready) {
         return false;
     }
-    let bytes = len as u64 + PACKET;
+    let bytes = u64::from(r.bytes);
     for c in [&mut qp.counters, &mut *counters] {
         c.rcvd_pkts += 1;
         c.rcvd_bytes += bytes;
@@ -569,33 +509,6 @@ fn receive(
     true
 }
 
-/// What [`Transport::owe_ack`] does for a QP whose peer is another engine's.
-#[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
-#[inline(always)]
-pub(super) fn owe(
-    qp: &mut Qp,
-    ready: &mut Bitmap,
-    ack_pending: &mut Few,
-    flush_at: &mut u64,
-    qi: usize,
-    now: u64,
-    packets: u32,
-    asked: bool,
-) {
-    let resp = &mut qp.resp;
-    resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
-    if asked {
-        resp.ack_owed = true;
-        if resp.pkts_since_ack >= super::ACK_PACKETS {
-            resp.ack_now = true;
-            ready.set(qi);
-        } else {
-            ack_pending.set(qi);
-            *flush_at = (*flush_at).min(now + super::ACK_DELAY_NS);
-        }
-    }
-}
-
 /// Ends the only request that a QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has changed.
 #[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
 #[inline(always)]
@@ -603,7 +516,7 @@ fn end_lone(
     s: &Shared,
     key: &EngineKey,
     cqs: &mut Table<Cq>,
-    poller: &mut Poller,
+    handoff: &mut CompletionHandoff,
     counters: &mut Counters,
     peer: &mut Peer,
     qp: &mut Qp,
@@ -625,52 +538,15 @@ fn end_lone(
     if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
         return false;
     }
-    let mut told = None;
-    if wqe.is_signaled() {
-        let Some((ring, cq)) = cq_of(s, key, cqs, qp.scq) else { return false };
-        if ring.free() <= cq.reserved {
-            return false;
-        }
-        told = Some((ring, cq, send_wc(qp, wqe, wc_status::SUCCESS)));
-    }
-    *qp.wqe(index) = WqeState::default();
-    let is_write = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
-    for c in [counters, &mut qp.counters] {
+    let Some(ending) = prepare(s, key, cqs, qp, wqe, wc_status::SUCCESS) else { return false };
+    for c in [&mut *counters, &mut qp.counters] {
         c.rcvd_pkts += 1;
-        c.rcvd_bytes += PACKET;
-        *if is_write { &mut c.rdma_writes } else { &mut c.rdma_sends } += 1;
-        c.request_bytes = c.request_bytes.wrapping_add(wqe.length);
+        c.rcvd_bytes += ACK_BYTES;
     }
-    let req = &mut qp.req;
-    req.una = next;
-    req.acked = next;
-    req.una_psn = req.max_psn;
-    req.retry_left = qp.attr.retry_cnt;
-    req.rnr_left = qp.attr.rnr_retry;
-    req.naks = 0;
-    req.rewound = None;
-    req.silent_since = now;
-    req.ack_deadline = 0;
-    req.probe_at = 0;
-    req.probe_wait = PROBE_NS;
-    peer.tx.on_acked(core::mem::take(&mut req.inflight));
-    // Before the completion can be seen: `push_to` says why.
-    sq.release(1);
-    if let Some((mut ring, cq, wc)) = told {
-        poller.push(s, &mut ring, cq, qp.scq, wc, false);
-    }
+    qp.req.una_psn = qp.req.max_psn;
+    progress(qp, peer, now, 0, 0);
+    ending.finish(s, qp, counters, &mut sq, Left::Nothing, Some(handoff));
     true
-}
-
-/// Both halves of a CQ.
-#[inline(always)]
-pub(super) fn cq_of<'a>(
-    s: &'a Shared,
-    key: &EngineKey,
-    cqs: &'a mut Table<Cq>,
-    index: u32,
-) -> Option<(EngineProducer<'a, Wc>, &'a mut Cq)> {
-    Some((s.cqs.get(index as usize)?.engine_ring(key), cqs.get_mut(index as usize)?))
 }
 
 /// Where the ACK lies in a frame that holds one message of one packet, which takes a receive request, and that ACK. `w`: the first words

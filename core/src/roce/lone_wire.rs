@@ -13,10 +13,10 @@ use super::{Origin, Transport};
 use crate::mem::Message;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type};
-use crate::wire::{Aeth, Bth, Flow, ImmDt, Opcode, Qpn, Reth, Syndrome, ICRC_LEN};
+use crate::wire::{packet_bytes, pad_len, Aeth, Bth, Flow, ImmDt, Opcode, Qpn, Reth, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
-const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
+const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
 
 impl Transport {
     /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and the ACK that the QP owes behind it, if
@@ -46,9 +46,8 @@ impl Transport {
         }
         let len = wqe.length as usize;
         let has_imm = op.has_imm();
-        let head = Bth::LEN + if is_write { Reth::LEN } else { 0 } + if has_imm { ImmDt::LEN } else { 0 };
-        let pad = len.wrapping_neg() & 3;
-        let size = head + len + pad + ICRC_LEN;
+        let pad = pad_len(len);
+        let size = packet_bytes(op, len);
         let acks = qp.resp.ack_owed;
         if acks && (peer.max_seg < 2 || size < ACK_LEN) {
             return None;
@@ -85,7 +84,8 @@ impl Transport {
             Aeth { syndrome: ACK_UNLIMITED, msn: qp.resp.ack_msn & 0xff_ffff }.emit(aeth);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }
-        let lone = Lone { len: size + if acks { ACK_LEN } else { 0 }, qi, payload: len as u32, acks };
+        let lone =
+            Lone { len: size + if acks { ACK_LEN } else { 0 }, qi, payload: len as u32, bytes: size as u32, acks };
         Some((lone, to, size))
     }
 
@@ -140,7 +140,8 @@ impl Transport {
         }
         let Some(payload) = rest.len().checked_sub(bth.pad.into()).map(|len| &rest[..len]) else { return false };
         let (psn, solicited, ack_req) = (bth.psn, bth.solicited, bth.ack_req);
-        let r = Received { psn, writes: names_memory, has_imm, solicited, ack_req, imm, va, rkey, dma_len };
+        let bytes = packet_bytes(bth.opcode, payload.len()) as u32;
+        let r = Received { psn, writes: names_memory, has_imm, solicited, ack_req, imm, bytes, va, rkey, dma_len };
         let taken = self.receive_lone(s, qi, now, &r, payload);
         if taken {
             self.qps[qi].learn_port(from.port);

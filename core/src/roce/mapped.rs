@@ -12,9 +12,8 @@
 //! What cannot be done so (another opcode, a key that opens nothing here, a local key that is refused, memory that is gone) takes
 //! the usual way, which alone knows what is to be done then.
 
-use super::lone::cq_of;
 use super::peer::{Path, Peer};
-use super::queues::{push_to, send_wc};
+use super::rules::complete::{prepare, Left};
 use super::Transport;
 use crate::device::MrAttr;
 use crate::mem::{Access, Providers, Regions};
@@ -179,13 +178,7 @@ impl Transport {
         if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE || len.wrapping_sub(1) >= STRETCH || qp.req.placed != 0 {
             return false;
         }
-        let mut completion = None;
-        if wqe.is_signaled() {
-            completion = cq_of(s, key, cqs, qp.scq);
-            if completion.as_ref().is_none_or(|(ring, cq)| ring.free() <= cq.reserved) {
-                return false;
-            }
-        }
+        let Some(ending) = prepare(s, key, cqs, qp, wqe, wc_status::SUCCESS) else { return false };
         let source = match slot.sges(1).first() {
             _ if wqe.inline != 0 => None,
             Some(sge) if wqe.num_sge == 1 => match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, false) {
@@ -206,17 +199,10 @@ impl Transport {
         if placed != Access::Ready {
             return false;
         }
-        let told = completion.map(|(ring, cq)| (ring, cq, send_wc(qp, wqe, wc_status::SUCCESS)));
-        for c in [counters, &mut qp.counters] {
+        for c in [&mut *counters, &mut qp.counters] {
             c.mapped_writes += 1;
-            c.rdma_writes += 1;
-            c.request_bytes = c.request_bytes.wrapping_add(len);
         }
-        (qp.req.next, qp.req.acked, qp.req.una) = (next, next, next);
-        sq.release(1);
-        if let Some((mut ring, cq, wc)) = told {
-            push_to(s, &mut ring, cq, qp.scq, wc, false);
-        }
+        ending.finish(s, qp, counters, &mut sq, Left::NothingUnsent, None);
         true
     }
 

@@ -24,13 +24,14 @@ mod queues;
 mod requester;
 mod responder;
 mod rnr;
+pub(crate) mod rules;
 pub mod run;
 mod siege;
 pub mod txbuf;
 mod witness;
 
 use crate::arena::{RawSlice, Table};
-use crate::bitmap::{Bitmap, Few};
+use crate::bitmap::Bitmap;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::mem::{Access, Providers, Regions, Token};
@@ -74,28 +75,6 @@ pub struct Origin {
     pub port: u16,
 }
 
-/// Which QP owes an ACK for what another of its engine has just handed to it. The sender's next look is a few
-/// instructions away, so the ACK need not go through the queue of those that have something to send.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LocalAck(Option<usize>);
-
-impl LocalAck {
-    /// This QP owes one. An earlier one gets its turn by `ready`.
-    #[inline]
-    fn owe(&mut self, qi: usize, ready: &mut Bitmap) {
-        match self.0.replace(qi) {
-            Some(earlier) if earlier != qi => ready.set(earlier),
-            _ => {}
-        }
-    }
-
-    /// Who owes one.
-    #[inline]
-    pub(crate) fn take(&mut self) -> Option<usize> {
-        self.0.take()
-    }
-}
-
 /// All state of the transport.
 pub struct Transport {
     /// Proof of the lock.
@@ -132,12 +111,8 @@ pub struct Transport {
     pub mixed_paths: bool,
     /// QPs with something to send.
     pub ready: Bitmap,
-    /// QPs that owe an ACK which may wait.
-    pub ack_pending: Few,
-    /// When the first of them must leave; `u64::MAX` = none.
-    pub ack_flush_at: u64,
-    /// The QP that owes an ACK to another of this engine.
-    pub local_ack: LocalAck,
+    /// QPs that owe an ACK.
+    pub acks: rules::ack::AckQueue,
     /// QPs that wait for slow memory.
     pub mem_wait: Bitmap,
     /// QPs that wait for room in a CQ.
@@ -168,8 +143,8 @@ pub struct Transport {
     pub members: multicast::Members,
     /// The QP whose only request left without a date ([`Transport::date`]), or [`NONE`](crate::verbs::objects::NONE).
     pub undated: u32,
-    /// Whose poll this round is.
-    pub poller: lone::Poller,
+    /// CQ polled by the thread that runs this round.
+    pub handoff: rules::cq::CompletionHandoff,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
     /// Moves with everything that [`Transport::mappable`] asks: states and attributes of QPs, regions that end.
@@ -246,7 +221,7 @@ impl Transport {
         }
         qp.counters.rcvd_pkts += u64::from(run.n);
         self.counters.rcvd_pkts += u64::from(run.n);
-        let bytes = payload.len() as u64 + 16;
+        let bytes = run.wire_bytes(run.n, payload.len() as u32);
         qp.counters.rcvd_bytes += bytes;
         self.counters.rcvd_bytes += bytes;
         match class {

@@ -110,7 +110,7 @@ impl Transport {
                 continue;
             }
             taken = true;
-            let bytes = payload.len() as u64 + 24;
+            let bytes = run.wire_bytes(run.n, payload.len() as u32);
             for c in [&mut qp.counters, &mut self.counters] {
                 c.rcvd_pkts += 1;
                 c.rcvd_bytes += bytes;

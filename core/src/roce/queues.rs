@@ -3,103 +3,24 @@
 use core::sync::atomic::Ordering;
 
 use super::peer::FlowControl;
+use super::rules::complete::{prepare, Left};
+use super::rules::cq::CqSide;
 use super::Transport;
-use crate::counters::Counters;
 use crate::device::async_event;
 use crate::mem::Access;
-use crate::ring::EngineProducer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Armed, Cq, Fence, Hold, Incoming, Qp, Ready, MAX_FENCES, NONE};
+use crate::verbs::objects::{Fence, Hold, Incoming, Ready, MAX_FENCES, NONE};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, wr_opcode, Wc};
-use crate::verbs::wqe::SendWqe;
+use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, Wc};
 use crate::wire::{NakCode, Syndrome};
 
-/// The completion opcode of a send opcode.
-fn wc_opcode_of(opcode: u16) -> u32 {
-    match u32::from(opcode) {
-        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
-        wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
-        wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
-        wr_opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
-        wr_opcode::BIND_MW => wc_opcode::BIND_MW,
-        wr_opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
-        _ => wc_opcode::SEND,
-    }
-}
-
-/// The completion of a send request.
-#[inline]
-pub(super) fn send_wc(qp: &Qp, wqe: &SendWqe, status: u32) -> Wc {
-    let code = wc_opcode_of(wqe.opcode);
-    let carries = matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
-    Wc {
-        wr_id: wqe.wr_id,
-        status,
-        opcode: code,
-        vendor_err: match status {
-            wc_status::SUCCESS => 0,
-            wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
-            _ => qp.cause.code,
-        },
-        byte_len: if carries { wqe.length as u32 } else { 0 },
-        qp_num: qp.qpn,
-        ..Wc::default()
-    }
-}
-
-/// Counts a request that has ended well.
-#[inline]
-pub(super) fn count_done(counters: [&mut Counters; 2], wqe: &SendWqe) {
-    let code = wc_opcode_of(wqe.opcode);
-    for c in counters {
-        match code {
-            wc_opcode::SEND => c.rdma_sends += 1,
-            wc_opcode::RDMA_WRITE => c.rdma_writes += 1,
-            wc_opcode::RDMA_READ => c.rdma_reads += 1,
-            wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => c.rdma_atomics += 1,
-            _ => return,
-        }
-        c.request_bytes = c.request_bytes.wrapping_add(wqe.length);
-    }
-}
-
-/// [`Transport::push_cqe`] into a CQ that the caller has at hand, and its ring.
-///
-/// The request's own slot is released before: another thread of the program may poll meanwhile, and whoever holds the
-/// completion may post the next request into a queue of one.
-#[inline(always)]
-pub(super) fn push_to(s: &Shared, ring: &mut EngineProducer<'_, Wc>, cq: &mut Cq, index: u32, wc: Wc, solicited: bool) {
-    let pushed = ring.push(wc);
-    debug_assert!(pushed.is_ok(), "room was checked or reserved");
-    if cq.armed == Armed::No {
-        return;
-    }
-    if cq.armed == Armed::Any || solicited || wc.status != wc_status::SUCCESS {
-        cq.armed = Armed::No;
-        match cq.channel {
-            None => s.raise_cq(index as usize),
-            Some(_) if cq.has_event => {}
-            Some(channel) => {
-                cq.has_event = true;
-                cq.next = s.raise_on_channel(index, channel.into());
-            }
-        }
-    }
-}
-
 impl Transport {
-    /// Free entries of a CQ that nobody was promised.
+    /// Pushes a completion for which there is room.
     #[inline]
-    pub(crate) fn cq_room(&self, s: &Shared, cq: u32) -> u32 {
-        s.cq(cq as usize, &self.key).free().saturating_sub(self.cqs[cq as usize].reserved)
-    }
-
-    /// Pushes a completion for which there is room, and raises the CQ if it is armed for it.
-    #[inline]
-    pub(crate) fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
-        let mut ring = s.cq(cq as usize, &self.key);
-        push_to(s, &mut ring, &mut self.cqs[cq as usize], cq, wc, solicited);
+    fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
+        if let Some(mut side) = CqSide::of(s, &self.key, &mut self.cqs, cq) {
+            side.push(s, wc, solicited);
+        }
     }
 
     /// Notes that a QP waits for room in a CQ.
@@ -196,25 +117,12 @@ impl Transport {
             let slot = sq.at(una);
             let wqe = slot.header();
             let status = u32::from(ws.status);
-            let mut told = None;
             let scq = qp.scq;
-            if status != wc_status::SUCCESS || wqe.is_signaled() {
-                let ring = s.cq(scq as usize, &self.key);
-                if ring.free() <= self.cqs[scq as usize].reserved {
-                    self.starve(s, qi, scq);
-                    return false;
-                }
-                told = Some((ring, send_wc(qp, wqe, status)));
-            }
-            if status == wc_status::SUCCESS {
-                count_done([&mut self.counters, &mut qp.counters], wqe);
-            }
-            *qp.wqe(una) = Default::default();
-            qp.req.una = una.wrapping_add(1);
-            sq.release(1);
-            if let Some((mut ring, wc)) = told {
-                push_to(s, &mut ring, &mut self.cqs[scq as usize], scq, wc, false);
-            }
+            let Some(ending) = prepare(s, &self.key, &mut self.cqs, qp, wqe, status) else {
+                self.starve(s, qi, scq);
+                return false;
+            };
+            ending.finish(s, qp, &mut self.counters, &mut sq, Left::Others, None);
             if status == wc_status::SUCCESS {
                 if qp.req.una == sq.end() {
                     return false;
@@ -248,25 +156,9 @@ impl Transport {
         if qp.req.una != index || qp.req.drain_event {
             return false;
         }
-        let slot = sq.at(index);
-        let wqe = slot.header();
-        let mut told = None;
-        let scq = qp.scq;
-        if wqe.is_signaled() {
-            let ring = s.cq(scq as usize, &self.key);
-            if ring.free() <= self.cqs[scq as usize].reserved {
-                return false;
-            }
-            told = Some((ring, send_wc(qp, wqe, wc_status::SUCCESS)));
-        }
-        count_done([&mut self.counters, &mut qp.counters], wqe);
-        qp.req.next = index.wrapping_add(1);
-        qp.req.acked = qp.req.next;
-        qp.req.una = qp.req.next;
-        sq.release(1);
-        if let Some((mut ring, wc)) = told {
-            push_to(s, &mut ring, &mut self.cqs[scq as usize], scq, wc, false);
-        }
+        let ending = prepare(s, &self.key, &mut self.cqs, qp, sq.at(index).header(), wc_status::SUCCESS);
+        let Some(ending) = ending else { return false };
+        ending.finish(s, qp, &mut self.counters, &mut sq, Left::NothingUnsent, None);
         true
     }
 
@@ -376,7 +268,7 @@ impl Transport {
         qp.keep = Default::default();
         self.wheel.cancel(qi);
         self.win_wait.clear(qi);
-        self.ack_pending.clear(qi);
+        self.acks.forget(qi);
         self.cnp_owed.clear(qi);
     }
 
@@ -397,39 +289,21 @@ impl Transport {
 
     #[inline(never)]
     pub(crate) fn flush_sq(&mut self, s: &Shared, qi: usize) {
-        loop {
-            let sq = s.sq(qi, &self.key);
+        let mut sq = s.sq(qi, &self.key);
+        while !sq.is_empty() {
             let qp = &mut self.qps[qi];
             let una = qp.req.una;
-            if sq.is_empty() {
-                break;
-            }
-            let wqe = *sq.at(una).header();
             let ws = *qp.wqe(una);
             // Behind a failure nothing has ended well, not even what was done already.
-            let (status, report) = if ws.done && !ws.placing && !qp.req.broken {
-                (u32::from(ws.status), wqe.is_signaled())
-            } else {
-                (wc_status::WR_FLUSH_ERR, true)
+            let ended = ws.done && !ws.placing && !qp.req.broken;
+            let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
+            let scq = qp.scq;
+            let Some(ending) = prepare(s, &self.key, &mut self.cqs, qp, sq.at(una).header(), status) else {
+                return self.starve(s, qi, scq);
             };
-            let told = report || status != wc_status::SUCCESS;
-            let cq = qp.scq;
-            if told && self.cq_room(s, cq) == 0 {
-                self.starve(s, qi, cq);
-                return;
-            }
-            let qp = &mut self.qps[qi];
-            let wc = send_wc(qp, &wqe, status);
             qp.req.broken |= status != wc_status::SUCCESS;
-            *qp.wqe(una) = Default::default();
-            qp.req.una = una.wrapping_add(1);
-            qp.req.acked = qp.req.una;
-            qp.req.next = qp.req.una;
             qp.req.cur_pkt = 0;
-            s.sq(qi, &self.key).release(1);
-            if told {
-                self.push_cqe(s, cq, wc, false);
-            }
+            ending.finish(s, qp, &mut self.counters, &mut sq, Left::Nothing, None);
         }
     }
 
@@ -457,9 +331,10 @@ impl Transport {
             if rq.is_empty() {
                 return;
             }
-            if self.cq_room(s, rcq) == 0 {
-                self.starve(s, qi, rcq);
-                return;
+            let Some(mut cq) = CqSide::of(s, &self.key, &mut self.cqs, rcq) else { return };
+            if !cq.has_room() {
+                drop(cq);
+                return self.starve(s, qi, rcq);
             }
             let Some(wqe) = rq.pop() else { return };
             let wc = Wc {
@@ -470,7 +345,7 @@ impl Transport {
                 qp_num: qpn,
                 ..Wc::default()
             };
-            self.push_cqe(s, rcq, wc, false);
+            cq.push(s, wc, false);
         }
     }
 
@@ -501,17 +376,14 @@ impl Transport {
         if qp.resp.recv.taken && qp.resp.recv.reserved {
             return true;
         }
-        let rcq = qp.rcq as usize;
-        let room = s.cq(rcq, &self.key).free();
-        let cq = &self.cqs[rcq];
-        if room <= cq.reserved || cq.reserved >= cq.promises(s.cqs[rcq].ring.capacity()) {
+        let Some(mut cq) = CqSide::of(s, &self.key, &mut self.cqs, qp.rcq) else { return false };
+        if !cq.can_reserve() {
             self.counters.cq_full += 1;
             return false;
         }
         if qp.resp.recv.taken {
             qp.resp.recv.reserved = true;
-            self.cqs[rcq].reserved += 1;
-            self.cqs[rcq].holder = qi as u32;
+            cq.reserve(qi);
             return true;
         }
         let mut queue = if qp.srq == NONE { s.rq(qi, &self.key) } else { s.srq(qp.srq as usize, &self.key) };
@@ -532,8 +404,7 @@ impl Transport {
         recv.reserved = true;
         recv.failed = 0;
         queue.release(1);
-        self.cqs[rcq].reserved += 1;
-        self.cqs[rcq].holder = qi as u32;
+        cq.reserve(qi);
         let srq = qp.srq;
         if srq != NONE {
             let q = &mut self.srqs[srq as usize];

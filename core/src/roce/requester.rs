@@ -369,7 +369,7 @@ impl Transport {
             if qp.req.next_psn.diff(qp.req.max_psn) > 0 {
                 qp.req.max_psn = qp.req.next_psn;
             }
-            let wire_bytes = u64::from(if carries { sent_bytes } else { 0 }) + 16 * u64::from(done.packets);
+            let wire_bytes = run.wire_bytes(done.packets, if carries { sent_bytes } else { 0 });
             for c in [&mut qp.counters, &mut self.counters] {
                 c.sent_pkts += u64::from(done.packets);
                 c.sent_bytes += wire_bytes;
@@ -517,9 +517,11 @@ impl Transport {
             return false;
         }
         let qp = &mut self.qps[qi];
+        let wire_bytes = run.wire_bytes(1, if carries { bytes } else { 0 });
         for c in [&mut qp.counters, &mut self.counters] {
-            c.sent_pkts += 1;
-            c.retransmitted_pkts += 1;
+            c.sent_pkts += u64::from(done.packets);
+            c.sent_bytes += u64::from(done.packets) * wire_bytes;
+            c.retransmitted_pkts += u64::from(done.packets);
         }
         true
     }

@@ -108,12 +108,10 @@ impl Transport {
                 }
             }
             Refusal::Rnr(timer) => {
-                let qp = &mut self.qps[qi];
-                qp.counters.send_rnr_err += 1;
-                self.counters.send_rnr_err += 1;
-                qp.resp.nak_owed = Some(Syndrome::Rnr { timer }.byte());
-                qp.resp.nak_sent = true;
-                qp.resp.nak_high = run.psn;
+                let resp = &mut self.qps[qi].resp;
+                resp.nak_owed = Some(Syndrome::Rnr { timer }.byte());
+                resp.nak_sent = true;
+                resp.nak_high = run.psn;
                 self.ready.set(qi);
                 if self.qps[qi].resp.incoming != Incoming::Send {
                     // No message has begun: its CQE is free for others until the peer comes again.
@@ -154,10 +152,7 @@ impl Transport {
         b: u64,
     ) {
         self.note(qi, now, cause, 0, a, b);
-        let qp = &mut self.qps[qi];
-        qp.counters.send_nak_err += 1;
-        self.counters.send_nak_err += 1;
-        let psn = qp.resp.epsn;
+        let psn = self.qps[qi].resp.epsn;
         self.owe_fatal_nak(qi, code, psn);
         self.enter_error(s, qi, (!completes).then_some(Self::responder_event(code)));
     }
@@ -186,8 +181,6 @@ impl Transport {
         resp.nak_sent = true;
         resp.nak_high = psn;
         resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
-        qp.counters.send_nak_err += 1;
-        self.counters.send_nak_err += 1;
         self.ready.set(qi);
     }
 
@@ -440,7 +433,7 @@ impl Transport {
             qp.resp.incoming = kind;
         }
         self.end_part(s, qi, run, psn, wc);
-        self.owe_ack(qi, now, run.n, run.ack_req);
+        self.acks.owe(&mut self.qps[qi], &mut self.ready, qi, now, run.n, run.ack_req);
     }
 
     /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
@@ -476,24 +469,6 @@ impl Transport {
                 }
             };
             self.push_fence(qi, Fence { provider, token, psn, msn, wc, solicited: run.solicited });
-        }
-    }
-
-    /// Notes that an ACK is owed, and whether it may wait for company.
-    #[inline(always)]
-    pub(crate) fn owe_ack(&mut self, qi: usize, now: u64, packets: u32, asked: bool) {
-        let qp = &mut self.qps[qi];
-        if !qp.loopback {
-            let Transport { ready, ack_pending, ack_flush_at, .. } = self;
-            return super::lone::owe(qp, ready, ack_pending, ack_flush_at, qi, now, packets, asked);
-        }
-        let resp = &mut qp.resp;
-        resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
-        if asked {
-            // Within the engine an ACK is no packet, so there is nothing that company would save.
-            resp.ack_owed = true;
-            resp.ack_now = true;
-            self.local_ack.owe(qi, &mut self.ready);
         }
     }
 
@@ -640,7 +615,7 @@ impl Transport {
                 }
                 let resp = &mut self.qps[qi].resp;
                 resp.ack_owed = false;
-                self.ack_pending.clear(qi);
+                self.acks.forget(qi);
             }
             Err(Refusal::NakRecv(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
                 // The program's own buffer is bad: that it must hear.

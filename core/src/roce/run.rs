@@ -16,7 +16,8 @@
 //! Numbers are little-endian, but for the immediate data, which is as on the wire. The P_Key is the default one.
 
 use crate::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Kind, Malformed, Opcode, Psn, Qpn, Reth,
+    pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Kind, Malformed, Opcode, Psn, Qpn, Reth,
+    ICRC_LEN,
 };
 
 /// Bytes of the shortest head of a record.
@@ -77,6 +78,28 @@ pub struct Run {
     pub src_qpn: u32,
 }
 
+/// Bytes of the extended headers of a message's only, first and last packet, by [`Kind`], but for immediate data, a key to
+/// invalidate, and the DETH.
+const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
+    let mut all = [[0; 3]; Kind::Cnp as usize + 1];
+    let mut i = 0;
+    while i < 256 {
+        let op = Opcode(i as u8);
+        let plain = !op.has_imm() && !op.has_ieth() && !op.has_deth();
+        if op.is_known() && plain {
+            let bytes = (op.header_len() - Bth::LEN) as u8;
+            match (op.is_first(), op.is_last()) {
+                (true, true) => all[op.kind() as usize][0] = bytes,
+                (true, false) => all[op.kind() as usize][1] = bytes,
+                (false, true) => all[op.kind() as usize][2] = bytes,
+                (false, false) => {}
+            }
+        }
+        i += 1;
+    }
+    all
+};
+
 impl Run {
     /// An empty run of one packet; the caller fills what its kind needs.
     #[inline]
@@ -134,6 +157,23 @@ impl Run {
             (_, Kind::FetchAdd) => Opcode::RC_FETCH_ADD,
             (_, _) => Opcode::CNP,
         }
+    }
+
+    /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together: what they are on the
+    /// wire, whatever carries the run.
+    #[inline]
+    pub fn wire_bytes(&self, packets: u32, payload: u32) -> u64 {
+        let ends = self.last && packets == self.n;
+        let [only, first, last] = EXTENDED[self.kind as usize];
+        let at_ends = match (self.first, ends) {
+            (true, true) if packets == 1 => only,
+            (begins, ends) => first * u8::from(begins) + last * u8::from(ends),
+        };
+        let tail = if ends && (self.has_imm || self.has_inv) { ImmDt::LEN } else { 0 };
+        let each = if self.class == Class::Ud { Deth::LEN } else { 0 } + Bth::LEN + ICRC_LEN;
+        // All packets but the last carry whole words.
+        let body = payload as usize + pad_len(payload as usize);
+        (usize::from(at_ends) + tail + packets as usize * each + body) as u64
     }
 
     /// Writes BTH and the extended headers of one packet. `dst` is exactly `opcode.header_len()` bytes.
@@ -463,6 +503,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::packet_bytes;
     use std::vec;
     use std::vec::Vec;
 
@@ -518,6 +559,28 @@ mod tests {
             // Cut anywhere, it is none.
             for n in 0..run.head_len() + 8 {
                 assert!(Run::parse_record(&record[..n]).is_err(), "{n} bytes of {run:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_as_long_on_the_wire_as_its_packets() {
+        let mtu = 256;
+        for run in runs().into_iter().map(|run| Run { n: 1, ..run }) {
+            let parts = matches!(run.kind, Kind::Send | Kind::Write | Kind::ReadResponse) && run.class != Class::Ud;
+            for n in 1..if parts { 5 } else { 2 } {
+                for last_len in [1, 2, 4, 255, 256] {
+                    let run = Run { n, ..run };
+                    for sent in 1..=n {
+                        let whole = (n - 1) * mtu + last_len;
+                        let payload = if sent == n { whole } else { sent * mtu };
+                        let packets = (0..sent).map(|k| {
+                            let len = (payload - k * mtu).min(mtu) as usize;
+                            packet_bytes(run.opcode(run.first && k == 0, run.last && k + 1 == n), len) as u64
+                        });
+                        assert_eq!(run.wire_bytes(sent, payload), packets.sum::<u64>(), "{sent} of {run:?}");
+                    }
+                }
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::roce::mapped::{PeerMemory, TURN};
 use crate::roce::peer::Path;
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::objects::NONE;
-use crate::wire::{Class, Flow, Kind, Psn, ICRC_LEN};
+use crate::wire::{packet_bytes, pad_len, Class, Flow, Kind, Psn};
 
 /// Largest UDP payload of one send, all segments together (65,535 less the largest IP and UDP headers).
 pub const MAX_BURST: usize = 65_000;
@@ -68,11 +68,6 @@ pub struct TxBuf<'b> {
     closed: bool,
     peer: u32,
     flow: Flow,
-}
-
-#[inline]
-fn pad4(n: usize) -> usize {
-    (n + 3) & !3
 }
 
 impl<'b> TxBuf<'b> {
@@ -208,7 +203,7 @@ impl<'b> TxBuf<'b> {
             let len = (payload - off.min(payload)).min(mtu) as usize;
             let opcode = run.opcode(run.first && k == 0, run.last && k + 1 == run.n);
             let headers = opcode.header_len();
-            let size = headers + pad4(len) + ICRC_LEN;
+            let size = packet_bytes(opcode, len);
             if !self.fits(size) {
                 break;
             }
@@ -230,7 +225,7 @@ impl<'b> TxBuf<'b> {
                 return Emitted { packets: k, memory };
             }
             last_size = size;
-            let pad = pad4(len) - len;
+            let pad = pad_len(len);
             tail[..pad].fill(0);
             run.emit_headers(opcode, run.psn.add(k), ack, pad as u8, head);
             self.flow.append_icrc(self.nseg, packet);

@@ -11,6 +11,7 @@ pub mod opcode;
 pub mod packet;
 pub mod pcap;
 pub mod psn;
+pub mod size;
 pub mod timing;
 pub mod view;
 
@@ -19,6 +20,7 @@ pub use icrc::{Accepted, BadIcrc, Flow};
 pub use opcode::{Class, Kind, Opcode};
 pub use packet::{Ext, Packet};
 pub use psn::{Psn, Qpn};
+pub use size::{packet_bytes, pad_len};
 pub use timing::{ack_timeout_ns, mtu_bytes, mtu_code, RNR_TIMER_NS};
 pub use view::{Malformed, View};
 

@@ -332,7 +332,7 @@ impl World {
             let peer = &t.peers[q.peer as usize];
             out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
             let bits = [&t.ready, &t.cq_wait, &t.full_cqs, &t.win_wait, &t.event_qps].map(|b| b.next_from(0));
-            out += &format!("  bits {bits:?} {:?} flush {}\n", t.ack_pending.any(), t.ack_flush_at);
+            out += &format!("  bits {bits:?} {:?}\n", t.acks);
             for cq in [e.scq, e.rcq] {
                 let c = &t.cqs[index(cq)];
                 out += &format!("  cq {:?} {}\n", (c.reserved, c.armed), g.shared().cqs[index(cq)].ring.len());

@@ -9,7 +9,7 @@ use gdrcore_testkit::patience::deadline;
 use crate::util::*;
 
 /// Some of everything, in a row; everything must come out right.
-fn mixture(net: &mut Net, a: &End, b: &End) {
+pub fn mixture(net: &mut Net, a: &End, b: &End) {
     b.buf.put(0, &pattern(1, 30_000));
     b.buf.put_u64(1_000_000, 0);
     for i in 0..24u64 {

@@ -1,6 +1,7 @@
 //! The engine's behaviour: engines that talk over a wire made of function calls, under a virtual clock.
 
 mod basic;
+mod bytes;
 mod congestion;
 mod direct;
 mod hostile;

@@ -1,0 +1,153 @@
+//! Acknowledgements: when the responder owes one and has sent it, and what one resets at the requester.
+
+use crate::bitmap::{Bitmap, Few};
+use crate::roce::peer::{FlowControl, Peer};
+use crate::roce::requester::PROBE_NS;
+use crate::roce::{ACK_DELAY_NS, ACK_PACKETS};
+use crate::verbs::objects::{Qp, Ready, Resp};
+
+/// QPs of an engine that owe an ACK, and when the ACKs leave.
+#[derive(Debug)]
+pub struct AckQueue {
+    /// QPs whose ACK may wait for company.
+    pending: Few,
+    /// When the first of them must leave, ns; `u64::MAX`: none is pending.
+    flush_at: u64,
+    /// The QP that owes an ACK to another QP of this engine. The sender's next look is a few instructions away, so this ACK
+    /// does not go through `ready`.
+    local: Option<usize>,
+}
+
+impl AckQueue {
+    /// None is owed.
+    pub(crate) fn new(pending: Bitmap) -> AckQueue {
+        AckQueue { pending: Few::new(pending), flush_at: u64::MAX, local: None }
+    }
+
+    /// When pending ACKs must leave, ns; `u64::MAX`: none is pending.
+    #[inline(always)]
+    pub(crate) fn flush_at(&self) -> u64 {
+        self.flush_at
+    }
+
+    /// Whether the ACK of a QP may still wait for company.
+    #[inline(always)]
+    pub(in crate::roce) fn is_pending(&self, qi: usize) -> bool {
+        self.pending.get(qi)
+    }
+
+    /// A responder has accepted `packets` packets of its peer; `asked`: the last of them asks for an ACK. The ACK leaves
+    /// after [`ACK_DELAY_NS`] or [`ACK_PACKETS`] packets. Within the engine it leaves at once: it is no packet, and company
+    /// would save nothing.
+    #[inline(always)]
+    pub(in crate::roce) fn owe(
+        &mut self,
+        qp: &mut Qp,
+        ready: &mut Bitmap,
+        qi: usize,
+        now: u64,
+        packets: u32,
+        asked: bool,
+    ) {
+        let resp = &mut qp.resp;
+        resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
+        if !asked {
+            return;
+        }
+        resp.ack_owed = true;
+        if qp.loopback {
+            resp.ack_now = true;
+            match self.local.replace(qi) {
+                Some(earlier) if earlier != qi => ready.set(earlier),
+                _ => {}
+            }
+        } else if resp.pkts_since_ack >= ACK_PACKETS {
+            resp.ack_now = true;
+            ready.set(qi);
+        } else {
+            self.pending.set(qi);
+            self.flush_at = self.flush_at.min(now + ACK_DELAY_NS);
+        }
+    }
+
+    /// An ACK, or an answer that acknowledges as much, has left. What still waits for slow memory is acknowledged when it has
+    /// landed.
+    #[inline(always)]
+    pub(in crate::roce) fn left(&mut self, resp: &mut Resp, qi: usize) {
+        resp.ack_owed = resp.fence_len > 0;
+        resp.ack_now = false;
+        resp.pkts_since_ack = 0;
+        self.forget(qi);
+    }
+
+    /// A QP owes no ACK any more. With the last of them the time to send them ends: left standing, it would send the next ACK
+    /// at once, ahead of the program's reply.
+    #[inline(always)]
+    pub(in crate::roce) fn forget(&mut self, qi: usize) {
+        self.pending.clear(qi);
+        if self.pending.is_empty() {
+            self.flush_at = u64::MAX;
+        }
+    }
+
+    /// Lets every pending ACK leave with the next bursts.
+    pub(crate) fn flush(&mut self, ready: &mut Bitmap) {
+        self.flush_at = u64::MAX;
+        while let Some(qi) = self.pending.any() {
+            self.pending.clear(qi);
+            ready.set(qi);
+        }
+    }
+
+    /// The QP that owes an ACK to another QP of this engine.
+    #[inline(always)]
+    pub(crate) fn take_local(&mut self) -> Option<usize> {
+        self.local.take()
+    }
+}
+
+/// The oldest unacknowledged PSN of a requester has moved: the budgets of retries are full again, and NAKs and rewinds before
+/// it count no more (IBTA 9.9.2.1).
+#[inline(always)]
+pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
+    qp.req.retry_left = qp.attr.retry_cnt;
+    qp.req.rnr_left = qp.attr.rnr_retry;
+    qp.req.naks = 0;
+    qp.req.rewound = None;
+    if qp.ready != Ready::Yes {
+        qp.has_accepted();
+    }
+}
+
+/// [`refill_retries`]; the timers begin again, or end where nothing is under way; `freed` bytes of requests and `read_freed`
+/// bytes of READ responses leave the windows. The caller wakes QPs that wait for a window.
+#[inline(always)]
+pub(in crate::roce) fn progress(qp: &mut Qp, peer: &mut Peer, now: u64, freed: u32, read_freed: u32) {
+    refill_retries(qp);
+    let req = &mut qp.req;
+    req.silent_since = now;
+    req.probe_wait = PROBE_NS;
+    if req.una_psn == req.max_psn {
+        req.ack_deadline = 0;
+        req.probe_at = 0;
+        // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were not counted off.
+        req.rd_out = 0;
+        // What was never sent again after a rewind counts no longer.
+        peer.tx.on_acked(core::mem::take(&mut req.inflight));
+        let read_freed = core::mem::take(&mut req.read_inflight);
+        if read_freed > 0 {
+            peer.rx.on_acked(read_freed);
+        }
+    } else {
+        req.ack_deadline = now + qp.timeout_ns;
+        req.probe_at = peer.probe_at(now);
+        let freed = freed.min(req.inflight);
+        let read_freed = read_freed.min(req.read_inflight);
+        req.inflight -= freed;
+        req.read_inflight -= read_freed;
+        peer.tx.on_acked(freed);
+        if read_freed > 0 {
+            peer.rx.on_acked(read_freed);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The end of a send request: its completion, its counters, its slot.
+
+use super::cq::{CompletionHandoff, CqSide};
+use crate::arena::Table;
+use crate::counters::Counters;
+use crate::ring::EngineConsumer;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::{Cq, Qp};
+use crate::verbs::shared::{EngineKey, Shared};
+use crate::verbs::types::{wc_opcode, wc_status, wr_opcode, Wc};
+use crate::verbs::wqe::SendWqe;
+
+/// The completion opcode of a send opcode.
+#[inline(always)]
+fn wc_opcode_of(opcode: u16) -> u32 {
+    match u32::from(opcode) {
+        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
+        wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
+        wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
+        wr_opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+        wr_opcode::BIND_MW => wc_opcode::BIND_MW,
+        wr_opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
+        _ => wc_opcode::SEND,
+    }
+}
+
+/// Counts a request that has ended with success.
+#[inline(always)]
+fn count(counters: [&mut Counters; 2], code: u32, length: u64) {
+    for c in counters {
+        match code {
+            wc_opcode::SEND => c.rdma_sends += 1,
+            wc_opcode::RDMA_WRITE => c.rdma_writes += 1,
+            wc_opcode::RDMA_READ => c.rdma_reads += 1,
+            wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => c.rdma_atomics += 1,
+            _ => return,
+        }
+        c.request_bytes = c.request_bytes.wrapping_add(length);
+    }
+}
+
+/// The end of one request, prepared: nothing has changed yet, and its completion has room.
+pub(in crate::roce) struct Ending<'a> {
+    /// The CQ of its completion, if it has one.
+    cq: Option<CqSide<'a>>,
+    wr_id: u64,
+    length: u64,
+    opcode: u16,
+    status: u32,
+}
+
+/// Looks for room for the completion of a request, which it has where it is signaled or has failed. `None`: there is none now.
+#[inline(always)]
+pub(in crate::roce) fn prepare<'a>(
+    s: &'a Shared,
+    key: &EngineKey,
+    cqs: &'a mut Table<Cq>,
+    qp: &Qp,
+    wqe: &SendWqe,
+    status: u32,
+) -> Option<Ending<'a>> {
+    let mut cq = None;
+    if status != wc_status::SUCCESS || wqe.is_signaled() {
+        let side = CqSide::of(s, key, cqs, qp.scq)?;
+        if !side.has_room() {
+            return None;
+        }
+        cq = Some(side);
+    }
+    Some(Ending { cq, wr_id: wqe.wr_id, length: wqe.length, opcode: wqe.opcode, status })
+}
+
+/// What of a send queue the end of a request changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::roce) enum Left {
+    /// Its packets were sent, and others may be under way behind it.
+    Others,
+    /// Its packets were sent, and nothing else is under way.
+    Nothing,
+    /// As `Nothing`, and no packet of it was sent: its state is as before it was posted.
+    NothingUnsent,
+}
+
+impl Ending<'_> {
+    /// Ends the oldest request of a QP's send queue, at ring index `qp.req.una`. The slot is released before the completion
+    /// can be seen ([`CqSide::push`] says why).
+    #[inline(always)]
+    pub(in crate::roce) fn finish(
+        self,
+        s: &Shared,
+        qp: &mut Qp,
+        counters: &mut Counters,
+        sq: &mut EngineConsumer<'_, SendWqe>,
+        left: Left,
+        handoff: Option<&mut CompletionHandoff>,
+    ) {
+        let code = wc_opcode_of(self.opcode);
+        if self.status == wc_status::SUCCESS {
+            count([counters, &mut qp.counters], code, self.length);
+        }
+        let una = qp.req.una;
+        if left != Left::NothingUnsent {
+            *qp.wqe(una) = Default::default();
+        }
+        qp.req.una = una.wrapping_add(1);
+        if left != Left::Others {
+            (qp.req.acked, qp.req.next) = (qp.req.una, qp.req.una);
+        }
+        sq.release(1);
+        let Some(mut cq) = self.cq else { return };
+        let carries = matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
+        let wc = Wc {
+            wr_id: self.wr_id,
+            status: self.status,
+            opcode: code,
+            vendor_err: match self.status {
+                wc_status::SUCCESS => 0,
+                wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
+                _ => qp.cause.code,
+            },
+            byte_len: if carries { self.length as u32 } else { 0 },
+            qp_num: qp.qpn,
+            ..Wc::default()
+        };
+        match handoff {
+            Some(handoff) => cq.hand_over(s, handoff, wc, false),
+            None => cq.push(s, wc, false),
+        }
+    }
+}

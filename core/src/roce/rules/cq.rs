@@ -1,0 +1,111 @@
+//! Completion queues: room for a completion, entries reserved for receives, and the push.
+
+use crate::arena::Table;
+use crate::ring::EngineProducer;
+use crate::verbs::objects::{Armed, Cq, NONE};
+use crate::verbs::shared::{EngineKey, Shared};
+use crate::verbs::types::{wc_status, Wc};
+
+/// The engine's side of one CQ: its ring, its record and its index.
+pub(in crate::roce) struct CqSide<'a> {
+    ring: EngineProducer<'a, Wc>,
+    cq: &'a mut Cq,
+    index: u32,
+}
+
+impl<'a> CqSide<'a> {
+    /// The CQ at an index; `None`: there is none.
+    #[inline(always)]
+    pub(in crate::roce) fn of(s: &'a Shared, key: &EngineKey, cqs: &'a mut Table<Cq>, index: u32) -> Option<Self> {
+        let ring = s.cqs.get(index as usize)?.engine_ring(key);
+        Some(CqSide { ring, cq: cqs.get_mut(index as usize)?, index })
+    }
+
+    /// Whether a completion that has reserved no entry finds one.
+    #[inline(always)]
+    pub(in crate::roce) fn has_room(&self) -> bool {
+        self.ring.free() > self.cq.reserved
+    }
+
+    /// Whether a receive may reserve an entry.
+    #[inline(always)]
+    pub(in crate::roce) fn can_reserve(&self) -> bool {
+        self.has_room() && self.cq.reserved < self.cq.promises(self.ring.capacity())
+    }
+
+    /// Reserves an entry for the receive in use of the QP at `qi`. The caller has asked [`CqSide::can_reserve`].
+    #[inline(always)]
+    pub(in crate::roce) fn reserve(&mut self, qi: usize) {
+        self.cq.reserved += 1;
+        self.cq.holder = qi as u32;
+    }
+
+    /// Pushes a completion for which there is room, and raises the CQ's event if it is armed for it.
+    ///
+    /// The slot of the request or receive is released before: another thread of the program may poll meanwhile and post the
+    /// next request into a queue of one entry.
+    #[inline(always)]
+    pub(in crate::roce) fn push(&mut self, s: &Shared, wc: Wc, solicited: bool) {
+        let pushed = self.ring.push(wc);
+        debug_assert!(pushed.is_ok(), "room was checked or reserved");
+        let cq = &mut *self.cq;
+        if cq.armed == Armed::No {
+            return;
+        }
+        if cq.armed == Armed::Any || solicited || wc.status != wc_status::SUCCESS {
+            cq.armed = Armed::No;
+            match cq.channel {
+                None => s.raise_cq(self.index as usize),
+                Some(_) if cq.has_event => {}
+                Some(channel) => {
+                    cq.has_event = true;
+                    cq.next = s.raise_on_channel(self.index, channel.into());
+                }
+            }
+        }
+    }
+
+    /// [`CqSide::push`], or the completion goes to the thread that polls this CQ and runs the engine.
+    #[inline(always)]
+    pub(in crate::roce) fn hand_over(&mut self, s: &Shared, to: &mut CompletionHandoff, wc: Wc, solicited: bool) {
+        let expected = to.cq == self.index && !to.has && self.cq.armed == Armed::No;
+        if expected && self.ring.room_seen() == self.ring.capacity() {
+            to.has = true;
+            to.wc = wc;
+        } else {
+            self.push(s, wc, solicited);
+        }
+    }
+}
+
+/// CQ polled by the thread that runs this round of the engine. Its first completion bypasses the ring, whose end the thread
+/// would have to read otherwise.
+#[derive(Debug)]
+pub struct CompletionHandoff {
+    /// The CQ, or [`NONE`].
+    cq: u32,
+    has: bool,
+    wc: Wc,
+}
+
+impl Default for CompletionHandoff {
+    fn default() -> Self {
+        CompletionHandoff { cq: NONE, has: false, wc: Wc::default() }
+    }
+}
+
+impl CompletionHandoff {
+    /// The caller polls the CQ at an index, whose ring is empty, and holds the engine's lock until [`CompletionHandoff::finish`].
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, cq: u32) {
+        self.cq = cq;
+        self.has = false;
+    }
+
+    /// The first completion of the round, if it bypassed the ring. All in the ring completed later.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self) -> Option<&Wc> {
+        self.cq = NONE;
+        self.has.then_some(&self.wc)
+    }
+}

@@ -1,0 +1,8 @@
+//! Rules of the transport, each written once.
+//!
+//! The state machines and the fast paths look up a queue pair, its peer and its CQs, and pass them to these functions; nothing
+//! here looks up anything by an index but a CQ.
+
+pub(crate) mod ack;
+pub(super) mod complete;
+pub(super) mod cq;
