@@ -165,7 +165,7 @@ FAULTS = [
     ("an older table of the group is adopted", N + "share/member.rs", "if table.age() <= self.table.age() {", "if table.age() == self.table.age() {", NET),
     ("anybody's packet counts as one to oneself", N + "share/member/find.rs", "if packet[12..20] != self.nonce.to_le_bytes() {", "if false {", NET),
     ("a caller without a descriptor for it wakes for ever", N + "shm/port.rs", "let _ = waiter.remove_socket(door.fd());", "let _ = door.fd();", USERS),
-    ("a besieged queue pair takes packets from any port", R + "siege.rs", "!qp.siege.ports.contains(&from.port)", "false"),
+    ("a besieged queue pair takes packets from any port", R + "siege.rs", "if !qp.knows_port(from.port) {", "if false {"),
     ("a peer of our kind may send from any port", N + "soft/ports.rs", "asked() || asked()", "true || asked()", USERS),
     ("a forged path MTU is obeyed", N + "udp/socket.rs", "libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE", "libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO", NET),
     ("a number whose QP never had a peer rests", "core/src/engine/qpn.rs", "if !qp.met {", "if false {", ENGINE),
@@ -216,7 +216,7 @@ FAULTS = [
     ("answers count for what is not outstanding", R + "completer.rs", "if off != 0 {", "if off < -1 {", ENGINE),
     ("a request far ahead is a loss at once", R + "siege.rs", "if !far && !self.is_besieged(now) {", "if true {", ENGINE),
     ("a besieged queue pair believes any request ahead", R + "siege.rs", "if !far && !self.is_besieged(now) {", "if !far {", ENGINE),
-    ("a besieged queue pair ends at one NAK", R + "siege.rs", "!self.is_besieged(now) || self.req.doubted", "true || self.req.doubted", ENGINE),
+    ("a besieged queue pair ends at one NAK", R + "siege.rs", "if known && !self.is_besieged(now) {", "if known {", ENGINE),
     ("a besieged queue pair waits as long as an RNR NAK says", R + "rnr.rs", "wait = wait.min(RNR_NS);", "", ENGINE),
     ("NAKs acknowledge to a besieged queue pair", R + "completer.rs", "if code != NakCode::Psn || !besieged {", "if true {", ENGINE),
     ("what is far off costs an ICRC", "core/src/engine/rx.rs", "if late < t.siege_until &&", "if false &&", ENGINE),
@@ -259,6 +259,7 @@ FAULTS = [
      "Refusal::Rnr(timer) => {\n", "Refusal::Rnr(timer) => {\n                self.counters.send_rnr_err += 1;\n", ENGINE),
     ("the ACK of what waits for slow memory is forgotten with an earlier one", R + "rules/ack.rs",
      "resp.ack_owed = resp.fence_len > 0;", "resp.ack_owed = false;", ENGINE),
+    ("a NAK from any port ends a connection", R + "siege.rs", "let known = self.knows_port(port);", "let known = true;", ENGINE),
 ]
 
 

@@ -40,9 +40,9 @@ impl Transport {
         (index != tail && ws.started && !ws.done).then_some(index)
     }
 
-    /// Takes an ACK, NAK, READ response or atomic answer.
+    /// Takes an ACK, NAK, READ response or atomic answer, from a UDP port where it came through the port.
     #[inline]
-    pub(crate) fn handle_answer(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
+    pub(crate) fn handle_answer(&mut self, s: &Shared, qi: usize, now: u64, port: u16, run: &Run, payload: &[u8]) {
         debug_assert!(!self.qps[qi].can_send() || self.req_is_sound(s, qi), "{:?} {run:?}", self.qps[qi].req);
         let qp = &mut self.qps[qi];
         if !qp.can_send() {
@@ -65,7 +65,7 @@ impl Transport {
                 Syndrome::Rnr { timer } => self.handle_rnr(s, qi, now, run.psn, timer),
                 // Codes that RC does not have are no answer.
                 Syndrome::Nak(NakCode::InvalidRd | NakCode::Reserved(_)) => self.stray(qi, now, 0),
-                Syndrome::Nak(code) => self.handle_nak(s, qi, now, run.psn, code),
+                Syndrome::Nak(code) => self.handle_nak(s, qi, now, run.psn, code, Some(port)),
                 _ => {}
             },
             Kind::ReadResponse => self.handle_read_response(s, qi, now, run, payload),
@@ -205,11 +205,12 @@ impl Transport {
         }
     }
 
+    /// Takes a NAK for `psn` that came from a UDP port; `None`: silence has followed it.
     #[inline(never)]
-    pub(crate) fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode) {
+    pub(crate) fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode, port: Option<u16>) {
         let qp = &mut self.qps[qi];
         let besieged = qp.is_besieged(now);
-        if code != NakCode::Psn && !qp.believes_end(now, psn, code) {
+        if code != NakCode::Psn && port.is_some_and(|port| !qp.believes_end(now, psn, code, port)) {
             // A peer that is alive acknowledges the newest packet when it comes again, and the NAK is forged; one that has
             // failed says so again, or nothing more.
             qp.req.probe = true;

@@ -228,7 +228,7 @@ impl Transport {
             Class::Rc => {
                 let stood = (qp.resp.epsn, qp.req.una_psn);
                 if is_answer(run) {
-                    self.handle_answer(s, qi, now, run, payload);
+                    self.handle_answer(s, qi, now, from.port, run, payload);
                 } else {
                     self.handle_request(s, qi, now, run, payload);
                 }

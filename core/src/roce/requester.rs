@@ -642,7 +642,7 @@ impl Transport {
         qp.counters.retry_timeouts += 1;
         if let Some((psn, code)) = qp.req.doubted.filter(|(psn, _)| qp.off_by(*psn, 1) == 0) {
             // It was said that the peer refuses this, and it has said nothing since.
-            return self.handle_nak(s, qi, now, psn, code);
+            return self.handle_nak(s, qi, now, psn, code, None);
         }
         let no_timer = qp.attr.timeout == 0;
         if no_timer || qp.req.retry_left == 0 {

@@ -6,7 +6,8 @@
 //!
 //! - A request ahead of the expected PSN draws a NAK, by which the peer sends again what is under way. Far ahead, as half of
 //!   all PSNs are, it is believed only while nothing comes in order: a loss stops what is in order, a forgery does not.
-//! - A NAK among what is outstanding ends the connection, an RNR NAK holds it up, either acknowledges what is before it.
+//! - A NAK among what is outstanding ends the connection, an RNR NAK holds it up, either acknowledges what is before it. From a UDP port
+//!   that has never moved the connection on, a NAK ends it only when silence follows, besieged or not.
 //!
 //! Most guesses are far off, which packets of an honest peer never are. While many such come, the queue pair is *besieged*,
 //! for [`SIEGE_NS`] after the last of them: then a NAK that ends the connection must be said twice, or be followed by
@@ -79,9 +80,21 @@ impl Qp {
         }
     }
 
-    /// Whether a NAK that ends the connection is believed: at once, or when it is said again.
-    pub(crate) fn believes_end(&mut self, now: u64, psn: Psn, code: NakCode) -> bool {
-        !self.is_besieged(now) || self.req.doubted.replace((psn, code)) == Some((psn, code))
+    /// Whether a UDP port is one of the last two from which the connection has moved on, or nothing is known of its ports; 0: it came
+    /// by another path.
+    #[inline]
+    pub(crate) fn knows_port(&self, port: u16) -> bool {
+        port == 0 || self.siege.ports[0] == 0 || self.siege.ports.contains(&port)
+    }
+
+    /// Whether a NAK that ends the connection is believed: at once, or, while the queue pair is besieged, when it is said again. One
+    /// from a port that has never moved the connection on is believed only when silence follows.
+    pub(crate) fn believes_end(&mut self, now: u64, psn: Psn, code: NakCode, port: u16) -> bool {
+        let known = self.knows_port(port);
+        if known && !self.is_besieged(now) {
+            return true;
+        }
+        self.req.doubted.replace((psn, code)) == Some((psn, code)) && known
     }
 }
 
@@ -122,7 +135,7 @@ impl Transport {
         if self.peers.get(qp.peer as usize).is_none_or(|p| p.addr.gid != from.gid) {
             return true;
         }
-        if qp.siege.ports[0] != 0 && !qp.siege.ports.contains(&from.port) {
+        if !qp.knows_port(from.port) {
             return true;
         }
         if bth.opcode.class() != Class::Rc {

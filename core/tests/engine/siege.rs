@@ -442,3 +442,42 @@ fn the_right_psn_from_another_port_is_not_enough_while_many_are_guessed() {
     net.inject(0, 1, &p);
     assert_eq!(net.poll(b.host, b.rcq).len(), 1);
 }
+
+/// Nobody guesses much, so nothing is besieged; and the right PSN of a NAK is one of many.
+#[test]
+fn a_nak_from_a_port_that_never_answered_ends_nothing_while_the_peer_lives() {
+    let o = Opts { timeout: 14, ..Opts::default() };
+    for syndrome in [NAK | 1, REMOTE_ACCESS, NAK | 3] {
+        let (mut net, a, b) = Net::pair(o);
+        net.ok(&a, write(&a, &b, 0));
+        let psn = plus(PSN, 1);
+        net.post(&a, write(&a, &b, 64));
+        net.send_from(0);
+        // Said twice, too.
+        for _ in 0..2 {
+            let p = answer(&net, 1, &a, psn, syndrome);
+            from_port(&mut net, 1, 50_000, p, &a);
+            assert_eq!((net.poll(a.host, a.scq).len(), net.state(&a)), (0, qp_state::RTS), "{syndrome:#x}");
+        }
+        assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
+        net.ok(&a, write(&a, &b, 0));
+        // A peer that has failed, and answers from another port than before: nothing else comes.
+        net.tap = Some(Box::new(|from, _| if from == 1 { Fate::Drop } else { Fate::Deliver }));
+        net.post(&a, write(&a, &b, 64));
+        net.exchange();
+        let (p, start) = (answer(&net, 1, &a, plus(PSN, 3), syndrome), net.now);
+        from_port(&mut net, 1, 50_000, p, &a);
+        let wc = net.wait(a.host, a.scq, 1);
+        assert!(![wc_status::SUCCESS, wc_status::RETRY_EXC_ERR].contains(&wc[0].status), "{wc:?}");
+        assert!(net.now - start <= 2 * (4096 << 14), "after one timeout, not after all of them");
+    }
+    // From its own port it is believed at once.
+    let (mut net, a, b) = deaf(o);
+    net.tap = None;
+    net.ok(&a, write(&a, &b, 0));
+    net.post(&a, write(&a, &b, 64));
+    net.send_from(0);
+    let p = answer(&net, 1, &a, plus(PSN, 1), REMOTE_ACCESS);
+    net.inject(1, 0, &p);
+    assert_eq!(net.poll(a.host, a.scq)[0].status, wc_status::REM_ACCESS_ERR);
+}
