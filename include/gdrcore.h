@@ -2,7 +2,7 @@
  *
  * gdrcore: RDMA over RoCEv2, with a NIC or without one. Link with -lgdrcore (pkg-config gdrcore).
  *
- * Generated from ffi/src by cbindgen (`make header`): do not edit. docs/ABI.md has what all calls share:
+ * Generated from ffi/src by cbindgen (`make header`): do not edit. docs/using/ABI.md has what all calls share:
  *
  * - Calls return 0 or a count on success, a negative errno on failure; outputs are written on success only.
  *   gdrc_error_detail says why the last one of this thread failed, in words.
@@ -1567,7 +1567,7 @@ int gdrc_srq_query(struct gdrc_context *ctx, struct gdrc_srq srq, struct gdrc_sr
 int gdrc_srq_destroy(struct gdrc_context *ctx, struct gdrc_srq srq);
 
 // Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of this host write it by themselves
-// (docs/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
+// (docs/using/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
 // caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
 // gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
 // gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its
@@ -1687,7 +1687,7 @@ int gdrc_qp_query(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_qp_at
 // call again. The call itself never waits.
 //
 // Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of the former life
-// cannot be mistaken for (docs/ABI.md), gdrc_qp_connect does the rest. The peer resets its QP too, or makes another.
+// cannot be mistaken for (docs/using/ABI.md), gdrc_qp_connect does the rest. The peer resets its QP too, or makes another.
 //
 // Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP. Cost: what the flush
 // writes, and the ACK that the QP may still owe. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
@@ -2104,7 +2104,7 @@ int gdrc_topology(const char *root,
  * NULL is the program's mistake. One that was given back, and a struct of zeros, get -EINVAL; in a child of a fork its parent's get
  * -EOWNERDEAD. All else is as in gdrc_post_send, gdrc_post_recv and gdrc_poll_cq, with the same results and errors.
  * Threads: on a NIC any number at once, as its provider locks; on other devices one at a time, others get -EBUSY.
- * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself (docs/PERFORMANCE.md). */
+ * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself (docs/records/PERFORMANCE.md). */
 
 /* One request whose opcode and pieces no device asks questions about, without inline data, is passed on as it is. The bits that tell
  * it are 0 where nothing may be, and have one in common with any address but NULL, or the long way is taken, which asks all. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # interop_long.sh [MIB [LOSSY_MIB]]: moves so much (20 GiB) between our soft device and Linux's rxe over a clean wire, and
-# so much (1 GiB) over each of two wires that lose 1 % and 5 % of the packets, compares every byte, and writes the result to docs/INTEROP.md.
+# so much (1 GiB) over each of two wires that lose 1 % and 5 % of the packets, compares every byte, and writes the result to docs/records/INTEROP.md.
 # What it needs is what the test `interop` needs.
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,8 +14,8 @@ net=-n
 unshare -n true 2>/dev/null || net=-Urn
 unshare $net -pf --mount-proc --kill-child "$CARGO_TARGET_DIR/debug/interop" long "$share" "$@"
 {
-    sed '/^## A longer run$/,$d' docs/INTEROP.md
+    sed '/^## A longer run$/,$d' docs/records/INTEROP.md
     printf '## A longer run\n\nWritten by `scripts/interop_long.sh`.\n\n'
     cat "$share/LONG.md"
 } >"$share/INTEROP.md"
-cp "$share/INTEROP.md" docs/INTEROP.md
+cp "$share/INTEROP.md" docs/records/INTEROP.md

@@ -8,7 +8,7 @@ fault touches is compiled again. For each fault the stages below run in order un
 failed first, or that never ends, is its witness. A fault that nothing notices is a survivor, and makes the exit
 status 1. Faults that only another interleaving of threads would show run under loom alone.
 --stale only says which faults have no place in the sources any more.
---write puts the rows into the table between the marks in docs/PROOF.md; those of other faults stay.
+--write puts the rows into the table between the marks in docs/records/PROOF.md; those of other faults stay.
 """
 import os, re, signal, subprocess, sys, tempfile, time
 
@@ -375,7 +375,7 @@ def main():
         rows.append(f"| {i} | {fault[0]} | `{fault[1]}` | {result.splitlines()[0]} |")
     print(f"{len(rows) - bad} passed, {bad} failed")
     if "--write" in args:
-        page = os.path.join(ROOT, "docs", "PROOF.md")
+        page = os.path.join(ROOT, "docs", "records", "PROOF.md")
         text = open(page).read()
         former = re.search(r"<!-- mutants -->\n(.*?)<!-- end -->", text, flags=re.S)[1] if only else ""
         numbered = {int(r.split("|")[1]): r for r in former.splitlines()[2:] + rows}

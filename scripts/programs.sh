@@ -2,7 +2,7 @@
 # Usage: programs.sh [PROGRAM]...
 # Programs that are not in `make test`, on the drop-in, by command: fetches them from PyPI or Debian into build/programs, without
 # installing anything, runs them in namespaces of their own where the system allows those, asks the device's own counters whether it was
-# RDMA, and writes the result of each into its row of docs/DROPIN.md. Without a name: all of them.
+# RDMA, and writes the result of each into its row of docs/using/DROPIN.md. Without a name: all of them.
 #   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu valkey
 # valkey is not fetched: VALKEY names its source tree, built with its RDMA module and tests/rdma. PYTHON is the interpreter for wheels.
 set -u
@@ -11,7 +11,7 @@ all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu valkey'
 python=${PYTHON:-python3}
 bin=${BIN:-$PWD/build/bin}
 work=$PWD/build/programs
-page=docs/DROPIN.md
+page=docs/using/DROPIN.md
 libs=usr/lib/$(uname -m)-linux-gnu
 [ -x "$bin/gdrcore-run" ] || { printf 'no %s/gdrcore-run: make dropin\n' "$bin" >&2; exit 2; }
 

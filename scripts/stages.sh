@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What one operation between two queue pairs of one context costs, by stage: instructions (callgrind) and nanoseconds
-# (the fastest of 20,000 batches of 50, divided by perf's samples). Prints the tables of docs/PERFORMANCE.md.
+# (the fastest of 20,000 batches of 50, divided by perf's samples). Prints the tables of docs/records/PERFORMANCE.md.
 #
 #   scripts/stages.sh [write|send|read|post|empty|clock|hop|pinned-hop|write:4096 ...]
 #

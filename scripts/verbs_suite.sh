@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: verbs_suite.sh SOURCE
-# Runs the test suite of a release of rdma-core on the drop-in, three times, and writes its section of docs/VERBS-SUITE.md. SOURCE is
+# Runs the test suite of a release of rdma-core on the drop-in, three times, and writes its section of docs/records/VERBS-SUITE.md. SOURCE is
 # rdma-core's source tree, built with pyverbs as its README says, so that SOURCE/build/python/pyverbs is there.
 set -eu
 [ $# = 1 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }

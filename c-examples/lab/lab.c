@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* The given steps of the lab, and the order of all of them. lab.h has the story. docs/LAB.md is the page to it. */
+/* The given steps of the lab, and the order of all of them. lab.h has the story. docs/using/LAB.md is the page to it. */
 #include "lab.h"
 
 #include <arpa/inet.h>

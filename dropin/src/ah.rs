@@ -26,7 +26,7 @@ pub struct Ah {
 /// The device's form of an address vector. Without a GRH the LID names the peer, where devices have LIDs.
 ///
 /// # Errors
-/// [`Error::Invalid`]: no GRH (RoCE has no other addresses), another port than the only one, no such source GID.
+/// `Error::Invalid`: no GRH (RoCE has no other addresses), another port than the only one, no such source GID.
 pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
     if a.port_num > 1 {
         return Err(refuse!(Invalid, "port_num {}: the device has one port, 1", a.port_num));

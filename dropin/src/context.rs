@@ -27,7 +27,7 @@ impl Context {
     /// The context that a program's pointer belongs to.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: null. [`Error::OwnerDead`]: it is the parent's.
+    /// `Error::Invalid`: null. `Error::OwnerDead`: it is the parent's.
     ///
     /// # Safety
     /// `p` is null or came from [`open_device`] and is not closed.

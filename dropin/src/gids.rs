@@ -34,7 +34,7 @@ impl Kind {
 /// The type of an entry.
 ///
 /// # Errors
-/// [`Error::Invalid`]: behind the end of the table.
+/// `Error::Invalid`: behind the end of the table.
 pub fn kind(index: u32) -> Result<Kind> {
     match index {
         LEN.. => Err(refuse!(Invalid, "sgid_index {index}: the table has {LEN} entries (0 to {})", LEN - 1)),

@@ -39,7 +39,7 @@ impl Pd {
     /// The domain that a program's pointer belongs to.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: null. [`Error::OwnerDead`]: it is the parent process's.
+    /// `Error::Invalid`: null. `Error::OwnerDead`: it is the parent process's.
     ///
     /// # Safety
     /// `p` is null or a live domain of ours.

@@ -227,7 +227,7 @@ pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *
 /// An entry of the GID table.
 ///
 /// # Errors
-/// [`Error::Invalid`]: there is none of this index.
+/// `Error::Invalid`: there is none of this index.
 fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
     Ok(ibv_gid_entry {
         gid: ibv_gid { raw: c.hca.attr.gid },

@@ -93,7 +93,7 @@ fn is_open_on(c: &Context, file: File) -> bool {
     File::of(c.verbs.context.cmd_fd) == Some(file)
 }
 
-/// How a preloaded library calls [`write`].
+/// How a preloaded library calls `write`.
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
 /// Tells the preloaded library, once, where writes go that the kernel has refused.

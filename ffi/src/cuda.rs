@@ -205,7 +205,7 @@ impl Ways for Nic {
 }
 
 /// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of this host write it by themselves
-/// (docs/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
+/// (docs/using/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
 /// caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
 /// gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
 /// gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its

@@ -274,7 +274,7 @@ mod tests {
         // SAFETY: a string of the library's own.
         let text = unsafe { core::ffi::CStr::from_ptr(crate::strings::gdrc_strerror(refused)) };
         let row = format!("| other version | {} |", text.to_str().unwrap());
-        assert!(include_str!("../../docs/TROUBLES.md").contains(&row), "{row}");
+        assert!(include_str!("../../docs/using/TROUBLES.md").contains(&row), "{row}");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! Nothing here knows transport: a C call is its pointers checked ([`ptr`]), its context looked up ([`context`]), and one
 //! call of [`gdrcore_core::device::Device`]. `include/gdrcore.h` is generated from these files (`make header`),
-//! so the doc comments speak to C programmers; docs/ABI.md has the conventions they share.
+//! so the doc comments speak to C programmers; docs/using/ABI.md has the conventions they share.
 
-// The contract of every pointer is in docs/ABI.md once, and in the functions' own text where they add to it.
+// The contract of every pointer is in docs/using/ABI.md once, and in the functions' own text where they add to it.
 #![allow(clippy::missing_safety_doc)]
 #![allow(non_camel_case_types)]
 

@@ -5,7 +5,7 @@
  * NULL is the program's mistake. One that was given back, and a struct of zeros, get -EINVAL; in a child of a fork its parent's get
  * -EOWNERDEAD. All else is as in gdrc_post_send, gdrc_post_recv and gdrc_poll_cq, with the same results and errors.
  * Threads: on a NIC any number at once, as its provider locks; on other devices one at a time, others get -EBUSY.
- * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself (docs/PERFORMANCE.md). */
+ * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself (docs/records/PERFORMANCE.md). */
 
 /* One request whose opcode and pieces no device asks questions about, without inline data, is passed on as it is. The bits that tell
  * it are 0 where nothing may be, and have one in common with any address but NULL, or the long way is taken, which asks all. */

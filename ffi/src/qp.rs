@@ -196,7 +196,7 @@ fn qp_query(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *mut gdrc_qp_attr, init: 
 /// call again. The call itself never waits.
 ///
 /// Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of the former life
-/// cannot be mistaken for (docs/ABI.md), gdrc_qp_connect does the rest. The peer resets its QP too, or makes another.
+/// cannot be mistaken for (docs/using/ABI.md), gdrc_qp_connect does the rest. The peer resets its QP too, or makes another.
 ///
 /// Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP. Cost: what the flush
 /// writes, and the ACK that the QP may still owe. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).

@@ -1,7 +1,7 @@
 //! The structs of the header. Their layout is ABI: `layout.rs` asserts it against core's types,
 //! `tests/c/layout.c` asserts it again from the C side.
 //!
-//! Three families (docs/ABI.md): handles (one 64-bit word, passed by value), hot structs (frozen, layout of
+//! Three families (docs/using/ABI.md): handles (one 64-bit word, passed by value), hot structs (frozen, layout of
 //! their `ibv_` counterparts) and attribute structs (`struct_size` first, append-only).
 //! Numbers are in host byte order unless a field says otherwise.
 

@@ -128,7 +128,7 @@ fn rc_over_udp_ipv6() {
     udp(&x, &y);
 }
 
-/// After its failure each QP is reset and connected again, as docs/ABI.md shows it.
+/// After its failure each QP is reset and connected again, as docs/using/ABI.md shows it.
 fn recover(a: &mut Side, b: &mut Side) {
     for s in [&mut *a, &mut *b] {
         let (ctx, former) = (s.ctx, s.local.psn);

@@ -3,10 +3,10 @@
 //! * [`packets`]: packets of any content into an engine with QPs of every type and state.
 //! * [`pair`]: two engines; the string says what is posted, and what the network does to the packets between them.
 //! * [`wire`]: the packet parsers.
-//! * [`pcap`]: the reader of capture files.
-//! * [`mail`]: messages between the processes of one address.
-//! * [`cm`]: two connection managers, their programs, the network between them and a stranger.
-//! * [`capi`]: the C calls, in any order, with arguments that no sane program passes.
+//! * [`mod@pcap`]: the reader of capture files.
+//! * [`mod@mail`]: messages between the processes of one address.
+//! * [`mod@cm`]: two connection managers, their programs, the network between them and a stranger.
+//! * [`mod@capi`]: the C calls, in any order, with arguments that no sane program passes.
 //!
 //! The same functions run under libFuzzer (`targets/`, nightly) and, with random strings and a bound, in
 //! `tests/bounded.rs` on stable.

@@ -1,4 +1,4 @@
-/* The recipes of docs/ABI.md for threads that sleep: "recipes.h" is what stands there.
+/* The recipes of docs/using/ABI.md for threads that sleep: "recipes.h" is what stands there.
  *
  * sleep one|many|fd [helper]: messages go to and fro between two contexts of this process, each end asleep until the other's comes.
  * one: a thread a context, gdrc_wait; many: two threads a context, channels; fd: poll(2) on channels' descriptors (wants helper). */

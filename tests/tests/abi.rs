@@ -303,10 +303,10 @@ fn installed_tree_works_with_cmake_where_it_was_moved_to() {
     }
 }
 
-/// The recipes of docs/ABI.md for threads that sleep, as they stand there.
+/// The recipes of docs/using/ABI.md for threads that sleep, as they stand there.
 #[test]
 fn the_recipes_for_sleeping_work_and_take_no_cpu_time() {
-    let page = std::fs::read_to_string(root().join("docs/ABI.md")).expect("docs/ABI.md");
+    let page = std::fs::read_to_string(root().join("docs/using/ABI.md")).expect("docs/using/ABI.md");
     let blocks: Vec<&str> = page.split("```c\n").skip(1).filter_map(|b| b.split("```").next()).collect();
     let recipes: Vec<&str> = blocks.into_iter().filter(|b| b.starts_with("static int wait_")).collect();
     assert_eq!(recipes.len(), 2, "the page has two recipes");

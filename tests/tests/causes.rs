@@ -1,4 +1,4 @@
-//! What goes wrong between two machines, and what the library says about it: the tables of docs/TROUBLES.md, row by row. "other version" is in
+//! What goes wrong between two machines, and what the library says about it: the tables of docs/using/TROUBLES.md, row by row. "other version" is in
 //! `ffi/src/endpoint.rs`.
 
 use gdrcore_core::verbs::cause::CauseCode;
@@ -19,7 +19,7 @@ const HASTE: &[&str] = &["timeout=10", "retry=2", "stream=write", "piece=100000"
 
 /// The message that the table has for a fault.
 fn message(fault: &str) -> String {
-    let text = std::fs::read_to_string(root().join("docs/TROUBLES.md")).expect("docs/TROUBLES.md");
+    let text = std::fs::read_to_string(root().join("docs/using/TROUBLES.md")).expect("docs/using/TROUBLES.md");
     let row = text.lines().find(|l| l.starts_with(&format!("| {fault} |"))).unwrap_or_else(|| panic!("no row {fault}"));
     row.split('|').nth(2).expect("a message").trim().to_owned()
 }

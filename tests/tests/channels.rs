@@ -18,7 +18,7 @@ fn small() -> Shape {
     Shape { buffer: 4096, depth: 8, cqe: 16, ..Shape::default() }
 }
 
-/// Sleeps until something has completed, by the recipe of docs/ABI.md.
+/// Sleeps until something has completed, by the recipe of docs/using/ABI.md.
 fn sleep_for(end: &mut End, channel: Handle) {
     while end.poll() == 0 {
         end.dev.cq_arm(end.cq, false).expect("cq_arm");

@@ -385,7 +385,7 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
 
 #[test]
 fn connections_are_made_under_a_flood_of_requests() {
-    // docs/PROOF.md has the figures for 10,000.
+    // docs/records/PROOF.md has the figures for 10,000.
     let flood = env!("CARGO_BIN_EXE_cm_flood");
     let done = run(Command::new(flood).args(["300", "1000", "1000"]), 120);
     assert!(done.ok() && done.output.contains("300 of 300 connections stood"), "{:?} {}", done.status, done.output);

@@ -208,7 +208,7 @@ fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
 #[test]
 fn bandwidth_and_latency_of_the_machines_gpu() {
     if cuda::driver() == Driver::Fake {
-        skip!("no GPU: GPU memory was the fake driver's; docs/GPU.md says what has not been seen on hardware");
+        skip!("no GPU: GPU memory was the fake driver's; docs/using/GPU.md says what has not been seen on hardware");
     }
     let out = scratch("cuda-hardware").join("RESULTS-GPU.md");
     let mut compare = with_driver(&root().join("bench/compare_gpu.sh"));

@@ -272,7 +272,7 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
         let heard = &heard;
         let (x, y) = (&mut x, &mut y);
         scope.spawn(move || {
-            // As docs/ABI.md has it: arm the CQ, poll once more, arm the descriptor, sleep, poll.
+            // As docs/using/ABI.md has it: arm the CQ, poll once more, arm the descriptor, sleep, poll.
             let mut got = 0;
             let end = deadline(60);
             while got < rounds {

@@ -1,6 +1,6 @@
 //! Our device and Linux's rxe, in a machine that this test boots: see `gdrcore_tests::rxe` for the cases.
 //!
-//! docs/INTEROP.md is what the last run said. `GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop` writes it anew;
+//! docs/records/INTEROP.md is what the last run said. `GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop` writes it anew;
 //! else its features must be those that ran.
 
 use gdrcore_tests::rxe::vm;
@@ -37,7 +37,7 @@ fn apart() -> [&'static str; 4] {
     [net, "-pf", "--mount-proc", "--kill-child"]
 }
 
-/// Heading of the part of docs/INTEROP.md that `scripts/interop_long.sh` writes.
+/// Heading of the part of docs/records/INTEROP.md that `scripts/interop_long.sh` writes.
 const LONGER: &str = "## A longer run";
 
 /// The features of the table, in order; the longer run has one of its own.
@@ -70,14 +70,14 @@ fn every_feature_works_between_our_device_and_rxe() {
     println!("interop: {said}");
     assert!(done.ok(), "{said}; all of it is in {}", share.display());
     let now = std::fs::read_to_string(share.join("INTEROP.md")).expect("the report");
-    let path = root().join("docs/INTEROP.md");
+    let path = root().join("docs/records/INTEROP.md");
     let kept = root().join("tests/vm/evidence");
     let evidence: Vec<_> = std::fs::read_dir(share.join("evidence")).expect("captures").flatten().collect();
     if std::env::var_os("GDRC_BLESS").is_some() {
         // The longer run stands behind the table, and has a command of its own.
         let old = std::fs::read_to_string(&path).unwrap_or_default();
         let tail = old.find(LONGER).map_or("", |at| &old[at..]);
-        std::fs::write(&path, format!("{now}\n{tail}")).expect("docs/INTEROP.md");
+        std::fs::write(&path, format!("{now}\n{tail}")).expect("docs/records/INTEROP.md");
         std::fs::create_dir_all(&kept).expect("tests/vm/evidence");
         for file in &evidence {
             std::fs::copy(file.path(), kept.join(file.file_name())).expect("a capture");
@@ -86,9 +86,13 @@ fn every_feature_works_between_our_device_and_rxe() {
     for file in &evidence {
         let name = file.file_name();
         assert!(kept.join(&name).exists(), "no capture {name:?} in {}: run this with GDRC_BLESS=1", kept.display());
-        assert!(now.contains(name.to_string_lossy().as_ref()), "docs/INTEROP.md does not name {name:?}");
+        assert!(now.contains(name.to_string_lossy().as_ref()), "docs/records/INTEROP.md does not name {name:?}");
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(features(&kept), features(&now), "docs/INTEROP.md is of other cases: run this with GDRC_BLESS=1");
+    assert_eq!(
+        features(&kept),
+        features(&now),
+        "docs/records/INTEROP.md is of other cases: run this with GDRC_BLESS=1"
+    );
     let _ = std::fs::remove_dir_all(&share);
 }

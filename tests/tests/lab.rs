@@ -1,4 +1,4 @@
-//! docs/LAB.md, followed: its commands are typed into one shell in the order of the page, as a learner would, and each
+//! docs/using/LAB.md, followed: its commands are typed into one shell in the order of the page, as a learner would, and each
 //! prints what the page shows below it.
 //!
 //! A block ```` ```sh ```` is commands, and must end with code 0. A block ```` ```text ```` behind it is what they print:
@@ -30,7 +30,7 @@ struct Shown {
 }
 
 fn page() -> String {
-    std::fs::read_to_string(root().join("docs/LAB.md")).expect("docs/LAB.md")
+    std::fs::read_to_string(root().join("docs/using/LAB.md")).expect("docs/using/LAB.md")
 }
 
 /// The command blocks of the page, in order.
@@ -146,7 +146,7 @@ fn the_page_shows_what_its_commands_print() {
             std::fs::read_to_string(dir.join(format!("{n:02}")).with_extension(suffix)).unwrap_or_default()
         };
         let (output, code) = (read(""), read("code"));
-        let place = format!("docs/LAB.md:{}: {}", step.line, step.commands.lines().next().unwrap_or(""));
+        let place = format!("docs/using/LAB.md:{}: {}", step.line, step.commands.lines().next().unwrap_or(""));
         if code.trim() != "0" {
             faults.push(format!("{place}\n  ended with '{}':\n{output}", code.trim()));
         }

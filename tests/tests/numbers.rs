@@ -1,7 +1,7 @@
 //! Programs in C that make and end more queue pairs than there are QP numbers: tests/c/numbers.c on the C API, and
 //! tests/c/verbs_numbers.c, a program of libibverbs, on the drop-in.
 //!
-//! `GDRC_NUMBERS=COUNT` runs them with another count; docs/PROOF.md has the figures for 100,000.
+//! `GDRC_NUMBERS=COUNT` runs them with another count; docs/records/PROOF.md has the figures for 100,000.
 
 use gdrcore_tests::dropin::command;
 use gdrcore_tests::source::root;

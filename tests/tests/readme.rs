@@ -1,13 +1,21 @@
-//! README.md is true: its C program compiles, runs and says what it should; its commands exist or run; its links lead somewhere.
+//! The pages are true: the C program of docs/using/START.md compiles, runs and says what it should; commands that README.md, START.md and
+//! CONTRIBUTING.md show exist or run; links of all pages lead somewhere.
 
-use gdrcore_tests::source::root;
+use gdrcore_tests::source::{files, root};
 use gdrcore_tests::tools::{find, run, scratch, Done};
 use gdrcore_tests::{library, skip};
 use std::fs;
 use std::process::Command;
 
-fn readme() -> String {
-    fs::read_to_string(root().join("README.md")).expect("README.md")
+/// The page that wins a reader.
+const README: &str = "README.md";
+/// The page with the first program.
+const START: &str = "docs/using/START.md";
+/// The pages whose commands are checked.
+const PAGES: [&str; 3] = [README, START, "CONTRIBUTING.md"];
+
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join(name)).expect(name)
 }
 
 /// The contents of the fenced blocks of one language, in order.
@@ -30,7 +38,7 @@ fn the_c_program_installs_compiles_and_runs_as_written() {
         skip!("pkg-config is not installed, and the README's commands use it");
     }
     library::build();
-    let text = readme();
+    let text = page(START);
     let home = scratch("readme");
     fs::write(home.join("hello.c"), &blocks(&text, "c")[0]).expect("hello.c");
     let commands = blocks(&text, "sh").into_iter().find(|b| b.contains("hello.c")).expect("the commands for hello.c");
@@ -48,7 +56,7 @@ fn the_c_program_installs_compiles_and_runs_as_written() {
 fn the_c_program_is_cpp20_too() {
     let lib = library::build();
     let dir = scratch("readme-cpp");
-    fs::write(dir.join("hello.c"), &blocks(&readme(), "c")[0]).expect("hello.c");
+    fs::write(dir.join("hello.c"), &blocks(&page(START), "c")[0]).expect("hello.c");
     std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0")).expect("a link");
     let build = |compiler: &str, flags: &[&str]| {
         let mut cc = Command::new(compiler);
@@ -74,48 +82,114 @@ fn the_c_program_is_cpp20_too() {
 
 #[test]
 fn every_command_exists() {
-    let makefile = fs::read_to_string(root().join("Makefile")).expect("Makefile");
-    let text = readme();
-    let inline = text.split('`').skip(1).step_by(2).map(str::to_string);
-    let lines = blocks(&text, "sh")
-        .iter()
-        .flat_map(|b| b.lines().map(str::to_string).collect::<Vec<_>>())
-        .chain(inline)
-        .collect::<Vec<_>>();
+    let makefile = page("Makefile");
     let mut checked = 0;
-    for line in lines {
-        let mut words = line.split_whitespace();
-        match words.next() {
-            Some("make") => {
-                let target = words.find(|w| !w.contains('=') && !w.starts_with('-')).unwrap_or("all");
-                assert!(makefile.lines().any(|l| l.starts_with(&format!("{target}:"))), "no target of `{line}`");
-                checked += 1;
+    for name in PAGES {
+        let text = page(name);
+        let inline = text.split('`').skip(1).step_by(2).map(str::to_string);
+        let lines = blocks(&text, "sh")
+            .iter()
+            .flat_map(|b| b.lines().map(str::to_string).collect::<Vec<_>>())
+            .chain(inline)
+            .collect::<Vec<_>>();
+        for line in lines {
+            let mut words = line.split_whitespace().skip_while(|w| w.contains('=')).peekable();
+            match words.next() {
+                Some("make") => {
+                    let target = words.find(|w| !w.contains('=') && !w.starts_with('-') && *w != "#").unwrap_or("all");
+                    let target = if line.contains("make  ") { "all" } else { target };
+                    assert!(
+                        makefile.lines().any(|l| l.starts_with(&format!("{target}:"))),
+                        "{name}: no target of `{line}`"
+                    );
+                    checked += 1;
+                }
+                Some("cargo") if line.contains(" -p ") => {
+                    let package =
+                        line.split(" -p ").nth(1).and_then(|r| r.split_whitespace().next()).expect("-p PACKAGE");
+                    let named = fs::read_to_string(root().join(package).join("Cargo.toml")).unwrap_or_default();
+                    assert!(named.contains(&format!("name = \"{package}\"")), "{name}: no package of `{line}`");
+                    checked += 1;
+                }
+                _ => {}
             }
-            Some("cargo") => {
-                let package = line.split(" -p ").nth(1).and_then(|r| r.split_whitespace().next()).expect("-p PACKAGE");
-                let named = fs::read_to_string(root().join(package).join("Cargo.toml")).unwrap_or_default();
-                assert!(named.contains(&format!("name = \"{package}\"")), "no package of `{line}`");
-                checked += 1;
-            }
-            _ => {}
         }
     }
-    assert!(checked >= 5, "commands were not found");
+    assert!(checked >= 8, "commands were not found");
     for command in ["make demo", "make test"] {
-        assert!(text.contains(command), "README.md must show `{command}`");
+        assert!(page(README).contains(command), "README.md must show `{command}`");
     }
 }
 
 #[test]
 fn every_file_that_is_named_exists() {
-    let text = readme();
     let mut missing = Vec::new();
-    let links = text.match_indices("](").map(|(at, _)| &text[at + 2..at + 2 + text[at + 2..].find(')').unwrap_or(0)]);
-    let quoted = text.split('`').skip(1).step_by(2);
-    for name in links.chain(quoted.filter(|q| q.contains('/') && !q.contains(' ') && !q.contains('$'))) {
-        if !name.contains("://") && !root().join(name).exists() && !root().join("c-examples").join(name).exists() {
-            missing.push(name);
+    for name in PAGES {
+        let text = page(name);
+        let quoted = text.split('`').skip(1).step_by(2);
+        for file in
+            quoted.filter(|q| q.contains('/') && !q.contains(' ') && !q.contains('$') && !q.starts_with("target/"))
+        {
+            if !file.contains("://") && !root().join(file).exists() && !root().join("c-examples").join(file).exists() {
+                missing.push(format!("{name}: {file}"));
+            }
         }
     }
-    assert!(missing.is_empty(), "README.md names what does not exist: {missing:?}");
+    assert!(missing.is_empty(), "named, and not there: {missing:#?}");
+}
+
+/// The targets of the links of a page: file and heading.
+fn links(text: &str) -> Vec<(&str, &str)> {
+    let found = text.match_indices("](").map(|(at, _)| &text[at + 2..at + 2 + text[at + 2..].find(')').unwrap_or(0)]);
+    found.filter(|l| !l.contains("://") && !l.contains(' ')).map(|l| l.split_once('#').unwrap_or((l, ""))).collect()
+}
+
+/// The headings of a page, as links name them.
+fn headings(text: &str) -> Vec<String> {
+    let plain = |h: &str| {
+        let kept = h
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+            .collect::<String>();
+        kept.trim().replace(' ', "-")
+    };
+    text.lines().filter(|l| l.starts_with('#')).map(|l| plain(l.trim_start_matches('#'))).collect()
+}
+
+#[test]
+fn every_link_of_every_page_leads_somewhere() {
+    let mut bad = Vec::new();
+    let mut checked = 0;
+    for file in files(&root(), &["md"]) {
+        let text = fs::read_to_string(&file).expect("a page");
+        for (target, heading) in links(&text) {
+            let to = if target.is_empty() { file.clone() } else { file.parent().expect("a folder").join(target) };
+            let there = to.exists()
+                && (heading.is_empty()
+                    || headings(&fs::read_to_string(&to).unwrap_or_default()).iter().any(|h| h == heading));
+            if !there {
+                bad.push(format!("{}: {target}#{heading}", file.display()));
+            }
+            checked += 1;
+        }
+    }
+    assert!(bad.is_empty(), "{bad:#?}");
+    assert!(checked > 50, "{checked} links");
+}
+
+#[test]
+fn the_first_page_is_short() {
+    let lines = page(README).lines().count();
+    assert!((60..=100).contains(&lines), "README.md has {lines} lines; 80 to 100 win a reader in a minute");
+}
+
+#[test]
+fn the_documentation_of_the_crates_builds_without_a_warning() {
+    let mut doc = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    doc.args(["doc", "-q", "--workspace", "--no-deps", "--document-private-items"]).current_dir(root());
+    // The pages of one crate may lead to what is private in it: they are read with `--document-private-items`.
+    let flags = "-D warnings -A rustdoc::private_intra_doc_links";
+    let done = run(doc.env("RUSTDOCFLAGS", flags), 600);
+    assert!(done.ok(), "{}", done.output);
 }

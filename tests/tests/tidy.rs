@@ -144,7 +144,7 @@ fn every_unsafe_block_has_its_proof() {
     }
 }
 
-/// The table of docs/PROOF.md is made by a command that takes long; a fault whose place has changed would silently prove nothing.
+/// The table of docs/records/PROOF.md is made by a command that takes long; a fault whose place has changed would silently prove nothing.
 #[test]
 fn every_deliberate_fault_has_its_place_in_the_sources() {
     let Some(python) = find("python3") else { skip!("no python3") };

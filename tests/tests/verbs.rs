@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Requests in a list, and how many times libibverbs' own instructions a post and a poll of it may take
-/// (docs/PERFORMANCE.md, "The verbs device").
+/// (docs/records/PERFORMANCE.md, "The verbs device").
 const COST_MAX: [(u32, f64); 2] = [(1, 1.45), (16, 1.18)];
 /// The same through a pin.
 const PINNED_MAX: f64 = 1.10;

@@ -1,5 +1,5 @@
 //! rdma-core's own test suite on the drop-in. Its tests of generic verbs all run; which of them pass may only grow:
-//! docs/VERBS-SUITE.md has the numbers, and each test that does not pass with the reason. `GDRC_BLESS=1` writes that page anew.
+//! docs/records/VERBS-SUITE.md has the numbers, and each test that does not pass with the reason. `GDRC_BLESS=1` writes that page anew.
 //!
 //! Debian's release is at hand as python3-pyverbs. Another one is run where `GDRC_RDMA_CORE` names its source tree, built as
 //! rdma-core's README says (`scripts/verbs_suite.sh`).
@@ -145,12 +145,12 @@ fn section(title: &str, about: &str, lines: &[Line]) -> String {
 }
 
 fn page() -> PathBuf {
-    root().join("docs/VERBS-SUITE.md")
+    root().join("docs/records/VERBS-SUITE.md")
 }
 
 /// The page with one of its two sections put in the place of the old one.
 fn bless(debians: Option<String>, other: Option<String>) {
-    let text = std::fs::read_to_string(page()).expect("docs/VERBS-SUITE.md");
+    let text = std::fs::read_to_string(page()).expect("docs/records/VERBS-SUITE.md");
     let sections: Vec<&str> = text.split("\n## ").collect();
     let old = |debians: bool| {
         let found = sections.iter().skip(1).find(|s| s.starts_with(&DEBIANS_TITLE[3..]) == debians);
@@ -177,7 +177,7 @@ fn rdma_cores_suite_passes_as_far_as_the_page_says() {
         let about = "the tests of generic verbs of Debian 12's python3-pyverbs, with GID index 0";
         return bless(Some(section(DEBIANS_TITLE, about, &lines)), None);
     }
-    let text = std::fs::read_to_string(page()).expect("docs/VERBS-SUITE.md");
+    let text = std::fs::read_to_string(page()).expect("docs/records/VERBS-SUITE.md");
     let text = text.split(DEBIANS_TITLE).nth(1).expect("Debian's section");
     let number = |word: usize| -> usize {
         let line = text.lines().find(|l| l.contains("tests pass")).expect("the line with the number");

@@ -3,7 +3,7 @@
 //! It takes no decision of its own. Where anything is not as usual (a handle that is none, another thread inside, a list
 //! that is not plain) it has done nothing and says so, and the caller takes the long way, which tells why. Its parts are
 //! ordered and kept few so that the compiler holds all of them in registers: it is counted in instructions
-//! (docs/PERFORMANCE.md, "The verbs device").
+//! (docs/records/PERFORMANCE.md, "The verbs device").
 
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU64;

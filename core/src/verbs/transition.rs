@@ -14,7 +14,7 @@
 //!
 //!   any state ------------> ERR            (modify, or an error of the connection)
 //! ```
-//! `docs/qp-states.dot` is this table as a graph; a test writes and compares it.
+//! `docs/internals/qp-states.dot` is this table as a graph; a test writes and compares it.
 
 use crate::error::Result;
 use crate::reason::refuse;

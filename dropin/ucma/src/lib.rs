@@ -4,7 +4,7 @@
 //!
 //! Layers, low to high. [`proto`] is bytes: what a command says, what an answer looks like. [`session`] is what the kernel
 //! would remember: ids, their states, queues of events; it makes no system call and knows devices through the trait
-//! [`session::Devices`]. [`file`] is the open file: a descriptor that is readable while events wait, the program's memory, blocking.
+//! [`session::Devices`]. [`mod@file`] is the open file: a descriptor that is readable while events wait, the program's memory, blocking.
 
 pub mod file;
 pub mod proto;

@@ -2,7 +2,7 @@
 //! that it can run in the machine that has the NIC.
 //!
 //! A case gets two devices, which may be one and the same, and panics where something is wrong. Where devices may differ
-//! (docs/VERBS.md lists it) the case says so by [`Kind`].
+//! (docs/using/VERBS.md lists it) the case says so by [`Kind`].
 
 mod control;
 mod failures;

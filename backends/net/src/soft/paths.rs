@@ -29,8 +29,8 @@ impl SoftDevice {
     /// names the peer will use. `dest_qpn`: the QP there, for a connected one; the address alone, for datagrams.
     ///
     /// # Errors
-    /// Only where nothing but shared memory is wanted: [`Error::NoDevice`]: no process of this host offers it
-    /// under that address; [`Error::Access`]: one of another user does; [`Error::NoMemory`].
+    /// Only where nothing but shared memory is wanted: `Error::NoDevice`: no process of this host offers it
+    /// under that address; `Error::Access`: one of another user does; `Error::NoMemory`.
     pub(super) fn choose_path(&self, held: &mut Held<'_>, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<()> {
         let (g, port) = held.parts();
         self.choose_path_of(g, port, ah, dest_qpn)

@@ -71,13 +71,16 @@ fn dot() -> String {
 /// The checked-in graph is the snapshot of the table: a change of either shows here.
 #[test]
 fn table_matches_the_graph_in_docs() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/qp-states.dot");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/internals/qp-states.dot");
     let now = dot();
     if env::var_os("GDRC_BLESS").is_some() {
         fs::write(&path, &now).unwrap();
     }
     let before = fs::read_to_string(&path).unwrap();
-    assert_eq!(before, now, "docs/qp-states.dot is out of date: run the test with GDRC_BLESS=1 and look at the diff");
+    assert_eq!(
+        before, now,
+        "docs/internals/qp-states.dot is out of date: run the test with GDRC_BLESS=1 and look at the diff"
+    );
 }
 
 #[test]
