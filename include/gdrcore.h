@@ -1327,7 +1327,7 @@ int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t 
 // GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not matter; it must stay where it is,
 // untouched, until gdrc_close returned.
 //
-// device: "soft:127.0.0.1", "soft:10.0.0.1:4800", "soft:[::1]:4791", "soft:[fe80::1%eth0]:4791" (a RoCEv2 NIC in
+// device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a RoCEv2 NIC in
 // software at that local address and UDP port, 4791 by default), "loopback" (queue pairs of this context only), or a NIC
 // through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has
 // this address). Without an index the first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies
