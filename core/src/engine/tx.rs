@@ -474,7 +474,7 @@ impl Guard<'_> {
     /// The port could not reach an address: its QPs with requests under way fail with the cause.
     /// `errno` as the system gave it. Only for refusals that last (nothing listens, no route).
     pub fn peer_unreachable(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
-        self.fail_peer(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
+        self.note_peer_error(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
         self.cm_refused(dst, errno, false);
     }
 
@@ -482,7 +482,7 @@ impl Guard<'_> {
     /// retry counters do the rest; a connection that is being asked for there ends at once, where the refusal is one that lasts.
     pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         let code = local_refusal(errno);
-        self.fail_peer(now, dst, code, errno as u64, 0);
+        self.note_peer_error(now, dst, code, errno as u64, 0);
         if code != CauseCode::Socket {
             self.cm_refused(dst, errno, true);
         }
@@ -500,10 +500,10 @@ impl Guard<'_> {
 
     /// A packet to an address was larger than its path carries.
     pub fn peer_mtu_exceeded(&mut self, now: u64, dst: &PeerAddr, link_mtu: u32) {
-        self.fail_peer(now, dst, CauseCode::MtuExceeded, 0, u64::from(link_mtu));
+        self.note_peer_error(now, dst, CauseCode::MtuExceeded, 0, u64::from(link_mtu));
     }
 
-    fn fail_peer(&mut self, now: u64, dst: &PeerAddr, code: CauseCode, arg0: u64, arg1: u64) {
+    fn note_peer_error(&mut self, now: u64, dst: &PeerAddr, code: CauseCode, arg0: u64, arg1: u64) {
         let (inner, _) = self.split();
         let t = &mut inner.transport;
         for qi in 0..t.qps.len() {
