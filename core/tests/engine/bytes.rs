@@ -132,7 +132,9 @@ fn key_invalidation_counts_its_header() {
 
 #[test]
 fn losses_repetitions_probes_and_naks_count_what_was_on_the_wire() {
-    let cases: [(&str, fn(u32) -> Fate); 3] = [
+    /// By its number, what becomes of a packet.
+    type Wire = fn(u32) -> Fate;
+    let cases: [(&str, Wire); 3] = [
         ("a seventh lost", |n| if n % 7 == 3 { Fate::Drop } else { Fate::Deliver }),
         ("a fifth twice", |n| if n % 5 == 0 { Fate::Twice } else { Fate::Deliver }),
         ("some late", |n| if n % 11 == 5 { Fate::Later } else { Fate::Deliver }),
