@@ -3,11 +3,11 @@
 # Programs that are not in `make test`, on the drop-in, by command: fetches them from PyPI or Debian into build/programs, without
 # installing anything, runs them in namespaces of their own where the system allows those, asks the device's own counters whether it was
 # RDMA, and writes the result of each into its row of docs/DROPIN.md. Without a name: all of them.
-#   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu valkey
+#   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey
 # valkey is not fetched: VALKEY names its source tree, built with its RDMA module and tests/rdma. PYTHON is the interpreter for wheels.
 set -u
 cd "$(dirname "$0")/.."
-all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu valkey'
+all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey'
 python=${PYTHON:-python3}
 bin=${BIN:-$PWD/build/bin}
 work=$PWD/build/programs
@@ -16,17 +16,20 @@ libs=usr/lib/$(uname -m)-linux-gnu
 [ -x "$bin/gdrcore-run" ] || { printf 'no %s/gdrcore-run: make dropin\n' "$bin" >&2; exit 2; }
 
 # A program on an address of the test's own, with its counters: on NUMBER OUTPUT PROGRAM ARGUMENT...
+# In the background it takes the subshell's place, so that who ends the one ends the other and has its counters.
 on() {
-    local address=127.0.$1.1 output=$2
+    local address=127.0.$1.1 output=$2 instead=
     shift 2
-    timeout -k 5 "${limit:-120}" "$bin/gdrcore-run" ${options:-} --stats --address "$address" "$@" >"$output" 2>&1
+    [ "$BASH_SUBSHELL" = 0 ] || instead=exec
+    # shellcheck disable=SC2086
+    $instead timeout ${once:-} -k 5 "${limit:-120}" "$bin/gdrcore-run" ${options:-} --stats --address "$address" "$@" >"$output" 2>&1
 }
 
 # The sum of a counter in files of output.
 counted() {
     local name=$1
     shift
-    awk -v name="$name" '$1 == "gdrcore:" && $2 == name { n += $3 } END { print n + 0 }' "$@"
+    cat "$@" 2>/dev/null | awk -v name="$name" '$1 == "gdrcore:" && $2 == name { n += $3 } END { print n + 0 }'
 }
 
 # What a program is and what is checked of it, for its row: about VERSION WHAT-IT-DOES DATA-CHECKED
@@ -374,6 +377,90 @@ qemu_run() {
     wait $other
     about "$(version qemu-system-x86)" 'live migration of a machine, 64 MiB, to another process' 'every byte of its memory'
     verdict "$good" 'rdma_sends rdma_writes' "$work/qemu.here" "$work/qemu.there"
+}
+
+ceph_fetch() {
+    have python3 && debian ceph-mon ceph-osd ceph-base ceph-common librados2 libradosstriper1 libboost-thread1.74.0 libfmt9 libleveldb1d \
+        libfuse2 libpmem1 libndctl6 libdaxctl1 python3-rados python3-ceph-argparse python3-prettytable python3-wcwidth
+}
+
+# A monitor, an OSD that keeps objects in its memory, and clients, all of whose messages are RDMA: ceph_way NAME LINE-OF-ITS-CONFIGURATION...
+ceph_way() {
+    local root=$work/ceph/root where=$work/ceph/cluster name=$work/ceph.$1 mon osd good=1
+    shift
+    rm -rf "$where"
+    mkdir -p "$where/mon" "$where/osd"
+    # A receive queue longer than there are buffers ends it at once. An OSD that ends fast leaves its counters unsaid.
+    cat >"$where/conf" <<END
+[global]
+fsid = 00000000-0000-4000-8000-000000000001
+mon host = [v2:127.0.94.1:3300]
+mon data = $where/mon
+mon cluster log file = $where/cluster.log
+mon allow pool size one = true
+osd data = $where/osd
+osd objectstore = memstore
+osd fast shutdown = false
+osd pool default size = 1
+osd crush chooseleaf type = 0
+public addr = 127.0.95.1
+cluster addr = 127.0.95.1
+auth cluster required = none
+auth service required = none
+auth client required = none
+run dir = $where
+admin socket = $where/\$name.\$pid.asok
+log file = $where/\$name.log
+crash dir = $where
+plugin dir = $root/$libs/ceph
+erasure code dir = $root/$libs/ceph/erasure-code
+osd class dir = $root/$libs/rados-classes
+ms type = async+rdma
+ms async rdma device name = gdrc0
+ms async rdma receive queue len = 256
+ms async rdma receive buffers = 512
+ms async rdma send buffers = 256
+$(printf '%s\n' "$@")
+END
+    set -- -c "$where/conf"
+    "$root/usr/bin/monmaptool" --create --fsid 00000000-0000-4000-8000-000000000001 --addv a '[v2:127.0.94.1:3300]' "$where/map" >"$name.map" 2>&1
+    on 94 "$name.mkfs" "$root/usr/bin/ceph-mon" "$@" --mkfs -i a --monmap "$where/map"
+    # It ends without a word at the second SIGTERM, and timeout sends two unless it is in the foreground.
+    limit=300 once=--foreground on 94 "$name.mon" "$root/usr/bin/ceph-mon" "$@" -f -i a &
+    mon=$!
+    # The first client asks until somebody answers.
+    on 96 "$name.create" python3 -B "$root/usr/bin/ceph" "$@" osd create
+    on 95 "$name.mkfs" "$root/usr/bin/ceph-osd" "$@" --mkfs -i 0
+    limit=300 once=--foreground on 95 "$name.osd" "$root/usr/bin/ceph-osd" "$@" -f -i 0 &
+    osd=$!
+    head -c 16M /dev/urandom >"$where/image"
+    on 96 "$name.pool" python3 -B "$root/usr/bin/ceph" "$@" osd pool create pool 8 &&
+        on 96 "$name.put" "$root/usr/bin/rados" "$@" -p pool put image "$where/image" &&
+        on 96 "$name.get" "$root/usr/bin/rados" "$@" -p pool get image "$where/back" &&
+        cmp "$where/image" "$where/back" &&
+        on 96 "$name.write" "$root/usr/bin/rados" "$@" -p pool bench 30 write -b 1M -t 8 --max-objects 64 --no-cleanup &&
+        on 96 "$name.read" "$root/usr/bin/rados" "$@" -p pool bench 30 seq -t 8 || good=0
+    # The OSD says to the monitor that it goes.
+    kill "$osd"
+    wait "$osd" || good=0
+    kill "$mon"
+    wait "$mon" || good=0
+    outputs="$outputs $name.mon $name.osd $name.put $name.get $name.write $name.read"
+    return $((1 - good))
+}
+
+ceph_run() {
+    local root=$work/ceph/root good=1 outputs=
+    export LD_LIBRARY_PATH=$root/$libs:$root/$libs/ceph:$root/${libs#usr/} PYTHONPATH=$root/usr/lib/python3/dist-packages
+    if ldd "$root"/usr/bin/{ceph-osd,ceph-mon,rados} | grep -q 'not found' || ! python3 -B -c 'import rados, ceph_daemon' 2>/dev/null; then
+        skip 'ceph needs libraries that are not here'
+        return
+    fi
+    ceph_way addresses || good=0
+    ceph_way rdma_cm 'ms async rdma cm = true' 'ms async rdma type = iwarp' || good=0
+    about "$(version ceph-osd)" 'its messenger: a monitor, an OSD, `rados` put, get, bench; with addresses told over TCP, and over librdmacm' 'every byte'
+    # shellcheck disable=SC2086
+    verdict "$good" 'rdma_sends rdma_recvs cm_sent' $outputs
 }
 
 valkey_fetch() {
