@@ -3,11 +3,12 @@
 # Programs that are not in `make test`, on the drop-in, by command: fetches them from PyPI or Debian into build/programs, without
 # installing anything, runs them in namespaces of their own where the system allows those, asks the device's own counters whether it was
 # RDMA, and writes the result of each into its row of docs/DROPIN.md. Without a name: all of them.
-#   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey
-# valkey is not fetched: VALKEY names its source tree, built with its RDMA module and tests/rdma. PYTHON is the interpreter for wheels.
+#   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl
+# valkey and nccl are not fetched: VALKEY names the source tree of the one, built with its RDMA module and tests/rdma, NCCL that of the
+# other, of which its net_ib transport is built here, with CUDA's headers from PyPI. PYTHON is the interpreter for wheels.
 set -u
 cd "$(dirname "$0")/.."
-all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey'
+all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl'
 python=${PYTHON:-python3}
 bin=${BIN:-$PWD/build/bin}
 work=$PWD/build/programs
@@ -16,13 +17,15 @@ libs=usr/lib/$(uname -m)-linux-gnu
 [ -x "$bin/gdrcore-run" ] || { printf 'no %s/gdrcore-run: make dropin\n' "$bin" >&2; exit 2; }
 
 # A program on an address of the test's own, with its counters: on NUMBER OUTPUT PROGRAM ARGUMENT...
+# NUMBER `all`: with a device for each address of the machine.
 # In the background it takes the subshell's place, so that who ends the one ends the other and has its counters.
 on() {
-    local address=127.0.$1.1 output=$2 instead=
+    local address="--address 127.0.$1.1" output=$2 instead=
+    [ "$1" = all ] && address=
     shift 2
     [ "$BASH_SUBSHELL" = 0 ] || instead=exec
     # shellcheck disable=SC2086
-    $instead timeout ${once:-} -k 5 "${limit:-120}" "$bin/gdrcore-run" ${options:-} --stats --address "$address" "$@" >"$output" 2>&1
+    $instead timeout ${once:-} -k 5 "${limit:-120}" "$bin/gdrcore-run" ${options:-} --stats $address "$@" >"$output" 2>&1
 }
 
 # The sum of a counter in files of output.
@@ -483,6 +486,55 @@ valkey_run() {
     wait "$server"
     about "valkey, source of ${VALKEY_DATE:-an unknown date}" 'its RDMA module and test: PING, SET, GET by four clients; server with `--protected-mode no`' 'every value'
     verdict "$good" 'rdma_sends rdma_writes' "$work/valkey.server" "$work/valkey.client"
+}
+
+nccl_fetch() {
+    [ -n "${NCCL:-}" ] || { skip 'NCCL names no source tree'; return; }
+    [ -e "$NCCL/src/transport/net_ib/p2p.cc" ] || { skip "$NCCL has no src/transport/net_ib"; return; }
+    have c++ && pypi nccl --no-deps nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12
+}
+
+# Its transport and what that needs, each an object of its own, and a program that has the rest: nccl_build MAJOR MINOR PATCH
+nccl_build() {
+    local here=$work/nccl include flags file object
+    mkdir -p "$here/include" "$here/objects"
+    sed "s/\${nccl:Major}/$1/; s/\${nccl:Minor}/$2/; s/\${nccl:Patch}/$3/; s/\${nccl:Suffix}//
+        s/\${nccl:Version}/$(printf '%d%02d%02d' "$@")/" "$NCCL/src/nccl.h.in" >"$here/include/nccl.h"
+    flags=(-std=c++17 -O1 -ffunction-sections -fdata-sections -DNCCL_OS_LINUX -DCUDA_MAJOR=12 -DCUDA_MINOR=9)
+    for include in "$here/include" "$NCCL"/src/{include,include/plugin} "$here"/venv/lib/python*/site-packages/nvidia/*/include; do
+        flags+=(-isystem "$include")
+    done
+    for file in transport/net_ib/{common,connect,gdr,init,p2p,p2p_resiliency,p2p_resiliency_recovery,reg} param/{param,param_registry} \
+        misc/{ibvsymbols,ibvwrap,mlx5dvsymbols,mlx5dvwrap,socket,utils,param} os/linux debug; do
+        object=$here/objects/${file//\//-}.o
+        [ "$object" -nt "$NCCL/src/$file.cc" ] || c++ "${flags[@]}" -c "$NCCL/src/$file.cc" -o "$object" || return
+    done
+    c++ "${flags[@]}" -Wall -Wextra -Werror -o "$here/program" tests/c/nccl.cpp "$here"/objects/*.o -Wl,--gc-sections -ldl -lpthread
+}
+
+# Two ranks; then with four queue pairs for each connection, and then on two devices, IPv4 and IPv6, which NCCL makes one.
+nccl_run() {
+    local name=$work/nccl good=1 way numbers other outputs=
+    # shellcheck disable=SC2046
+    set -- $(awk '/^NCCL_(MAJOR|MINOR|PATCH) / { print $3 }' "$NCCL/makefiles/version.mk")
+    nccl_build "$@" >"$name.build" 2>&1 || { skip "$(grep -m 1 'error\|undefined' "$name.build")"; return; }
+    for way in one several two; do
+        numbers='97 98'
+        export NCCL_DEBUG=WARN NCCL_IB_QPS_PER_CONNECTION=1 NCCL_IB_SPLIT_DATA_ON_QPS=0
+        [ $way = several ] && NCCL_IB_QPS_PER_CONNECTION=4 NCCL_IB_SPLIT_DATA_ON_QPS=1
+        [ $way = two ] && numbers='all all'
+        rm -rf "$name/meet"
+        mkdir "$name/meet"
+        on "${numbers#* }" "$name.$way.1" "$name/program" "$name/meet" 1 &
+        other=$!
+        on "${numbers% *}" "$name.$way.0" "$name/program" "$name/meet" 0 || good=0
+        wait "$other" || good=0
+        outputs="$outputs $name.$way.0 $name.$way.1"
+    done
+    about "NCCL $1.$2.$3, its \`net_ib\` built alone" \
+        'two ranks at once, 0 B to 16 MiB, groups of 8; one and four queue pairs, two devices as one' 'every byte (`tests/c/nccl.cpp`)'
+    # shellcheck disable=SC2086
+    verdict "$good" 'rdma_writes rdma_reads' $outputs
 }
 
 # Writes a program's row: write_row PROGRAM RESULT
