@@ -3,12 +3,12 @@
 # Programs that are not in `make test`, on the drop-in, by command: fetches them from PyPI or Debian into build/programs, without
 # installing anything, runs them in namespaces of their own where the system allows those, asks the device's own counters whether it was
 # RDMA, and writes the result of each into its row of docs/DROPIN.md. Without a name: all of them.
-#   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl
-# valkey and nccl are not fetched: VALKEY names the source tree of the one, built with its RDMA module and tests/rdma, NCCL that of the
-# other, of which its net_ib transport is built here, with CUDA's headers from PyPI. PYTHON is the interpreter for wheels.
+#   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl uccl
+# The last three are not fetched: VALKEY, NCCL and UCCL name their source trees. valkey is to be built, with its RDMA module and tests/rdma;
+# of the others NCCL's net_ib and UCCL's engine are built here, with CUDA's headers from PyPI. PYTHON is the interpreter for wheels.
 set -u
 cd "$(dirname "$0")/.."
-all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl'
+all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl uccl'
 python=${PYTHON:-python3}
 bin=${BIN:-$PWD/build/bin}
 work=$PWD/build/programs
@@ -488,28 +488,54 @@ valkey_run() {
     verdict "$good" 'rdma_sends rdma_writes' "$work/valkey.server" "$work/valkey.client"
 }
 
+# Headers of CUDA.
+cuda_fetch() {
+    have c++ && pypi "$program" --no-deps nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12
+}
+
+# Flags of C++ with headers in these folders and those of CUDA: cuda_flags FOLDER...
+cuda_flags() {
+    local folder
+    flags=(-std=c++17 -O1 -ffunction-sections -fdata-sections -DCUDA_MAJOR=12 -DCUDA_MINOR=9)
+    for folder in "$@" "$work/$program"/venv/lib/python*/site-packages/nvidia/*/include; do
+        flags+=(-isystem "$folder")
+    done
+}
+
+# Compiles files of a source tree: objects TREE FILE...
+objects() {
+    local tree=$1 file object
+    shift
+    mkdir -p "$work/$program/objects"
+    for file in "$@"; do
+        object=$work/$program/objects/${file//\//-}.o
+        [ "$object" -nt "$tree/$file.cc" ] || c++ "${flags[@]}" -c "$tree/$file.cc" -o "$object" || return
+    done
+}
+
+# A program of ours with all objects: linked SOURCE FLAG...
+linked() {
+    local source=$1
+    shift
+    c++ "${flags[@]}" -Wall -Wextra -Werror -o "$work/$program/program" "$source" "$work/$program"/objects/*.o "$@" -Wl,--gc-sections -ldl -lpthread
+}
+
 nccl_fetch() {
     [ -n "${NCCL:-}" ] || { skip 'NCCL names no source tree'; return; }
     [ -e "$NCCL/src/transport/net_ib/p2p.cc" ] || { skip "$NCCL has no src/transport/net_ib"; return; }
-    have c++ && pypi nccl --no-deps nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12
+    cuda_fetch
 }
 
-# Its transport and what that needs, each an object of its own, and a program that has the rest: nccl_build MAJOR MINOR PATCH
+# Its transport and what that needs; the rest is in the program: nccl_build MAJOR MINOR PATCH
 nccl_build() {
-    local here=$work/nccl include flags file object
-    mkdir -p "$here/include" "$here/objects"
+    mkdir -p "$work/nccl/include"
     sed "s/\${nccl:Major}/$1/; s/\${nccl:Minor}/$2/; s/\${nccl:Patch}/$3/; s/\${nccl:Suffix}//
-        s/\${nccl:Version}/$(printf '%d%02d%02d' "$@")/" "$NCCL/src/nccl.h.in" >"$here/include/nccl.h"
-    flags=(-std=c++17 -O1 -ffunction-sections -fdata-sections -DNCCL_OS_LINUX -DCUDA_MAJOR=12 -DCUDA_MINOR=9)
-    for include in "$here/include" "$NCCL"/src/{include,include/plugin} "$here"/venv/lib/python*/site-packages/nvidia/*/include; do
-        flags+=(-isystem "$include")
-    done
-    for file in transport/net_ib/{common,connect,gdr,init,p2p,p2p_resiliency,p2p_resiliency_recovery,reg} param/{param,param_registry} \
-        misc/{ibvsymbols,ibvwrap,mlx5dvsymbols,mlx5dvwrap,socket,utils,param} os/linux debug; do
-        object=$here/objects/${file//\//-}.o
-        [ "$object" -nt "$NCCL/src/$file.cc" ] || c++ "${flags[@]}" -c "$NCCL/src/$file.cc" -o "$object" || return
-    done
-    c++ "${flags[@]}" -Wall -Wextra -Werror -o "$here/program" tests/c/nccl.cpp "$here"/objects/*.o -Wl,--gc-sections -ldl -lpthread
+        s/\${nccl:Version}/$(printf '%d%02d%02d' "$@")/" "$NCCL/src/nccl.h.in" >"$work/nccl/include/nccl.h"
+    cuda_flags "$work/nccl/include" "$NCCL"/src/{include,include/plugin}
+    flags+=(-DNCCL_OS_LINUX)
+    objects "$NCCL/src" transport/net_ib/{common,connect,gdr,init,p2p,p2p_resiliency,p2p_resiliency_recovery,reg} os/linux debug \
+        misc/{ibvsymbols,ibvwrap,mlx5dvsymbols,mlx5dvwrap,socket,utils,param} param/{param,param_registry} &&
+        linked tests/c/nccl.cpp
 }
 
 # Two ranks; then with four queue pairs for each connection, and then on two devices, IPv4 and IPv6, which NCCL makes one.
@@ -535,6 +561,46 @@ nccl_run() {
         'two ranks at once, 0 B to 16 MiB, groups of 8; one and four queue pairs, two devices as one' 'every byte (`tests/c/nccl.cpp`)'
     # shellcheck disable=SC2086
     verdict "$good" 'rdma_writes rdma_reads' $outputs
+}
+
+uccl_fetch() {
+    [ -n "${UCCL:-}" ] || { skip 'UCCL names no source tree'; return; }
+    [ -e "$UCCL/p2p/uccl_engine.cc" ] || { skip "$UCCL has no p2p/uccl_engine.cc"; return; }
+    [ -e "$work/uccl/.fetched" ] && return 0
+    # libfabric's headers too.
+    cuda_fetch && rm "$work/uccl/.fetched" && debian libfabric-dev
+}
+
+# As its Makefile does, without the module for Python.
+uccl_build() {
+    local name wraps=()
+    mkdir -p "$work/uccl/include"
+    printf '%s\n' '#pragma once' 'typedef int PyGILState_STATE;' 'extern "C" int PyGILState_Ensure(), PyErr_CheckSignals();' \
+        'extern "C" void PyGILState_Release(int);' >"$work/uccl/include/Python.h"
+    cuda_flags "$work/uccl/include" "$work/uccl/root/usr/include" "$UCCL"/p2p{,/util,/rdma,/rdma/providers,/nccl} "$UCCL/include"
+    for name in get_device_list query_port reg_mr reg_dmabuf_mr create_cq create_qp qp_to_qp_ex; do
+        wraps+=("-Wl,--wrap=ibv_$name")
+    done
+    objects "$UCCL/p2p" engine uccl_engine util/{adaptive_sleeper,common,epoll_client,epoll_server,memory_allocator,seq_num} \
+        rdma/{compression,efadv_dl,ibverbs_dl} rdma/rdma_{connection,context,ctrl_channel,data_channel,device,endpoint} \
+        rdma/providers/{efa,ib}_data_channel_impl cxi/{cxi_endpoint,fabric_dl} nccl/{nccl_dl,nccl_endpoint} &&
+        linked tests/c/uccl.cpp "${wraps[@]}"
+}
+
+uccl_run() {
+    local name=$work/uccl good=1 other
+    uccl_build >"$name.build" 2>&1 || { skip "$(grep -m 1 'error\|undefined' "$name.build")"; return; }
+    # Peers of one host are not to copy from GPU to GPU.
+    export UCCL_P2P_RDMA_DEV=gdrc0 UCCL_P2P_DISABLE_IPC=1
+    rm -rf "$name/meet"
+    mkdir "$name/meet"
+    on 101 "$name.target" "$name/program" "$name/meet" target &
+    other=$!
+    on 102 "$name.initiator" "$name/program" "$name/meet" initiator || good=0
+    wait "$other" || good=0
+    about "UCCL $(awk -F '"' '$1 == "__version__ = " { print $2 }' "$UCCL/uccl/__init__.py"), source of ${UCCL_DATE:-an unknown date}" \
+        'its engine of point-to-point transfers (`p2p`): WRITEs and READs, 1 B to 8 MiB, and lists of them' 'every byte (`tests/c/uccl.cpp`)'
+    verdict "$good" 'rdma_writes rdma_reads' "$name.target" "$name.initiator"
 }
 
 # Writes a program's row: write_row PROGRAM RESULT
