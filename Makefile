@@ -43,6 +43,7 @@ dropin: ## Build libibverbs.so.1 and gdrcore-run, which runs programs of libibve
 	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-preload -p gdrcore-run
 	@mkdir -p "$(DROPIN)" "$(BIN)"
 	@$(call PUT,$(RELEASE)/libgdrcore_dropin.so,$(DROPIN)/libibverbs.so.1)
+	@[ -e "$(DROPIN)/libibverbs.so" ] || ln -sf libibverbs.so.1 "$(DROPIN)/libibverbs.so"
 	@$(call PUT,$(RELEASE)/libgdrcore_preload.so,$(DROPIN)/libgdrcore_preload.so)
 	@$(call PUT,$(RELEASE)/gdrcore-run,$(BIN)/gdrcore-run)
 
@@ -85,6 +86,7 @@ install: lib dropin ## Install library, header, gdrcore.pc and CMake package bel
 	if [ -e "$(RELEASE)/libgdrcore_verbs.so" ]; then \
 		install -m 755 "$(RELEASE)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so"; fi
 	install -D -m 755 "$(DROPIN)/libibverbs.so.1" "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so.1"
+	ln -sf libibverbs.so.1 "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so"
 	install -m 755 "$(DROPIN)/libgdrcore_preload.so" "$(DESTDIR)$(LIBDIR)/gdrcore/libgdrcore_preload.so"
 	install -D -m 755 "$(BIN)/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"

@@ -3,11 +3,12 @@
 # Programs that are not in `make test`, on the drop-in, by command: fetches them from PyPI or Debian into build/programs, without
 # installing anything, runs them in namespaces of their own where the system allows those, asks the device's own counters whether it was
 # RDMA, and writes the result of each into its row of docs/using/DROPIN.md. Without a name: all of them.
-#   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu valkey
-# valkey is not fetched: VALKEY names its source tree, built with its RDMA module and tests/rdma. PYTHON is the interpreter for wheels.
+#   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl uccl
+# The last three are not fetched: VALKEY, NCCL and UCCL name their source trees. valkey is to be built, with its RDMA module and tests/rdma;
+# of the others NCCL's net_ib and UCCL's engine are built here, with CUDA's headers from PyPI. PYTHON is the interpreter for wheels.
 set -u
 cd "$(dirname "$0")/.."
-all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu valkey'
+all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl uccl'
 python=${PYTHON:-python3}
 bin=${BIN:-$PWD/build/bin}
 work=$PWD/build/programs
@@ -16,17 +17,22 @@ libs=usr/lib/$(uname -m)-linux-gnu
 [ -x "$bin/gdrcore-run" ] || { printf 'no %s/gdrcore-run: make dropin\n' "$bin" >&2; exit 2; }
 
 # A program on an address of the test's own, with its counters: on NUMBER OUTPUT PROGRAM ARGUMENT...
+# NUMBER `all`: with a device for each address of the machine.
+# In the background it takes the subshell's place, so that who ends the one ends the other and has its counters.
 on() {
-    local address=127.0.$1.1 output=$2
+    local address="--address 127.0.$1.1" output=$2 instead=
+    [ "$1" = all ] && address=
     shift 2
-    timeout -k 5 "${limit:-120}" "$bin/gdrcore-run" ${options:-} --stats --address "$address" "$@" >"$output" 2>&1
+    [ "$BASH_SUBSHELL" = 0 ] || instead=exec
+    # shellcheck disable=SC2086
+    $instead timeout ${once:-} -k 5 "${limit:-120}" "$bin/gdrcore-run" ${options:-} --stats $address "$@" >"$output" 2>&1
 }
 
 # The sum of a counter in files of output.
 counted() {
     local name=$1
     shift
-    awk -v name="$name" '$1 == "gdrcore:" && $2 == name { n += $3 } END { print n + 0 }' "$@"
+    cat "$@" 2>/dev/null | awk -v name="$name" '$1 == "gdrcore:" && $2 == name { n += $3 } END { print n + 0 }'
 }
 
 # What a program is and what is checked of it, for its row: about VERSION WHAT-IT-DOES DATA-CHECKED
@@ -376,6 +382,90 @@ qemu_run() {
     verdict "$good" 'rdma_sends rdma_writes' "$work/qemu.here" "$work/qemu.there"
 }
 
+ceph_fetch() {
+    have python3 && debian ceph-mon ceph-osd ceph-base ceph-common librados2 libradosstriper1 libboost-thread1.74.0 libfmt9 libleveldb1d \
+        libfuse2 libpmem1 libndctl6 libdaxctl1 python3-rados python3-ceph-argparse python3-prettytable python3-wcwidth
+}
+
+# A monitor, an OSD that keeps objects in its memory, and clients, all of whose messages are RDMA: ceph_way NAME LINE-OF-ITS-CONFIGURATION...
+ceph_way() {
+    local root=$work/ceph/root where=$work/ceph/cluster name=$work/ceph.$1 mon osd good=1
+    shift
+    rm -rf "$where"
+    mkdir -p "$where/mon" "$where/osd"
+    # A receive queue longer than there are buffers ends it at once. An OSD that ends fast leaves its counters unsaid.
+    cat >"$where/conf" <<END
+[global]
+fsid = 00000000-0000-4000-8000-000000000001
+mon host = [v2:127.0.94.1:3300]
+mon data = $where/mon
+mon cluster log file = $where/cluster.log
+mon allow pool size one = true
+osd data = $where/osd
+osd objectstore = memstore
+osd fast shutdown = false
+osd pool default size = 1
+osd crush chooseleaf type = 0
+public addr = 127.0.95.1
+cluster addr = 127.0.95.1
+auth cluster required = none
+auth service required = none
+auth client required = none
+run dir = $where
+admin socket = $where/\$name.\$pid.asok
+log file = $where/\$name.log
+crash dir = $where
+plugin dir = $root/$libs/ceph
+erasure code dir = $root/$libs/ceph/erasure-code
+osd class dir = $root/$libs/rados-classes
+ms type = async+rdma
+ms async rdma device name = gdrc0
+ms async rdma receive queue len = 256
+ms async rdma receive buffers = 512
+ms async rdma send buffers = 256
+$(printf '%s\n' "$@")
+END
+    set -- -c "$where/conf"
+    "$root/usr/bin/monmaptool" --create --fsid 00000000-0000-4000-8000-000000000001 --addv a '[v2:127.0.94.1:3300]' "$where/map" >"$name.map" 2>&1
+    on 94 "$name.mkfs" "$root/usr/bin/ceph-mon" "$@" --mkfs -i a --monmap "$where/map"
+    # It ends without a word at the second SIGTERM, and timeout sends two unless it is in the foreground.
+    limit=300 once=--foreground on 94 "$name.mon" "$root/usr/bin/ceph-mon" "$@" -f -i a &
+    mon=$!
+    # The first client asks until somebody answers.
+    on 96 "$name.create" python3 -B "$root/usr/bin/ceph" "$@" osd create
+    on 95 "$name.mkfs" "$root/usr/bin/ceph-osd" "$@" --mkfs -i 0
+    limit=300 once=--foreground on 95 "$name.osd" "$root/usr/bin/ceph-osd" "$@" -f -i 0 &
+    osd=$!
+    head -c 16M /dev/urandom >"$where/image"
+    on 96 "$name.pool" python3 -B "$root/usr/bin/ceph" "$@" osd pool create pool 8 &&
+        on 96 "$name.put" "$root/usr/bin/rados" "$@" -p pool put image "$where/image" &&
+        on 96 "$name.get" "$root/usr/bin/rados" "$@" -p pool get image "$where/back" &&
+        cmp "$where/image" "$where/back" &&
+        on 96 "$name.write" "$root/usr/bin/rados" "$@" -p pool bench 30 write -b 1M -t 8 --max-objects 64 --no-cleanup &&
+        on 96 "$name.read" "$root/usr/bin/rados" "$@" -p pool bench 30 seq -t 8 || good=0
+    # The OSD says to the monitor that it goes.
+    kill "$osd"
+    wait "$osd" || good=0
+    kill "$mon"
+    wait "$mon" || good=0
+    outputs="$outputs $name.mon $name.osd $name.put $name.get $name.write $name.read"
+    return $((1 - good))
+}
+
+ceph_run() {
+    local root=$work/ceph/root good=1 outputs=
+    export LD_LIBRARY_PATH=$root/$libs:$root/$libs/ceph:$root/${libs#usr/} PYTHONPATH=$root/usr/lib/python3/dist-packages
+    if ldd "$root"/usr/bin/{ceph-osd,ceph-mon,rados} | grep -q 'not found' || ! python3 -B -c 'import rados, ceph_daemon' 2>/dev/null; then
+        skip 'ceph needs libraries that are not here'
+        return
+    fi
+    ceph_way addresses || good=0
+    ceph_way rdma_cm 'ms async rdma cm = true' 'ms async rdma type = iwarp' || good=0
+    about "$(version ceph-osd)" 'its messenger: a monitor, an OSD, `rados` put, get, bench; with addresses told over TCP, and over librdmacm' 'every byte'
+    # shellcheck disable=SC2086
+    verdict "$good" 'rdma_sends rdma_recvs cm_sent' $outputs
+}
+
 valkey_fetch() {
     [ -n "${VALKEY:-}" ] || { skip 'VALKEY names no source tree'; return; }
     [ -x "$VALKEY/src/valkey-server" ] && [ -e "$VALKEY/src/valkey-rdma.so" ] && [ -x "$VALKEY/tests/rdma/rdma-test" ] ||
@@ -396,6 +486,121 @@ valkey_run() {
     wait "$server"
     about "valkey, source of ${VALKEY_DATE:-an unknown date}" 'its RDMA module and test: PING, SET, GET by four clients; server with `--protected-mode no`' 'every value'
     verdict "$good" 'rdma_sends rdma_writes' "$work/valkey.server" "$work/valkey.client"
+}
+
+# Headers of CUDA.
+cuda_fetch() {
+    have c++ && pypi "$program" --no-deps nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12
+}
+
+# Flags of C++ with headers in these folders and those of CUDA: cuda_flags FOLDER...
+cuda_flags() {
+    local folder
+    flags=(-std=c++17 -O1 -ffunction-sections -fdata-sections -DCUDA_MAJOR=12 -DCUDA_MINOR=9)
+    for folder in "$@" "$work/$program"/venv/lib/python*/site-packages/nvidia/*/include; do
+        flags+=(-isystem "$folder")
+    done
+}
+
+# Compiles files of a source tree: objects TREE FILE...
+objects() {
+    local tree=$1 file object
+    shift
+    mkdir -p "$work/$program/objects"
+    for file in "$@"; do
+        object=$work/$program/objects/${file//\//-}.o
+        [ "$object" -nt "$tree/$file.cc" ] || c++ "${flags[@]}" -c "$tree/$file.cc" -o "$object" || return
+    done
+}
+
+# A program of ours with all objects: linked SOURCE FLAG...
+linked() {
+    local source=$1
+    shift
+    c++ "${flags[@]}" -Wall -Wextra -Werror -o "$work/$program/program" "$source" "$work/$program"/objects/*.o "$@" -Wl,--gc-sections -ldl -lpthread
+}
+
+nccl_fetch() {
+    [ -n "${NCCL:-}" ] || { skip 'NCCL names no source tree'; return; }
+    [ -e "$NCCL/src/transport/net_ib/p2p.cc" ] || { skip "$NCCL has no src/transport/net_ib"; return; }
+    cuda_fetch
+}
+
+# Its transport and what that needs; the rest is in the program: nccl_build MAJOR MINOR PATCH
+nccl_build() {
+    mkdir -p "$work/nccl/include"
+    sed "s/\${nccl:Major}/$1/; s/\${nccl:Minor}/$2/; s/\${nccl:Patch}/$3/; s/\${nccl:Suffix}//
+        s/\${nccl:Version}/$(printf '%d%02d%02d' "$@")/" "$NCCL/src/nccl.h.in" >"$work/nccl/include/nccl.h"
+    cuda_flags "$work/nccl/include" "$NCCL"/src/{include,include/plugin}
+    flags+=(-DNCCL_OS_LINUX)
+    objects "$NCCL/src" transport/net_ib/{common,connect,gdr,init,p2p,p2p_resiliency,p2p_resiliency_recovery,reg} os/linux debug \
+        misc/{ibvsymbols,ibvwrap,mlx5dvsymbols,mlx5dvwrap,socket,utils,param} param/{param,param_registry} &&
+        linked tests/c/nccl.cpp
+}
+
+# Two ranks; then with four queue pairs for each connection, and then on two devices, IPv4 and IPv6, which NCCL makes one.
+nccl_run() {
+    local name=$work/nccl good=1 way numbers other outputs=
+    # shellcheck disable=SC2046
+    set -- $(awk '/^NCCL_(MAJOR|MINOR|PATCH) / { print $3 }' "$NCCL/makefiles/version.mk")
+    nccl_build "$@" >"$name.build" 2>&1 || { skip "$(grep -m 1 'error\|undefined' "$name.build")"; return; }
+    for way in one several two; do
+        numbers='97 98'
+        export NCCL_DEBUG=WARN NCCL_IB_QPS_PER_CONNECTION=1 NCCL_IB_SPLIT_DATA_ON_QPS=0
+        [ $way = several ] && NCCL_IB_QPS_PER_CONNECTION=4 NCCL_IB_SPLIT_DATA_ON_QPS=1
+        [ $way = two ] && numbers='all all'
+        rm -rf "$name/meet"
+        mkdir "$name/meet"
+        on "${numbers#* }" "$name.$way.1" "$name/program" "$name/meet" 1 &
+        other=$!
+        on "${numbers% *}" "$name.$way.0" "$name/program" "$name/meet" 0 || good=0
+        wait "$other" || good=0
+        outputs="$outputs $name.$way.0 $name.$way.1"
+    done
+    about "NCCL $1.$2.$3, its \`net_ib\` built alone" \
+        'two ranks at once, 0 B to 16 MiB, groups of 8; one and four queue pairs, two devices as one' 'every byte (`tests/c/nccl.cpp`)'
+    # shellcheck disable=SC2086
+    verdict "$good" 'rdma_writes rdma_reads' $outputs
+}
+
+uccl_fetch() {
+    [ -n "${UCCL:-}" ] || { skip 'UCCL names no source tree'; return; }
+    [ -e "$UCCL/p2p/uccl_engine.cc" ] || { skip "$UCCL has no p2p/uccl_engine.cc"; return; }
+    [ -e "$work/uccl/.fetched" ] && return 0
+    # libfabric's headers too.
+    cuda_fetch && rm "$work/uccl/.fetched" && debian libfabric-dev
+}
+
+# As its Makefile does, without the module for Python.
+uccl_build() {
+    local name wraps=()
+    mkdir -p "$work/uccl/include"
+    printf '%s\n' '#pragma once' 'typedef int PyGILState_STATE;' 'extern "C" int PyGILState_Ensure(), PyErr_CheckSignals();' \
+        'extern "C" void PyGILState_Release(int);' >"$work/uccl/include/Python.h"
+    cuda_flags "$work/uccl/include" "$work/uccl/root/usr/include" "$UCCL"/p2p{,/util,/rdma,/rdma/providers,/nccl} "$UCCL/include"
+    for name in get_device_list query_port reg_mr reg_dmabuf_mr create_cq create_qp qp_to_qp_ex; do
+        wraps+=("-Wl,--wrap=ibv_$name")
+    done
+    objects "$UCCL/p2p" engine uccl_engine util/{adaptive_sleeper,common,epoll_client,epoll_server,memory_allocator,seq_num} \
+        rdma/{compression,efadv_dl,ibverbs_dl} rdma/rdma_{connection,context,ctrl_channel,data_channel,device,endpoint} \
+        rdma/providers/{efa,ib}_data_channel_impl cxi/{cxi_endpoint,fabric_dl} nccl/{nccl_dl,nccl_endpoint} &&
+        linked tests/c/uccl.cpp "${wraps[@]}"
+}
+
+uccl_run() {
+    local name=$work/uccl good=1 other
+    uccl_build >"$name.build" 2>&1 || { skip "$(grep -m 1 'error\|undefined' "$name.build")"; return; }
+    # Peers of one host are not to copy from GPU to GPU.
+    export UCCL_P2P_RDMA_DEV=gdrc0 UCCL_P2P_DISABLE_IPC=1
+    rm -rf "$name/meet"
+    mkdir "$name/meet"
+    on 101 "$name.target" "$name/program" "$name/meet" target &
+    other=$!
+    on 102 "$name.initiator" "$name/program" "$name/meet" initiator || good=0
+    wait "$other" || good=0
+    about "UCCL $(awk -F '"' '$1 == "__version__ = " { print $2 }' "$UCCL/uccl/__init__.py"), source of ${UCCL_DATE:-an unknown date}" \
+        'its engine of point-to-point transfers (`p2p`): WRITEs and READs, 1 B to 8 MiB, and lists of them' 'every byte (`tests/c/uccl.cpp`)'
+    verdict "$good" 'rdma_writes rdma_reads' "$name.target" "$name.initiator"
 }
 
 # Writes a program's row: write_row PROGRAM RESULT

@@ -114,7 +114,7 @@ fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs_con
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         dealloc_td: Some(pd::dealloc_td),
         alloc_td: Some(pd::alloc_td),
-        modify_cq: None,
+        modify_cq: Some(cq::modify_cq),
         post_srq_ops: NONE,
         destroy_rwq_ind_table: NONE,
         create_rwq_ind_table: NONE,

@@ -248,6 +248,22 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })())
 }
 
+/// `ibv_cq_attr_mask`.
+const MODERATE: u32 = 1;
+
+/// `ibv_modify_cq`: moderation, by which a NIC may tell of a completion later, together with others. Here each is told at once,
+/// whatever is asked for.
+pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    Verb("ibv_modify_cq").code((|| {
+        // SAFETY: the program's pointers.
+        let (_, attr) = unsafe { (Cq::of(cq)?, attr.as_ref().ok_or_else(|| refuse!(Invalid, "attr: NULL"))?) };
+        match attr.attr_mask {
+            MODERATE => Ok(()),
+            mask => Err(refuse!(Invalid, "attr_mask {mask:#x}: MODERATE (1)")),
+        }
+    })())
+}
+
 /// `ibv_destroy_cq`.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     Verb("ibv_destroy_cq").code((|| {

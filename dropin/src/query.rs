@@ -148,7 +148,7 @@ pub unsafe extern "C" fn query_device_ex(
             packet_pacing_caps: [0; 3],
             raw_packet_caps: 0,
             tm_caps: [0; 5],
-            cq_mod_caps: [0; 2],
+            cq_mod_caps: [u16::MAX; 2],
             max_dm_size: crate::dm::MAX,
             pci_atomic_caps: [0; 3],
             xrc_odp_caps: 0,

@@ -169,7 +169,7 @@ impl Scenario {
         let mut most = if dense { rng.pick(&[2_000, 8_000, 19_000]) } else { most };
         let mut srq = [false; 2];
         for i in 0..2 {
-            srq[i] = kind != qp_type::UC && hosts[ends[i]].shared.is_some() && rng.coin();
+            srq[i] = hosts[ends[i]].shared.is_some() && rng.coin();
         }
         if kind == qp_type::UD {
             most = most.min(4096);

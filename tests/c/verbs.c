@@ -347,6 +347,10 @@ static void hostile(void) {
     struct ibv_qp_attr attr = {.qp_state = 77};
     CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == EINVAL && ibv_modify_qp(a.qp, NULL, IBV_QP_STATE) == EINVAL);
     CHECK(ibv_resize_cq(a.cq, -5) == EINVAL && ibv_resize_cq(a.cq, 1 << 30) != 0);
+    struct ibv_modify_cq_attr moderate = {.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {.cq_count = 32, .cq_period = 100}};
+    CHECK(ibv_modify_cq(a.cq, &moderate) == 0 && ibv_modify_cq(a.cq, NULL) == EINVAL);
+    moderate.attr_mask = 2;
+    CHECK(ibv_modify_cq(a.cq, &moderate) == EINVAL);
     struct ibv_qp_init_attr huge = {.send_cq = a.cq, .recv_cq = a.cq, .qp_type = IBV_QPT_RC, .cap.max_send_wr = 1u << 31};
     CHECK(!ibv_create_qp(a.pd, &huge) && !ibv_create_qp(a.pd, NULL));
     huge.qp_type = IBV_QPT_RAW_PACKET;

@@ -28,7 +28,9 @@ int main(int argc, char **argv) {
     gdrc_context *own = NULL;
     CHECK(gdrc_open(argv[1], NULL, &own) == 0);
 
-    CHECK((library = dlopen("libibverbs.so.1", RTLD_NOW)));
+    // It asks for the name of a development package first, which must not be the system's library either.
+    CHECK((library = dlopen("libibverbs.so", RTLD_NOW)));
+    CHECK(library == dlopen("libibverbs.so.1", RTLD_NOW));
     struct ibv_device **(*get_list)(int *) = (struct ibv_device * *(*)(int *)) find("ibv_get_device_list", "IBVERBS_1.1");
     const char *(*name)(struct ibv_device *) = (const char *(*)(struct ibv_device *))find("ibv_get_device_name", "IBVERBS_1.1");
     struct ibv_context *(*open)(struct ibv_device *) = (struct ibv_context * (*)(struct ibv_device *)) find("ibv_open_device", "IBVERBS_1.1");

@@ -113,9 +113,6 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<()> {
     if !matches!(kind, qp_type::RC | qp_type::UC | qp_type::UD) {
         return Err(refuse!(Invalid, "qp_type {kind}: RC (2), UC (3) or UD (4)"));
     }
-    if kind == qp_type::UC && init.srq != 0 {
-        return Err(refuse!(Invalid, "srq: UC has none"));
-    }
     let sizes = [
         ("max_send_wr", cap.max_send_wr, MAX_DEPTH),
         ("max_recv_wr", cap.max_recv_wr, MAX_DEPTH),

@@ -258,8 +258,8 @@ fn windows_of_both_types_bind_serve_and_close() {
 
 #[test]
 fn uc_sends_and_writes() {
-    for way in WAYS {
-        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, way, ..Opts::default() });
+    for (way, srq) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, way, srq, ..Opts::default() });
         for len in [0usize, 1, 1023, 1024, 1025, 70_000] {
             let data = pattern(len as u64, len);
             a.buf.put(0, &data);

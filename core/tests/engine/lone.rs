@@ -434,7 +434,7 @@ fn compare(seed: u64, way: Way) -> Ways {
         rq: 4 + rng.below(12) as u32,
         cqe: 4 + rng.below(16) as u32,
         sig_all: rng.below(4) == 0,
-        srq: rng.below(8) == 0 && kind == qp_type::RC,
+        srq: rng.below(8) == 0,
         access: if rng.below(8) == 0 { ALL & !access::REMOTE_WRITE } else { ALL },
         rnr: 2,
         ..Opts::default()

@@ -363,6 +363,32 @@ fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
 }
 
 #[test]
+fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
+    for lost in 0..5 {
+        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, srq: true, ..Opts::default() });
+        net.recv(&b, 1, &[(10_000, 5000)]);
+        net.recv(&b, 2, &[(20_000, 5000)]);
+        let mut n = 0;
+        net.tap = Some(Box::new(move |_, _| {
+            n += 1;
+            if n == lost + 1 {
+                Fate::Drop
+            } else {
+                Fate::Deliver
+            }
+        }));
+        for fill in [0x11, 0x22, 0x33] {
+            a.buf.put(0, &[fill; 5000]);
+            net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 5000));
+        }
+        let wc = net.wait(b.host, b.rcq, 2);
+        let said: Vec<_> = wc.iter().map(|w| (w.wr_id, w.status, w.byte_len)).collect();
+        assert_eq!(said, [(1, wc_status::SUCCESS, 5000), (2, wc_status::SUCCESS, 5000)], "{lost}");
+        assert!(b.buf.get(10_000, 5000) == [0x22; 5000] && b.buf.get(20_000, 5000) == [0x33; 5000], "{lost}");
+    }
+}
+
+#[test]
 fn reads_and_atomics_under_way_stay_below_their_bound() {
     let (mut net, a, b) = Net::pair(Opts { rd_atomic: 2, ..Opts::default() });
     let open = Rc::new(RefCell::new((0i32, 0i32)));
