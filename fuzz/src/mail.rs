@@ -1,7 +1,8 @@
 //! What the processes of one address send each other: messages of any content, and tables that are almost right.
 
 use gdrcore_net::share::mail::{parse, Received};
-use gdrcore_net::share::steer::{Program, BLOCK_MAX, BY_HASH, INSTRUCTIONS};
+use gdrcore_net::share::numbers::BLOCK_MAX;
+use gdrcore_net::share::steer::{Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::share::table::{Table, BYTES};
 
 /// What strings led to, so that a test can tell whether they reach anything.

@@ -6,7 +6,6 @@ use gdrcore_core::Error;
 
 use crate::host::Host;
 use crate::link::{index, Drain};
-use crate::rng::Rng;
 use crate::scenario::feature;
 use crate::world::World;
 
@@ -60,7 +59,7 @@ impl World {
         let mut host = Host::new(&mut self.rng, i, &self.scenario, self.restarts);
         host.skew = self.hosts[i].skew;
         self.hosts[i] = host;
-        self.numbers.early.insert(i, 0);
+        self.numbers.restart(i);
         self.backlog[i] = vec![Default::default(); self.hosts[i].cqs.len()];
         for k in 0..self.links.len() {
             for e in 0..2 {
@@ -142,63 +141,4 @@ impl World {
             _ => Ok(()),
         }
     }
-}
-
-/// Rest of a QPN that nothing cuts short.
-const REST_MIN_NS: u64 = 100_000_000;
-
-/// QPNs that rest, by host: when they were released, and until when they should rest. A number that was used may not be used again
-/// before that, unless no other is left, which the engine counts.
-#[derive(Default)]
-pub struct Numbers {
-    resting: std::collections::HashMap<(usize, u32), (u64, u64)>,
-    early: std::collections::HashMap<usize, u64>,
-}
-
-impl Numbers {
-    /// A QP is about to go, by the time of the world. Of RC, what the engine knows of its longest timeout counts four times; what
-    /// nobody sends again is gone after a second; who has neither sent nor received is hardly sent to; and between two of one
-    /// engine nothing is ever under way.
-    pub fn release(&mut self, link: &crate::link::Link, end: usize, host: &Host, now: u64) {
-        let e = &link.ends[end];
-        if e.qpn != 0 {
-            let timeout = 4096u64 << link.plan.timeout;
-            let talked = host.lock().qp_counters(e.qp).is_ok_and(|c| c.sent_pkts + c.rcvd_pkts > 0);
-            let inside = link.ends[0].host == link.ends[1].host;
-            let wait = match link.plan.kind {
-                qp_type::RC | qp_type::UC if inside => return,
-                _ if !talked => REST_MIN_NS,
-                qp_type::RC => (4 * timeout * u64::from(link.plan.retry + 1).min(4)).max(REST_MIN_NS),
-                _ => 1_000_000_000,
-            };
-            let released = host.time(now);
-            self.resting.insert((e.host, e.qpn), (released, released + wait));
-        }
-    }
-
-    /// The ends of a link have new numbers.
-    pub fn take(&mut self, link: &crate::link::Link, hosts: &[Host], now: u64) -> Result<(), String> {
-        let counted = |n: usize| hosts[n].lock().counters().qpn_reused_early;
-        for e in &link.ends {
-            let Some((released, until)) = self.resting.remove(&(e.host, e.qpn)) else { continue };
-            let time = hosts[e.host].time(now);
-            let early = self.early.entry(e.host).or_default();
-            if until > time && (*early == counted(e.host) || released + REST_MIN_NS > time) {
-                let (n, qpn, left) = (e.host, e.qpn, until - time);
-                return Err(format!("host {n}: QPN {qpn:#x} is used again {left} ns before its time-wait is over"));
-            }
-            *early += u64::from(until > time);
-        }
-        for e in &link.ends {
-            self.early.insert(e.host, counted(e.host));
-        }
-        Ok(())
-    }
-}
-
-/// A block of QPNs: as an agent deals them out, not the one that the last engine of this address had.
-pub fn block(rng: &mut Rng, n: usize, life: u64, count: u32) -> u32 {
-    let blocks = (1 << 24) / count - 2;
-    let first = rng.below(u64::from(blocks) / 64) * 64;
-    (1 + (first + (n as u64 * 8 + life) % 64) as u32 % blocks) * count
 }

@@ -92,7 +92,7 @@ impl Host {
             max_ah: 32,
             max_peer: 8,
             ring_bytes: 1 << 20,
-            qpn_base: crate::chaos::block(rng, n, life, qpn_count),
+            qpn_base: block(rng, n, life, qpn_count),
             qpn_count,
             seed: rng.next(),
             ..Config::default()
@@ -237,4 +237,11 @@ pub fn split(rng: &mut Rng, area: &Area, at: usize, len: usize, max: usize) -> V
         out.push(Sge { addr: area.mr.iova + at as u64, length: left as u32, lkey: area.mr.lkey });
     }
     out
+}
+
+/// A block of QPNs: as an agent deals them out, not the one that the last engine of this address had.
+fn block(rng: &mut Rng, n: usize, life: u64, count: u32) -> u32 {
+    let blocks = (1 << 24) / count - 2;
+    let first = rng.below(u64::from(blocks) / 64) * 64;
+    (1 + (first + (n as u64 * 8 + life) % 64) as u32 % blocks) * count
 }

@@ -2,9 +2,9 @@
 
 use gdrcore_core::verbs::types::*;
 
-use crate::chaos::Numbers;
 use crate::host::Host;
 use crate::link::{index, Drain, Link, GAP, GRH};
+use crate::numbers::Numbers;
 use crate::rng::Rng;
 
 impl Link {

@@ -10,6 +10,7 @@ use gdrcore_core::verbs::types::*;
 
 use crate::host::{split, Area, Host};
 use crate::rng::Rng;
+use crate::scenario::{feature, Scenario};
 
 /// Untouched bytes after every slot.
 pub const GAP: usize = 128;
@@ -52,6 +53,53 @@ pub struct Plan {
     pub srq: [bool; 2],
     /// One request in how many is signalled.
     pub signal_every: u64,
+}
+
+impl Plan {
+    /// How a link is to be made.
+    pub fn draw(scenario: &Scenario, rng: &mut Rng, hosts: &[Host]) -> Plan {
+        let kind = rng.pick(&[qp_type::RC, qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD]);
+        let mut ends = [0, 0].map(|_| rng.below(hosts.len() as u64) as usize);
+        let dense = scenario.has(feature::DENSE);
+        if dense && ends[0] == ends[1] {
+            // What stays inside an engine is no packet.
+            ends[1] = (ends[0] + 1) % hosts.len();
+        }
+        let most = rng.pick(&[300, 5_000, 5_000, 20_000, 20_000, 150_000]);
+        let mut most = if dense { rng.pick(&[2_000, 8_000, 19_000]) } else { most };
+        let mut srq = [false; 2];
+        for i in 0..2 {
+            srq[i] = hosts[ends[i]].shared.is_some() && rng.coin();
+        }
+        if kind == qp_type::UD {
+            most = most.min(4096);
+        }
+        if srq[0] || srq[1] {
+            most = most.min(20_000 - GRH);
+        }
+        let todo = match most {
+            _ if dense => rng.range(500, 6000) as u32,
+            100_001.. => 20,
+            _ => rng.range(20, 150) as u32,
+        };
+        Plan {
+            hosts: ends,
+            kind,
+            mtu: if dense { 1 } else { rng.range(1, 5) as u32 },
+            most,
+            depth: if dense { rng.pick(&[8, 16, 32]) } else { rng.pick(&[1, 2, 4, 16]) },
+            recvs: if dense { rng.pick(&[16, 32]) } else { rng.pick(&[1, 4, 16]) },
+            timeout: rng.range(8, 13) as u8,
+            retry: rng.pick(&[1, 3, 7, 7, 7]),
+            rnr: rng.pick(&[7, 7, 7, 7, 3, 0]),
+            rd_atomic: rng.pick(&[1, 2, 4, 16]),
+            sge: rng.pick(&[1, 3, 8]),
+            todo: todo.min(scenario.ops),
+            srq,
+            windows: scenario.has(feature::WINDOW),
+            signal_every: rng.pick(&[1, 2, 8]),
+        }
+    }
 }
 
 /// A send request that has not ended.

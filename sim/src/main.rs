@@ -7,6 +7,7 @@ mod host;
 mod life;
 mod link;
 mod net;
+mod numbers;
 mod oracle;
 mod rng;
 mod scenario;

@@ -3,10 +3,6 @@
 //! Each seed takes a subset of the features (swarm testing): faults that always come together hide each other.
 //! [`Limits`] take features and size away again without another seed, which is how a failing world is made small.
 
-use gdrcore_core::verbs::types::qp_type;
-
-use crate::host::Host;
-use crate::link::{Plan, GRH};
 use crate::net::Faults;
 use crate::rng::Rng;
 
@@ -154,51 +150,6 @@ impl Scenario {
     /// Whether a feature is in.
     pub fn has(&self, bit: u32) -> bool {
         self.features & bit != 0
-    }
-
-    /// How a link is to be made.
-    pub fn plan(&self, rng: &mut Rng, hosts: &[Host]) -> Plan {
-        let kind = rng.pick(&[qp_type::RC, qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD]);
-        let mut ends = [0, 0].map(|_| rng.below(hosts.len() as u64) as usize);
-        let dense = self.has(feature::DENSE);
-        if dense && ends[0] == ends[1] {
-            // What stays inside an engine is no packet.
-            ends[1] = (ends[0] + 1) % hosts.len();
-        }
-        let most = rng.pick(&[300, 5_000, 5_000, 20_000, 20_000, 150_000]);
-        let mut most = if dense { rng.pick(&[2_000, 8_000, 19_000]) } else { most };
-        let mut srq = [false; 2];
-        for i in 0..2 {
-            srq[i] = hosts[ends[i]].shared.is_some() && rng.coin();
-        }
-        if kind == qp_type::UD {
-            most = most.min(4096);
-        }
-        if srq[0] || srq[1] {
-            most = most.min(20_000 - GRH);
-        }
-        let todo = match most {
-            _ if dense => rng.range(500, 6000) as u32,
-            100_001.. => 20,
-            _ => rng.range(20, 150) as u32,
-        };
-        Plan {
-            hosts: ends,
-            kind,
-            mtu: if dense { 1 } else { rng.range(1, 5) as u32 },
-            most,
-            depth: if dense { rng.pick(&[8, 16, 32]) } else { rng.pick(&[1, 2, 4, 16]) },
-            recvs: if dense { rng.pick(&[16, 32]) } else { rng.pick(&[1, 4, 16]) },
-            timeout: rng.range(8, 13) as u8,
-            retry: rng.pick(&[1, 3, 7, 7, 7]),
-            rnr: rng.pick(&[7, 7, 7, 7, 3, 0]),
-            rd_atomic: rng.pick(&[1, 2, 4, 16]),
-            sge: rng.pick(&[1, 3, 8]),
-            todo: todo.min(self.ops),
-            srq,
-            windows: self.has(feature::WINDOW),
-            signal_every: rng.pick(&[1, 2, 8]),
-        }
     }
 }
 

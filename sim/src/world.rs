@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::types::*;
 
-use crate::chaos::Numbers;
 use crate::host::Host;
 use crate::link::{index, Drain, Link, Plan};
 use crate::net::{Done, Network};
+use crate::numbers::Numbers;
 use crate::oracle::{is_recv, Verdict};
 use crate::rng::Rng;
 use crate::scenario::{feature, Limits, Scenario};
@@ -95,7 +95,7 @@ impl World {
         let scenario = Scenario::new(seed, limits);
         let n = scenario.hosts;
         let hosts: Vec<Host> = (0..n).map(|i| Host::new(&mut rng, i, &scenario, 0)).collect();
-        let plans: Vec<Plan> = (0..scenario.links).map(|_| scenario.plan(&mut rng, &hosts)).collect();
+        let plans: Vec<Plan> = (0..scenario.links).map(|_| Plan::draw(&scenario, &mut rng, &hosts)).collect();
         let now = 1_000_000;
         let links: Vec<Link> = plans.iter().map(|p| Link::new(*p, &hosts, &mut rng, now)).collect();
         let harmless = feature::SLOW | feature::RESIZE | feature::ARM | feature::SRQ | feature::WINDOW | feature::DENSE;

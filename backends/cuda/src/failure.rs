@@ -1,6 +1,6 @@
 //! Why a call of the driver failed.
 
-use crate::api;
+use crate::codes;
 use core::ffi::CStr;
 use core::fmt;
 use gdrcore_core::Error;
@@ -12,6 +12,8 @@ pub struct Failure {
     pub call: &'static str,
     /// A `CUresult`; [`Failure::MISSING`] where there is no such function.
     pub code: i32,
+    /// The driver's own word for `code`, where it was the driver that said it.
+    pub name: Option<Name>,
 }
 
 impl Failure {
@@ -21,19 +23,19 @@ impl Failure {
     pub const BROKEN: i32 = -2;
 
     pub(crate) const fn new(call: &'static str, code: i32) -> Failure {
-        Failure { call, code }
+        Failure { call, code, name: None }
     }
 
     /// The error that programs see.
     pub fn error(&self) -> Error {
         match self.code {
             // No words here and below: whoever reports the failure writes it out whole.
-            api::INVALID_VALUE | api::INVALID_CONTEXT | api::INVALID_HANDLE => Error::Invalid,
-            api::OUT_OF_MEMORY => Error::NoMemory,
-            api::NO_DEVICE | api::INVALID_DEVICE | Failure::MISSING | Failure::BROKEN => Error::NoDevice,
-            api::NOT_PERMITTED => Error::Access,
+            codes::INVALID_VALUE | codes::INVALID_CONTEXT | codes::INVALID_HANDLE => Error::Invalid,
+            codes::OUT_OF_MEMORY => Error::NoMemory,
+            codes::NO_DEVICE | codes::INVALID_DEVICE | Failure::MISSING | Failure::BROKEN => Error::NoDevice,
+            codes::NOT_PERMITTED => Error::Access,
             // No words: as above.
-            api::NOT_SUPPORTED => Error::Unsupported,
+            codes::NOT_SUPPORTED => Error::Unsupported,
             _ => Error::Os(libc::EIO),
         }
     }
@@ -42,12 +44,12 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.call, self.code) {
-            (api::LIBRARY, Failure::MISSING) => {
+            (codes::LIBRARY, Failure::MISSING) => {
                 f.write_str("libcuda.so.1 is not on this machine: it comes with NVIDIA's driver, which needs a GPU")
             }
-            (api::LIBRARY, _) => f.write_str("libcuda.so.1 cannot be loaded, or is no CUDA driver"),
+            (codes::LIBRARY, _) => f.write_str("libcuda.so.1 cannot be loaded, or is no CUDA driver"),
             (call, Failure::MISSING) => write!(f, "the driver has no {call}: a newer one is needed"),
-            (call, code) => match api::name(code) {
+            (call, code) => match self.name {
                 Some(name) => write!(f, "{call}: {} ({code})", name.to_string_lossy()),
                 None => write!(f, "{call}: error {code}"),
             },
@@ -56,4 +58,4 @@ impl fmt::Display for Failure {
 }
 
 /// The driver's own word for a number.
-pub(crate) type Name = &'static CStr;
+pub type Name = &'static CStr;

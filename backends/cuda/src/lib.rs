@@ -14,6 +14,7 @@
 //! The driver does not survive a fork: the child gets errors from every call here.
 
 pub mod api;
+mod codes;
 pub mod device;
 mod failure;
 pub mod memory;

@@ -17,6 +17,7 @@
 
 pub mod door;
 pub mod loan;
+pub mod messages;
 mod port;
 mod reach;
 pub mod ring;

@@ -2,7 +2,7 @@
 
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use gdrcore_core::roce::mapped::{Piece, PIECES};
+use gdrcore_core::roce::peer_memory::{Piece, PIECES};
 use std::os::fd::RawFd;
 
 /// errno of the last failed call of this thread.

@@ -16,6 +16,7 @@ mod errors;
 mod groups;
 mod holder;
 mod lane;
+mod netlink;
 mod route;
 mod rx;
 mod socket;

@@ -9,8 +9,8 @@
 //! that the peer begins meanwhile. [`Transport::send_lone`] is both, for links, and reads no clock; `lone_wire` has the first for packets.
 
 use super::answers::ACK_BYTES;
-use super::peer::{FlowControl, Path, Peer, PACKET_COST};
-use super::requester::{gather, PROBE_NS, PSN_WINDOW};
+use super::peer::{FlowControl, Path, Peer, PACKET_COST, PROBE_NS};
+use super::requester::{gather, PSN_WINDOW};
 use super::rules::ack::{progress, AckQueue};
 use super::rules::complete::{prepare, Left};
 use super::rules::cq::{CompletionHandoff, CqSide};

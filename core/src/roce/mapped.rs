@@ -13,6 +13,7 @@
 //! the usual way, which alone knows what is to be done then.
 
 use super::peer::{Path, Peer};
+use super::peer_memory::{PeerMemory, Piece, CARRY_MIN, PIECES, TURN};
 use super::rules::complete::{prepare, Left};
 use super::Transport;
 use crate::device::MrAttr;
@@ -29,15 +30,6 @@ const STRETCH: u64 = 64 << 10;
 /// The same of one call of [`PeerMemory::carry`], which costs two microseconds beside its bytes.
 const CALL: u64 = 256 << 10;
 
-/// A shorter WRITE is not worth the call: through a ring it takes as long, and the other core shares the work.
-pub const CARRY_MIN: u64 = 64 << 10;
-
-/// Pieces of a request that one call takes; more of them take more calls.
-pub const PIECES: usize = 16;
-
-/// Bytes that are copied before others have their turn with the engine: some 25 us, or 100 by calls.
-pub(crate) const TURN: u64 = 1 << 20;
-
 /// A request as long as this, with so many before it that have not been acknowledged, waits until they are: then those behind it need
 /// not be sent either. Any other is sent behind them. Not with few before it, since a program that posts and then looks at its
 /// memory alone might bring nobody to take the ACKs; one with many under way polls.
@@ -52,42 +44,6 @@ const FILLS_A_RING: u64 = 256 << 10;
 fn is_worth_waiting(len: u64, before: u32) -> bool {
     len >= WORTH_WAITING.0 && before >= WORTH_WAITING.1
         || len >= CARRY_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING
-}
-
-/// Memory of this process, on its way into a peer's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
-    /// Its first byte.
-    pub addr: u64,
-    /// How long it is.
-    pub len: u64,
-}
-
-/// Memory of one peer that this process writes by itself.
-pub trait PeerMemory {
-    /// Where `len` bytes at `addr` of what the peer's key `rkey` opens for WRITEs of our QP `from_qpn` to its QP `qpn` lie in this
-    /// process; `None`: nowhere (yet). The peer does not take them back before [`PeerMemory::leave`], which follows at once.
-    fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64>;
-    /// The bytes have been used.
-    fn leave(&mut self);
-    /// As [`PeerMemory::enter`], of memory that is not mapped here: an address of the peer's, for [`PeerMemory::carry`] alone. Asked for
-    /// WRITEs of [`CARRY_MIN`] bytes and more.
-    fn enter_far(&mut self, _from_qpn: u32, _qpn: u32, _rkey: u32, _addr: u64, _len: u64) -> Option<u64> {
-        None
-    }
-    /// Copies the pieces, one behind the other, to where [`PeerMemory::enter_far`] said; at most [`PIECES`]. The last aligned word (up
-    /// to 8 bytes) is stored after all others. False: not all of it was written.
-    fn carry(&mut self, _pieces: &[Piece], _to: u64) -> bool {
-        false
-    }
-}
-
-/// None.
-impl PeerMemory for () {
-    fn enter(&mut self, _: u32, _: u32, _: u32, _: u64, _: u64) -> Option<u64> {
-        None
-    }
-    fn leave(&mut self) {}
 }
 
 /// What became of the request that is next.

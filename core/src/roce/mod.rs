@@ -20,6 +20,7 @@ mod lone_wire;
 pub mod mapped;
 pub mod multicast;
 pub mod peer;
+pub mod peer_memory;
 mod queues;
 mod requester;
 mod responder;

@@ -3,6 +3,10 @@
 use crate::verbs::types::AhAttr;
 use crate::wire::Flow;
 
+/// Silence after which the newest packet is sent once more, where one can be lost ([`Peer::probe_at`]); doubles until
+/// the peer answers.
+pub(crate) const PROBE_NS: u64 = 1_000_000;
+
 /// An address as the port knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerAddr {
@@ -230,7 +234,7 @@ impl Peer {
     #[inline]
     pub(crate) fn probe_at(&self, now: u64) -> u64 {
         if matches!(self.path, Path::Port) {
-            now + super::requester::PROBE_NS
+            now + PROBE_NS
         } else {
             0
         }

@@ -1,7 +1,7 @@
 //! The requester: send queue to packets, and again after a loss.
 
 use super::mapped::Mapped;
-use super::peer::{FlowControl, Path, Window, PACKET_COST};
+use super::peer::{FlowControl, Path, Window, PACKET_COST, PROBE_NS};
 use super::run::Run;
 use super::txbuf::{TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
@@ -17,10 +17,6 @@ use crate::wire::{Class, Kind, Psn};
 
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(super) const PSN_WINDOW: u32 = (1 << 23) - 1;
-
-/// Silence after which the newest packet is sent once more, where one can be lost ([`Peer::probe_at`](super::peer::Peer)); doubles until
-/// the peer answers.
-pub(crate) const PROBE_NS: u64 = 1_000_000;
 
 /// Requests of one QP under way from which on further ones may wait for company: a datagram costs a microsecond,
 /// whatever it holds, and with so much under way nobody waits for the next one alone.

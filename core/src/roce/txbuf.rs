@@ -1,8 +1,8 @@
 //! The burst being built: packets in the port's buffer, or whole runs for a path that carries them.
 
 use crate::mem::Access;
-use crate::roce::mapped::{PeerMemory, TURN};
 use crate::roce::peer::Path;
+use crate::roce::peer_memory::{PeerMemory, TURN};
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::objects::NONE;
 use crate::wire::{packet_bytes, pad_len, Class, Flow, Kind, Psn};

@@ -3,7 +3,7 @@
 use gdrcore_core::config::Config;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::mem::host;
-use gdrcore_core::roce::mapped::{PeerMemory, Piece, CARRY_MIN, PIECES};
+use gdrcore_core::roce::peer_memory::{PeerMemory, Piece, CARRY_MIN, PIECES};
 use gdrcore_core::verbs::types::*;
 use std::cell::Cell;
 use std::rc::Rc;

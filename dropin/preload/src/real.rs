@@ -3,6 +3,27 @@
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+/// `glob_t`.
+#[repr(C)]
+pub struct Matches {
+    pub(crate) count: usize,
+    pub(crate) paths: *mut *mut c_char,
+    pub(crate) offset: usize,
+    pub(crate) flags: c_int,
+    pub(crate) closedir: Option<unsafe extern "C" fn(*mut c_void)>,
+    pub(crate) readdir: Option<unsafe extern "C" fn(*mut c_void) -> *mut libc::dirent64>,
+    pub(crate) opendir: Option<unsafe extern "C" fn(*const c_char) -> *mut c_void>,
+    pub(crate) lstat: Option<unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int>,
+    pub(crate) stat: Option<unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int>,
+}
+
+/// `struct FTW`.
+#[repr(C)]
+pub struct Place {
+    pub(crate) base: c_int,
+    pub(crate) level: c_int,
+}
+
 /// Types of the calls.
 pub mod next {
     use super::*;
@@ -38,7 +59,7 @@ pub mod next {
     pub type SeekDir = unsafe extern "C" fn(*mut libc::DIR, c_long);
     pub type ScanDir = unsafe extern "C" fn(*const c_char, *mut Entries, Filter, Compare) -> c_int;
     pub type ScanDirAt = unsafe extern "C" fn(c_int, *const c_char, *mut Entries, Filter, Compare) -> c_int;
-    pub type Glob = unsafe extern "C" fn(*const c_char, c_int, OnError, *mut crate::search::Matches) -> c_int;
+    pub type Glob = unsafe extern "C" fn(*const c_char, c_int, OnError, *mut Matches) -> c_int;
     pub type Ftw = unsafe extern "C" fn(*const c_char, OnName, c_int) -> c_int;
     pub type Nftw = unsafe extern "C" fn(*const c_char, OnNewName, c_int, c_int) -> c_int;
     pub type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
@@ -58,8 +79,7 @@ pub type Compare = Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut 
 /// Those of glob(3), ftw(3) and nftw(3).
 pub type OnError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
 pub type OnName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int) -> c_int>;
-pub type OnNewName =
-    Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut crate::search::Place) -> c_int>;
+pub type OnNewName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut Place) -> c_int>;
 
 macro_rules! calls {
     ($($name:ident: $ty:ty;)*) => {

@@ -4,7 +4,7 @@ use crate::drop_in::{kind, Seen};
 use crate::fail;
 use crate::folders::{closedir, names_in, opendir, readdir64};
 use crate::names::{lstat, stat};
-use crate::real::{Compare, Entries, Filter, OnError, OnName, OnNewName, REAL};
+use crate::real::{Compare, Entries, Filter, Matches, OnError, OnName, OnNewName, Place, REAL};
 use crate::route::lead;
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::offset_of;
@@ -95,20 +95,6 @@ scandirs! {
     scandirat64(dir);
 }
 
-/// `glob_t`.
-#[repr(C)]
-pub struct Matches {
-    count: usize,
-    paths: *mut *mut c_char,
-    offset: usize,
-    flags: c_int,
-    closedir: Option<unsafe extern "C" fn(*mut c_void)>,
-    readdir: Option<unsafe extern "C" fn(*mut c_void) -> *mut libc::dirent64>,
-    opendir: Option<unsafe extern "C" fn(*const c_char) -> *mut c_void>,
-    lstat: Option<unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int>,
-    stat: Option<unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int>,
-}
-
 /// `GLOB_ALTDIRFUNC`: glob goes through folders by the functions in its struct.
 const BY_FUNCTIONS: c_int = 1 << 9;
 
@@ -184,13 +170,6 @@ pub unsafe extern "C" fn glob(pattern: *const c_char, flags: c_int, on_error: On
 pub unsafe extern "C" fn glob64(pattern: *const c_char, flags: c_int, on_error: OnError, to: *mut Matches) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { glob_with(REAL.glob64(), pattern, flags, on_error, to) }
-}
-
-/// `struct FTW`.
-#[repr(C)]
-pub struct Place {
-    base: c_int,
-    level: c_int,
 }
 
 /// `FTW_F` and its like.

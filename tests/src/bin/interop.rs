@@ -8,7 +8,7 @@
 //! leaves its table as FOLDER/LONG.md.
 
 use gdrcore_tests::rxe::report::Report;
-use gdrcore_tests::rxe::{lab, long, Guest, Link, Outcome};
+use gdrcore_tests::rxe::{long, whole, Guest, Link, Outcome};
 use gdrcore_tests::soft::Soft;
 use std::cell::RefCell;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn against(report: &mut Report, far: &str, devices: &str) -> Outcome<()> {
     let guest = RefCell::new(Guest::connect(far)?);
     for name in devices.split(',') {
         let device = Soft::open(name, &Default::default()).map_err(|e| format!("{name}: {e}"))?;
-        lab::all(report, &Link::new(device.dev(), &guest)?, false);
+        whole::all(report, &Link::new(device.dev(), &guest)?, false);
     }
     Ok(())
 }
@@ -44,8 +44,8 @@ fn main() {
     let more = if far == "between" { (arguments.next(), arguments.next()) } else { (None, None) };
     let mut report = Report::new(arguments.collect(), true);
     let done = match (far.as_str(), more) {
-        ("lab", _) => lab::everything(&mut report, Path::new(&what)),
-        (_, (Some(peer), Some(device))) => lab::bad_wires(&mut report, &what, &peer, &device),
+        ("lab", _) => whole::everything(&mut report, Path::new(&what)),
+        (_, (Some(peer), Some(device))) => whole::bad_wires(&mut report, &what, &peer, &device),
         _ => against(&mut report, &far, &what),
     };
     print!("{}", report.table());

@@ -1,8 +1,9 @@
 //! Every operation that both stacks have, at the lengths where packets begin, end and multiply.
 
 use super::guest::Link;
-use super::pair::{Pair, Side};
+use super::pair::Pair;
 use super::report::Report;
+use super::side::Side;
 use super::Outcome;
 use crate::ends::{Op, Shape};
 use crate::patience::deadline;

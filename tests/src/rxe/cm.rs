@@ -6,8 +6,8 @@
 
 use super::guest::give_way;
 use super::lab::Lab;
-use super::pair::Side;
 use super::report::Report;
+use super::side::Side;
 use super::Outcome;
 use crate::cm::{cm, offer};
 use crate::ends::{Address, End, Op, Shape};

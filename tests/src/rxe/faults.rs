@@ -3,8 +3,9 @@
 use super::cases::{self, half, read, send, write};
 use super::guest::{give_way, Guest, Link};
 use super::headers;
-use super::pair::{Pair, Side};
+use super::pair::Pair;
 use super::report::Report;
+use super::side::Side;
 use super::Outcome;
 use crate::ends::{Op, Shape, QKEY};
 use crate::patience::deadline;

@@ -3,9 +3,10 @@
 use super::cases::{self, half, read, send, write};
 use super::guest::Link;
 use super::mangle::{Mangler, Script};
-use super::pair::{Pair, Side};
+use super::pair::Pair;
 use super::report::Report;
 use super::seen::{Moment, Seen};
+use super::side::Side;
 use super::Outcome;
 use crate::ends::{Op, Shape};
 use gdrcore_core::verbs::types::{qp_type, wc_status};

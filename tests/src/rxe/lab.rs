@@ -1,17 +1,12 @@
-//! The whole of it: boots the machine, runs every case, gathers the report. Runs in a network namespace of its own, where
-//! it may do with addresses what it likes.
+//! The machine at the other end of a wire of ours. It runs in a network namespace of its own, where it may do with addresses what it likes.
 
 use super::mangle::Mangler;
-use super::pair::Side;
-use super::report::Report;
 use super::vm::Vm;
-use super::{cases, cm, faults, forged, headers, lossy, many, perftest, pingpong, timers, twins, Guest, Link, Outcome};
-use crate::soft::Soft;
+use super::{Guest, Outcome};
 use crate::tools::{run, Running};
 use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// Port of the far end's program.
 pub const PEER_PORT: u16 = 7000;
@@ -19,7 +14,7 @@ pub const PEER_PORT: u16 = 7000;
 /// Our names on the wire of the lab.
 pub const DEVICES: [&str; 3] = ["soft:10.77.1.1", "soft:[fd00:78::1]", "soft:[fe80::1%gdr0]"];
 
-fn ip(arguments: &str) -> Outcome<()> {
+pub(super) fn ip(arguments: &str) -> Outcome<()> {
     let done = run(Command::new("ip").args(arguments.split(' ')), 10);
     if done.ok() {
         return Ok(());
@@ -57,122 +52,4 @@ impl Lab {
         let guest = Guest::connect(&format!("10.77.1.2:{port}"))?;
         Ok((program, RefCell::new(guest)))
     }
-}
-
-/// Every case over one link; `first`: also those whose result does not depend on the address family.
-pub fn all(report: &mut Report, link: &Link, first: bool) {
-    for mtu in 1..=5 {
-        if first || mtu == 3 || mtu == 5 {
-            cases::reliable(report, link, mtu, &cases::lengths(mtu));
-        }
-    }
-    cases::unreliable(report, link, 3, &cases::lengths(3));
-    cases::datagrams(report, link, 5);
-    faults::datagrams(report, link);
-    if first {
-        cases::unreliable(report, link, 5, &cases::lengths(5));
-        cases::datagrams(report, link, 1);
-        cases::large(report, link, 5);
-        many::depths(report, link);
-        many::connections(report, link, 64);
-        many::shared_receives(report, link);
-        faults::receiver_not_ready(report, link);
-        faults::naks(report, link);
-        faults::silence(report, link);
-    }
-}
-
-/// One run of this program inside the machine; it is one case of ours.
-fn inside(report: &mut Report, vm: &Vm, feature: &str, command: &str) {
-    let words: String = report.only().iter().map(|w| format!("'{w}' ")).collect();
-    let begun = vm.begin(&format!("{command} {words}"), 340);
-    let done = begun.finish(Duration::from_secs(350));
-    let last = done.output.lines().rev().find(|l| l.contains(" cases, ")).unwrap_or(&done.output);
-    report.case(feature, Side::Ours, "", || {
-        if done.ok() {
-            return Ok(0);
-        }
-        let failed: Vec<&str> = done.output.lines().filter(|l| l.contains("FAILED")).collect();
-        Err(format!("{last}: {failed:?}"))
-    });
-    report.remark(feature, Side::Rxe, "in the same run");
-    if report.wants(feature) {
-        report.note(&format!("{feature}: {last}"));
-    }
-}
-
-/// The same between two network namespaces of one machine: our program runs there too, and the kernels' own virtual
-/// link lies between, then that link and our wire. `share` holds this program as `interop`.
-fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
-    let vm = Vm::start("split", share)?;
-    let _program = vm.begin(&format!("./peer rxe0 {PEER_PORT}"), 400);
-    let devices = "soft:10.77.0.2,soft:[fd00:77::2]";
-    let feature = "all but faults and depth, between namespaces of the guest";
-    inside(report, &vm, feature, &format!("ip netns exec u ./interop 10.77.0.1:{PEER_PORT} {devices}"));
-    // The far end's program is reached past the wire. The link's end gets another MAC than the one that the frames are
-    // for, and gives its address to our side of the wire: only what crosses that arrives.
-    vm.run(
-        "modprobe tun; ip link add c0 type veth peer name c1 netns u; ip addr add 10.78.0.1/24 dev c0; ip link set c0 up
-         ip -n u addr add 10.78.0.2/24 dev c1; ip -n u link set c1 up; ip -n u addr flush dev rv1; ip -n u link set rv1 down
-         ip -n u link set rv1 address 02:00:00:77:00:99; ip -n u link set rv1 up",
-        20,
-    )?;
-    let port = PEER_PORT + 1;
-    let _program = vm.begin(&format!("./peer rxe0 {port}"), 400);
-    let feature = "RC over bad wires, between namespaces of the guest";
-    inside(report, &vm, feature, &format!("ip netns exec u ./interop between rv1 10.78.0.1:{port} soft:10.77.0.2"));
-    Ok(())
-}
-
-/// Our half of the last: joins the interface `far` to a tap device that has the address of `device`, and sends through
-/// every kind of wire to the program at `peer`.
-pub fn bad_wires(report: &mut Report, far: &str, peer: &str, device: &str) -> Outcome<()> {
-    let wire = Mangler::between("gdr0", far).map_err(|e| format!("{far}: {e}"))?;
-    ip("link set gdr0 address 02:00:00:77:00:02 mtu 4200 up")?;
-    ip("addr add 10.77.0.2/24 dev gdr0")?;
-    ip("neigh add 10.77.0.1 lladdr 02:00:00:77:00:01 dev gdr0 nud permanent")?;
-    let guest = RefCell::new(Guest::connect(peer)?);
-    let device = Soft::open(device, &Default::default()).map_err(|e| format!("{device}: {e}"))?;
-    let link = Link::new(device.dev(), &guest)?;
-    lossy::wires(report, &link, &wire, 1);
-    lossy::marks(report, &link, &wire, 1);
-    Ok(())
-}
-
-/// Boots the machine and runs everything.
-pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
-    let lab = Lab::new(share)?;
-    let kernel = lab.vm.run("uname -r", 10)?;
-    report.note(&format!("kernel of the far end: {}", kernel.trim()));
-    report.note("rxe says IBV_WC_GRH of receives on connected QPs too, whose buffers hold none");
-    let (_program, guest) = lab.peer(PEER_PORT)?;
-    for (i, name) in DEVICES.iter().enumerate() {
-        let device = Soft::open(name, &Default::default()).map_err(|e| format!("{name}: {e}"))?;
-        let link = Link::new(device.dev(), &guest)?.over(&lab.mangler);
-        all(report, &link, i == 0);
-        if i == 0 {
-            headers::all(report, &link, &lab.mangler);
-            forged::all(report, &link, &lab.mangler);
-            timers::all(report, &link, &lab.mangler);
-        }
-        if i < 2 {
-            lossy::wires(report, &link, &lab.mangler, 3);
-            lossy::marks(report, &link, &lab.mangler, 3);
-        }
-    }
-    let (packets, [lost, doubled, overtaken, damaged, late]) = lab.mangler.counts();
-    report.note(&format!(
-        "of {packets} packets {lost} were lost, {doubled} doubled, {overtaken} overtaken, {damaged} damaged, {late} delayed"
-    ));
-    pingpong::all(report, &lab);
-    perftest::all(report, &lab);
-    cm::tools(report, &lab);
-    twins::all(report, &lab);
-    let port = PEER_PORT + 1;
-    let kill = |_program| lab.vm.run(&format!("kill -9 $(cat /tmp/{port}); sleep 0.3"), 20).map(drop);
-    faults::killed(report, DEVICES[0], || lab.peer(port), kill);
-    drop(guest);
-    drop(lab);
-    between_namespaces(report, share)?;
-    std::fs::write(share.join("INTEROP.md"), report.document()).map_err(|e| e.to_string())
 }

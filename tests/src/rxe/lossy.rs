@@ -3,8 +3,9 @@
 use super::cases::{self, half};
 use super::guest::Link;
 use super::mangle::{Fault, Mangler};
-use super::pair::{Pair, Side};
+use super::pair::Pair;
 use super::report::Report;
+use super::side::Side;
 use super::Outcome;
 use crate::ends::{Op, Shape};
 use crate::patience::deadline;

@@ -3,8 +3,8 @@
 //! dropped, doubled, overtaken, damaged or late, as a seeded generator says, marked as a congested switch would, changed
 //! as a test's script says, and written down. Everything else passes untouched.
 
-use super::pair::Side;
 use super::seen::{bth, mark, roce, set_icrc, write_pcap, Moment, Seen};
+use super::side::Side;
 use super::Outcome;
 use std::collections::VecDeque;
 use std::ffi::CString;

@@ -2,8 +2,9 @@
 
 use super::cases::{self, half};
 use super::guest::{give_way, Link};
-use super::pair::{pattern, Pair, Side, RECV_ID};
+use super::pair::{pattern, Pair, RECV_ID};
 use super::report::Report;
+use super::side::Side;
 use super::Outcome;
 use crate::ends::{End, Op, Shape};
 use crate::patience::deadline;

@@ -20,13 +20,16 @@ pub mod perftest;
 pub mod pingpong;
 pub mod report;
 pub mod seen;
+pub mod side;
 pub mod timers;
 pub mod tools;
 pub mod twins;
 pub mod vm;
+pub mod whole;
 
 pub use guest::{Guest, Link};
-pub use pair::{Pair, Side};
+pub use pair::Pair;
+pub use side::Side;
 
 /// What a case did, or the first thing that was wrong.
 pub type Outcome<T> = Result<T, String>;

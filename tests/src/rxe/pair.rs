@@ -1,30 +1,12 @@
 //! One connection: a QP of ours and one of the far end's.
 
 use super::guest::{give_way, Link};
+use super::side::Side;
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape, QKEY};
 use crate::patience::deadline;
 use gdrcore_core::verbs::types::{access, qp_type, send_flags, wc_status, wr_opcode, Handle, MwBindInfo, Wc};
 use std::time::Instant;
-
-/// Who does something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Our device.
-    Ours,
-    /// The kernel's.
-    Rxe,
-}
-
-impl Side {
-    /// The other one.
-    pub fn other(self) -> Side {
-        match self {
-            Side::Ours => Side::Rxe,
-            Side::Rxe => Side::Ours,
-        }
-    }
-}
 
 /// The far end's half.
 pub struct Far {

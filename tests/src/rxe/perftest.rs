@@ -5,8 +5,8 @@
 //! ahead of which the bandwidth tests of WRITE, READ and atomics exchange five numbers of 8 bytes. "done" ends it.
 
 use super::lab::Lab;
-use super::pair::Side;
 use super::report::Report;
+use super::side::Side;
 use super::tools::{accept, connect, ends_well, read, Role};
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape};

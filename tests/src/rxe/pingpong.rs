@@ -5,8 +5,8 @@
 //! answered, until as many as agreed have been sent and received in all.
 
 use super::lab::Lab;
-use super::pair::Side;
 use super::report::Report;
+use super::side::Side;
 use super::tools::{accept, ask, connect, ends_well, read, Role};
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape};

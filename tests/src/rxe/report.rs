@@ -1,6 +1,6 @@
 //! What came of the cases, and the table of it.
 
-use super::pair::Side;
+use super::side::Side;
 use super::Outcome;
 use std::fmt::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -1,6 +1,6 @@
 //! Packets of RoCEv2 as they crossed the wire: where their parts lie, what they say, and a capture of them for Wireshark.
 
-use super::pair::Side;
+use super::side::Side;
 use gdrcore_core::wire::{Aeth, Flow, Kind, Syndrome, View};
 use std::ops::Range;
 use std::path::Path;

@@ -2,8 +2,8 @@
 //! other by rdma_cm, whose messages cross the wire; and the C examples' pingpong with rdma-core's.
 
 use super::lab::Lab;
-use super::pair::Side;
 use super::report::Report;
+use super::side::Side;
 use super::Outcome;
 use crate::dropin::wait_until_listened_at;
 use crate::library;

@@ -2,7 +2,8 @@
 
 use super::backlog::Backlog;
 use super::mail::{self, Mail, Mailbox, Packets, Posted, Received};
-use super::steer::{Insn, BLOCK_MAX, CHECK};
+use super::numbers::{BLOCK_MAX, CHECK};
+use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;

@@ -15,6 +15,7 @@
 mod backlog;
 pub mod mail;
 mod member;
+pub mod numbers;
 pub mod steer;
 pub mod table;
 

@@ -10,6 +10,7 @@
 //! Two ranges of QPNs are the group's own: QPNs of [`PROBE`] and above name an index directly, so that whoever sends itself one
 //! packet for each index learns its own; those of [`CHECK`] name a block, so that its owner can see that it is reached.
 
+use super::numbers::{CHECK, PROBE};
 use super::table::Table;
 use crate::sys::set_filter;
 use gdrcore_core::arena::{RawSlice, Walk};
@@ -19,15 +20,6 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
-
-/// QPNs from here on name an index of the group.
-pub const PROBE: u32 = 0xff_0000;
-/// QPNs from here on to [`PROBE`] name a block.
-pub const CHECK: u32 = 0xfe_0000;
-/// Blocks that processes can own: 1 to this; block 0 has the QPNs that the standard reserves, those above are taken here.
-pub const BLOCK_MAX: u16 = (CHECK / QPN_UNIT - 1) as u16;
-
-const _: () = assert!(CHECK.is_multiple_of(QPN_UNIT) && PROBE.is_multiple_of(QPN_UNIT));
 
 /// Where the MAD begins in a packet to QP1: behind BTH and DETH.
 const MAD_AT: u32 = 12 + 8;
@@ -167,6 +159,7 @@ impl<'a> Program<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::numbers::BLOCK_MAX;
     use super::*;
     use gdrcore_core::cm::mad::{Ids, Mad, Message, Rej, Rep, Req, SidrRep, SidrReq, MAD_LEN};
     use gdrcore_core::cm::Addressee;

@@ -8,7 +8,7 @@
 //!
 //! Plain data and bytes; no system calls.
 
-use super::steer::BLOCK_MAX;
+use super::numbers::BLOCK_MAX;
 
 /// Entries that a table can have: one a block.
 pub const ENTRIES: usize = BLOCK_MAX as usize + 1;

@@ -3,7 +3,7 @@
 //! Whoever wants to send connects, looks who listens, and sends one hello with the memory; nothing comes back but,
 //! later, bells and loans.
 
-use super::loan::{Ask, Loan, LOAN_LEN};
+use super::messages::{Ask, Loan, LOAN_LEN};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{accept, connect, Accepted, Lock, Name, Role};

@@ -9,7 +9,7 @@
 
 use crate::local::{is_own_user, peer_of};
 use crate::sys::{any_ready, pidfd_open, write_process, Fd};
-use gdrcore_core::roce::mapped::Piece;
+use gdrcore_core::roce::peer_memory::Piece;
 use std::os::fd::RawFd;
 
 /// A process at the other end of a link, whose memory may be written.

@@ -6,7 +6,7 @@
 //! While all threads of a program sleep, one of them runs the engine in the helper's place ([`Charge`]): it sleeps on the sockets and on its
 //! channel, the others on their channels alone. When its own event comes it gives the charge to one of them.
 
-use super::progress::Round;
+use super::budget::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::sys::{errno, Fd};

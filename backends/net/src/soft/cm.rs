@@ -1,7 +1,7 @@
 //! [`SoftDevice`]'s connection manager: the engine's, behind the lock, and a doorbell after what sends.
 
+use super::budget::Round;
 use super::lock::Control;
-use super::progress::Round;
 use super::witness;
 use super::SoftDevice;
 use crate::clock::now_ns;

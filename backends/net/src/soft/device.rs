@@ -2,9 +2,9 @@
 
 use core::sync::atomic::Ordering;
 
-use super::loans::look_after_loans;
+use super::budget::Round;
 use super::lock::Control;
-use super::progress::Round;
+use super::mappable::look_after_loans;
 use super::SoftDevice;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::progress::Round;
+use super::budget::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::wait::Waiter;

@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
+use super::budget::{BURSTS, LAST_WORDS, OVERDUE_NS};
 use super::loans::lend;
-use super::progress::{BURSTS, LAST_WORDS};
 use super::sharing::pass_run;
 use super::{peer_addr, PathChoice, Port, SoftDevice};
 use crate::clock::now_ns;
@@ -14,9 +14,6 @@ use gdrcore_core::engine::Guard;
 /// late. It costs a system call per link, which delays the message that comes meanwhile; so while nobody comes or goes the time
 /// doubles, from the first of these to the other.
 const TEND_NS: (u64, u64) = (100_000, 1_600_000);
-
-/// It waits for a round in which nothing has come, but not for ever: where each round brings something, somebody may knock all the same.
-pub(super) const OVERDUE_NS: u64 = 2_000_000;
 
 impl SoftDevice {
     /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way.

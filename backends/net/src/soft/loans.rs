@@ -2,11 +2,11 @@
 //! others too, by address.
 
 use super::lock::Held;
-use super::{Port, SoftDevice};
+use super::mappable::check_loans;
+use super::SoftDevice;
 use crate::map::is_mapping_of;
-use crate::shm::loan::Ask;
+use crate::shm::messages::Ask;
 use crate::shm::ShmPort;
-use gdrcore_core::device::MrAttr;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
@@ -74,21 +74,4 @@ pub(super) fn lend(g: &Guard<'_>, shm: &mut ShmPort) {
             shm.lend(&asked, &region);
         }
     }
-}
-
-/// Takes back what is lent and no longer stands: after whatever may have changed that.
-#[inline]
-pub(super) fn look_after_loans(g: &Guard<'_>, port: &mut Port) {
-    if g.changes() != port.changes {
-        check_loans(g, port);
-    }
-}
-
-#[cold]
-fn check_loans(g: &Guard<'_>, port: &mut Port) {
-    port.changes = g.changes();
-    let Some(shm) = &mut port.shm else { return };
-    shm.check_loans(|from, ask, region: &MrAttr| {
-        g.mappable(ask.qpn, ask.from_qpn, &from.ip, ask.rkey).is_some_and(|now| now == *region)
-    });
 }

@@ -3,8 +3,8 @@
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
-use super::loans::look_after_loans;
-use super::progress::Round;
+use super::budget::Round;
+use super::mappable::look_after_loans;
 use super::{Port, SoftDevice};
 use gdrcore_core::engine::Guard;
 

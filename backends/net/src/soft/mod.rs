@@ -1,7 +1,7 @@
 //! The soft device: an engine, its port, and whoever drives them.
 //!
-//! * `progress`: one bounded round of the engine, and who runs it when. `lock`: who may.
-//! * `wire`: the socket. `links`: other processes of this host. `loans`: memory that they write by themselves. `paths`: which of them leads to a peer.
+//! * `progress`: one bounded round of the engine, and who runs it when. `budget`: how much of it. `lock`: who may.
+//! * `wire`: the socket. `links`: other processes of this host. `loans`: memory that they write by themselves, `mappable` for how long. `paths`: which of them leads to a peer.
 //! * `helper`: the thread that runs it while the program does not. `channels`: threads that sleep on events of their own CQs.
 //! * `ports`: from where peers may send. `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed. `witness`: why a peer is silent.
@@ -10,6 +10,7 @@
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the engine's
 //! arena, then the buffers of the port and of the tee.
 
+mod budget;
 mod channels;
 mod cm;
 mod device;
@@ -17,6 +18,7 @@ mod helper;
 mod links;
 mod loans;
 mod lock;
+mod mappable;
 mod multicast;
 mod paths;
 mod pinned;

@@ -1,8 +1,8 @@
 //! How a peer is reached: decided when a control call names it.
 
-use super::loans::look_after_loans;
+use super::budget::Round;
 use super::lock::Held;
-use super::progress::Round;
+use super::mappable::look_after_loans;
 use super::{PathChoice, Port, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;

@@ -2,10 +2,9 @@
 
 use core::sync::atomic::Ordering;
 
-use super::links::OVERDUE_NS;
-use super::loans::look_after_loans;
+use super::budget::{Round, LAST_WORDS, MAIL_NS, OVERDUE_NS};
 use super::lock::Held;
-use super::sharing::MAIL_NS;
+use super::mappable::look_after_loans;
 use super::wire::receive_groups;
 use super::witness;
 use super::{Port, SoftDevice};
@@ -23,12 +22,6 @@ const UDP_HOT_NS: u64 = 50_000;
 const LISTEN_NS: u64 = 50_000;
 /// Runs between QPs of this device in one round.
 const LOOPBACK_ROUNDS: usize = 64;
-/// Bursts that one round sends; more follow in the next.
-pub(super) const BURSTS: usize = 32;
-
-/// Rounds that receive what has come, where it must all be heard: as many as a ring full of the smallest frames takes.
-pub(super) const LAST_WORDS: usize = 256;
-
 /// Rounds that find nothing look at timers as often as this: as fine as the timers are.
 const IDLE_TICK_NS: u64 = 4096;
 
@@ -42,15 +35,6 @@ const IDLE_POLLS: u32 = 64;
 /// quick. Not while the answer of a peer on another core is under way, which takes half of that. Not each time, as who gives way often
 /// gets little of a busy machine.
 const IDLE_POLLS_NEAR: u32 = 32;
-
-/// Which parts of a round to run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Round {
-    /// A doorbell: send only.
-    Send,
-    /// A poll: receive, send, and what is due when nothing came.
-    Full,
-}
 
 impl Port {
     /// Whether there may be work that cannot be done before something else has happened, which wakes.

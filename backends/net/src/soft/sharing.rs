@@ -24,9 +24,6 @@ use std::time::Duration;
 /// apart, tell.
 const LOOKS: u32 = 40;
 
-/// How often mail is looked for while somebody polls and none comes.
-pub(super) const MAIL_NS: u64 = 100_000;
-
 /// The socket of an address, and the device's place among those that share it.
 pub(super) struct Opened {
     pub(super) udp: UdpPort,

@@ -1,6 +1,6 @@
 //! The socket: packets in, bursts out, and what the kernel says of destinations.
 
-use super::progress::BURSTS;
+use super::budget::BURSTS;
 use super::sharing::take;
 use super::{endpoint, peer_addr, Port, SoftDevice};
 use crate::addr::Endpoint;

@@ -1,7 +1,8 @@
 //! What the route to a peer carries, as it is configured. What the kernel has learned from ICMP counts for nothing here: anybody can
 //! send one. So the entry of the routing table is asked for, not what a socket would be told (IP_MTU).
 
-use super::socket::{half, interface_mtu, word};
+use super::netlink::{attributes, half, word};
+use super::socket::interface_mtu;
 use crate::addr::Endpoint;
 use crate::sys::Fd;
 use std::os::fd::RawFd;
@@ -13,17 +14,6 @@ const RTAX_MTU: u16 = 2;
 /// Bytes of `rtmsg`, and of `nlmsghdr` before it.
 const RTMSG: usize = 12;
 const HEADER: usize = 16;
-
-/// Attributes behind a netlink struct: type and value.
-pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    core::iter::from_fn(move || {
-        let (len, kind) = rest.get(..4).map(|h| (usize::from(half(h, 0)), half(h, 2)))?;
-        let value = rest.get(4..len)?;
-        rest = rest.get((len + 3) & !3..).unwrap_or(&[]);
-        // The two highest bits are flags.
-        Some((kind & 0x3fff, value))
-    })
-}
 
 /// Bytes of IP packet that the route from an address to another carries; `None`: there is none, or the kernel does not say.
 /// `socket`: any of the network namespace. Cost: some six system calls.

@@ -1,6 +1,6 @@
 //! Opening the socket, and the link under it.
 
-use super::route::attributes;
+use super::netlink::{attributes, half, word};
 use super::{udp_flags, UdpConfig};
 use crate::addr::{Endpoint, SockAddr};
 use crate::sys::{check, set_option, Fd};
@@ -216,12 +216,4 @@ fn same_prefix(a: &[u8], b: &[u8], bits: u8) -> bool {
     let mask = !(0xffu16 >> part) as u8;
     a.get(..whole) == b.get(..whole)
         && (part == 0 || a.get(whole).zip(b.get(whole)).is_some_and(|(x, y)| (x ^ y) & mask == 0))
-}
-
-pub(super) fn word(b: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
-}
-
-pub(super) fn half(b: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes([b[at], b[at + 1]])
 }

@@ -1,8 +1,7 @@
 //! Acknowledgements: when the responder owes one and has sent it, and what one resets at the requester.
 
 use crate::bitmap::{Bitmap, Few};
-use crate::roce::peer::{FlowControl, Peer};
-use crate::roce::requester::PROBE_NS;
+use crate::roce::peer::{FlowControl, Peer, PROBE_NS};
 use crate::roce::{ACK_DELAY_NS, ACK_PACKETS};
 use crate::verbs::objects::{Qp, Ready, Resp};
 

@@ -2,7 +2,8 @@
 
 use super::super::backlog::{Backlog, BACKLOG_BYTES};
 use super::super::mail::{self, claim, claim_any, Mail, Mailbox, Posted};
-use super::super::steer::{self, Insn, BLOCK_MAX};
+use super::super::numbers::BLOCK_MAX;
+use super::super::steer::{self, Insn};
 use super::super::table::{Table, ENTRIES};
 use super::{Member, Phase, Service, ShareCounters, FORMER, SERVICES};
 use crate::addr::Endpoint;

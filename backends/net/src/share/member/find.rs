@@ -1,7 +1,8 @@
 //! Finding out: the own index in the kernel's list, and whether packets come here.
 
 use super::super::mail::{Mail, Posted};
-use super::super::steer::{Program, BLOCK_MAX, CHECK, PROBE};
+use super::super::numbers::{BLOCK_MAX, CHECK, PROBE};
+use super::super::steer::Program;
 use super::super::table::{ENTRIES, INDEX_MAX};
 use super::{Member, Phase};
 use crate::addr::Endpoint;

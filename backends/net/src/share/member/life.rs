@@ -1,7 +1,7 @@
 //! Who is gone: each member watches one other.
 
 use super::super::mail::{Mail, Posted};
-use super::super::steer::BLOCK_MAX;
+use super::super::numbers::BLOCK_MAX;
 use super::Member;
 use crate::local::{accept, connect, is_open, Accepted, Holder, Name, Role, ACCEPT_AGAIN_NS};
 use crate::sys::Fd;

@@ -1,7 +1,8 @@
 use super::*;
 use crate::clock::now_ns;
 use crate::map::Map;
-use crate::share::steer::{Program, PROBE};
+use crate::share::numbers::PROBE;
+use crate::share::steer::Program;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::{deadline, until};

@@ -1,4 +1,5 @@
 use super::super::door::{knock, Door, Heard, Knock};
+use super::super::messages::{ASK_LEN, LOAN, LOAN_LEN};
 use super::super::segment::Segment;
 use super::*;
 use crate::local::{Holder, Home, Lock, Role};

@@ -1,6 +1,7 @@
 //! The port's half of [`loan`](super::super::loan): what is shared, what is asked for, what is taken back.
 
-use super::super::loan::{lends, shared_with, Ask, Asked, Shared};
+use super::super::loan::{lends, shared_with, Asked, Shared};
+use super::super::messages::Ask;
 use super::{Caller, ShmPort};
 use crate::addr::Endpoint;
 use crate::sys::Fd;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::local::{accept, connect, Accepted, Holder, Home, Lock, Role};
 use crate::map::Map;
-use gdrcore_core::roce::mapped::PIECES;
+use gdrcore_core::roce::peer_memory::PIECES;
 use gdrcore_testkit::descriptors::{fork, keep};
 use gdrcore_testkit::place::loopback;
 
