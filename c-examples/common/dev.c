@@ -15,8 +15,6 @@
 #define PORTS_TO_TRY 64u
 /* Polling costs a core, sleeping costs a wake-up: after this long without a completion the second is cheaper. */
 #define SPIN_NS 50000u
-/* A sleep is never longer than this, whatever the engine says its next timer is. */
-#define SLEEP_MS_MAX 100
 
 static bool is_address(const char *text)
 {
@@ -405,62 +403,6 @@ int gx_ready(struct gx_conn *conn)
     int err = gx_conn_send(conn, GX_MSG_READY, NULL, 0, -1, "readiness");
     int n = err ? err : gx_conn_recv(conn, GX_MSG_READY, NULL, 0, GX_TIMEOUT_MS, "readiness");
     return n < 0 ? n : 0;
-}
-
-static void drop_events(gdrc_context *ctx)
-{
-    struct gdrc_async_event event;
-    gdrc_cq cq;
-    memset(&event, 0, sizeof event);
-    /* The CQ is polled anyway, and failures show there; events left in the queue would keep the descriptor readable. */
-    while (gdrc_async_event(ctx, &event) == 1)
-        ;
-    while (gdrc_cq_event(ctx, &cq) == 1)
-        ;
-}
-
-int gx_sleep(gdrc_context *ctx, const gdrc_cq *cq, struct pollfd *fds, nfds_t count, int timeout_ms)
-{
-    struct pollfd all[GX_SLEEP_FDS_MAX + 1];
-    if (gx_stopping)
-        return -EINTR;
-    if (count > GX_SLEEP_FDS_MAX)
-        return -EINVAL;
-    if (count)
-        memcpy(all, fds, count * sizeof *fds);
-    nfds_t used = count;
-    if (ctx) {
-        int busy = cq ? gdrc_cq_arm(ctx, *cq, 0) : 0;
-        if (busy == 0)
-            busy = gdrc_arm(ctx);
-        if (busy < 0)
-            return busy;
-        if (timeout_ms < 0 || timeout_ms > SLEEP_MS_MAX)
-            timeout_ms = SLEEP_MS_MAX;
-        if (busy)
-            timeout_ms = 0;
-        all[used++] = (struct pollfd){ .fd = gdrc_fd(ctx), .events = POLLIN };
-    }
-    int ready = poll(all, used, timeout_ms);
-    if (ready < 0 && errno != EINTR)
-        return -errno;
-    if (gx_stopping)
-        return -EINTR;
-    if (ready < 0)
-        for (nfds_t i = 0; i < used; i++)
-            all[i].revents = 0;
-    if (ctx) {
-        int ran = gdrc_progress(ctx);
-        drop_events(ctx);
-        if (ran < 0)
-            return ran;
-    }
-    ready = 0;
-    for (nfds_t i = 0; i < count; i++) {
-        fds[i].revents = all[i].revents;
-        ready += fds[i].revents != 0;
-    }
-    return ready;
 }
 
 int gx_wait_completion(struct gx_dev *dev, gdrc_cq cq, gdrc_qp qp, gdrc_wc *wc, struct gx_conn *conn, int timeout_ms, const char *what)

@@ -575,7 +575,9 @@ fn a_client_that_lies_is_refused_and_changes_nothing() {
     let (build, examples) = (root.join("build/lib"), root.join("c-examples"));
     let text = |p: PathBuf| p.display().to_string();
     let mut flags = vec![format!("-I{}", text(examples)), format!("-I{}", text(root.join("include")))];
-    for object in ["common/say", "common/conn", "common/dev", "common/mem", "common/crc32c", "rdma_copy/ring"] {
+    for object in
+        ["common/say", "common/sleep", "common/conn", "common/dev", "common/mem", "common/crc32c", "rdma_copy/ring"]
+    {
         flags.push(text(root.join(format!("build/obj/{object}.o"))));
     }
     flags.extend([format!("-L{}", text(build.clone())), format!("-Wl,-rpath,{}", text(build)), "-lgdrcore".into()]);
