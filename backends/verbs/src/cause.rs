@@ -8,45 +8,7 @@ use crate::recover::is_marker;
 use crate::sys::now_ns;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
-use gdrcore_core::verbs::types::{qp_attr_mask as mask, wc_status, QpAttr, Wc};
-
-/// What is known of a QP when one of its operations fails.
-#[derive(Clone, Copy, Default)]
-pub struct Facts {
-    /// The last cause.
-    pub cause: Cause,
-    /// The peer's GID.
-    peer: [u8; 16],
-    /// The peer's QPN.
-    remote_qpn: u32,
-    /// ACK timeout code.
-    timeout: u8,
-    /// Retries after a timeout.
-    retry_cnt: u8,
-    /// Retries after an RNR NAK.
-    rnr_retry: u8,
-}
-
-impl Facts {
-    /// Remembers what a modify set.
-    pub fn modified(&mut self, attr: &QpAttr, set: u32) {
-        if set & mask::AV != 0 {
-            self.peer = attr.ah.dgid;
-        }
-        if set & mask::DEST_QPN != 0 {
-            self.remote_qpn = attr.dest_qp_num;
-        }
-        if set & mask::TIMEOUT != 0 {
-            self.timeout = attr.timeout;
-        }
-        if set & mask::RETRY_CNT != 0 {
-            self.retry_cnt = attr.retry_cnt;
-        }
-        if set & mask::RNR_RETRY != 0 {
-            self.rnr_retry = attr.rnr_retry;
-        }
-    }
-}
+use gdrcore_core::verbs::types::{wc_status, Wc};
 
 /// The cause that a completion status stands for.
 fn code(status: u32) -> CauseCode {

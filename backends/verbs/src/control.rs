@@ -5,9 +5,9 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{caps, Memory, QpMade, QpMake};
-use crate::cause::Facts;
 use crate::data::plain_opcodes;
 use crate::device::{VerbsDevice, ROCE_PORT};
+use crate::facts::Facts;
 use crate::objects::lock;
 use crate::slots::stale;
 use crate::sys::is_mapped;

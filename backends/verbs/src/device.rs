@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Mutex;
 
 use crate::abi::{Module, Object, Opened, Port, QpMade, QpMake, Source, Text};
-use crate::events::Events;
+use crate::event_set::Events;
 use crate::name::Name;
 use crate::objects::{lock, Ah, Channel, Cq, Mr, Mw, Qp, Srq, Tables};
 use crate::open::{self, is_link_local};

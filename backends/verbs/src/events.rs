@@ -4,82 +4,17 @@
 //! eventfd for those events that were taken already, by a look whether the device is still there.
 
 use core::sync::atomic::Ordering::Relaxed;
-use std::sync::Mutex;
 
 use crate::abi::{Event, Object};
 use crate::device::VerbsDevice;
 use crate::errno;
 use crate::objects::lock;
-use crate::sys::{now_ns, sleep_on, Fd};
+use crate::sys::{now_ns, sleep_on};
 use gdrcore_core::device::{async_event, AsyncEvent};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::Handle;
-
-/// Events that wait for the program; the oldest go when there are more.
-const KEPT: usize = 64;
-
-/// A ring of events.
-struct Ring {
-    events: [AsyncEvent; KEPT],
-    first: usize,
-    used: usize,
-}
-
-impl Ring {
-    fn push(&mut self, e: AsyncEvent) {
-        if self.used == KEPT {
-            self.first = (self.first + 1) % KEPT;
-            self.used -= 1;
-        }
-        self.events[(self.first + self.used) % KEPT] = e;
-        self.used += 1;
-    }
-
-    fn pop(&mut self) -> Option<AsyncEvent> {
-        if self.used == 0 {
-            return None;
-        }
-        let e = self.events[self.first];
-        self.first = (self.first + 1) % KEPT;
-        self.used -= 1;
-        Some(e)
-    }
-}
-
-/// What a program sleeps on.
-pub struct Events {
-    set: Fd,
-    taken: Fd,
-    ring: Mutex<Ring>,
-}
-
-impl Events {
-    /// A set that watches nothing of a device yet.
-    pub fn new() -> Result<Events> {
-        let set = Fd::epoll()?;
-        let taken = Fd::event()?;
-        set.watch(taken.raw())?;
-        let events = [AsyncEvent { event: 0, reserved: 0, handle: 0 }; KEPT];
-        Ok(Events { set, taken, ring: Mutex::new(Ring { events, first: 0, used: 0 }) })
-    }
-
-    /// Watches a descriptor of the device.
-    pub fn watch(&self, fd: i32) -> Result<()> {
-        self.set.watch(fd)
-    }
-
-    /// The descriptor.
-    pub fn fd(&self) -> i32 {
-        self.set.raw()
-    }
-
-    /// Sleeps until there is an event, at most so long. True: there is.
-    pub fn sleep(&self, timeout_ms: i32) -> Result<bool> {
-        self.set.sleep(timeout_ms)
-    }
-}
 
 impl VerbsDevice {
     /// A CQ whose events go to a channel of libibverbs; `handle` 0: the device's own.

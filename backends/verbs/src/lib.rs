@@ -4,7 +4,7 @@
 //! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and the table between us.
 //! * [`open`]: device, port and GID, chosen or refused with a reason.
 //! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET; [`data`]: post and poll; [`pinned`]: the same without looking up; [`events`]: waiting, and what the kernel reports;
-//!   [`cause`]: why an operation failed; [`stats`]: counters.
+//!   [`cause`]: why an operation failed; [`stats`]: counters. Data that these share lies below them: `objects`, `facts`, `plain`, `drain`, `event_set`.
 //!
 //! The hot structs have libibverbs' layout, so a post or a poll is: the handle looked up, the list checked, the provider's
 //! function called with the program's own structs. Nothing here allocates after the module is loaded; what libibverbs
@@ -15,12 +15,16 @@ mod cause;
 mod control;
 mod data;
 mod device;
+mod drain;
+mod event_set;
 mod events;
+mod facts;
 mod load;
 pub mod name;
 mod objects;
 mod open;
 pub mod pinned;
+mod plain;
 mod quick;
 mod recover;
 #[cfg(test)]

@@ -4,9 +4,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::cause::Facts;
-use crate::quick::Plain;
-use crate::recover::Drain;
+use crate::drain::Drain;
+use crate::facts::Facts;
+use crate::plain::Plain;
 use crate::slots::{Busy, Slots};
 use gdrcore_core::arena::Walk;
 use gdrcore_core::config::Config;

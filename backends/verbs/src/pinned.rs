@@ -8,7 +8,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{Object, PollCq, PostRecv, PostSend};
 use crate::device::VerbsDevice;
-use crate::quick::{bits_up_to, Empty};
+use crate::plain::bits_up_to;
+use crate::quick::Empty;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{send_flags, Handle, RecvWr, SendWr};
 

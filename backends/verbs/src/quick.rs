@@ -6,49 +6,12 @@
 //! (docs/records/PERFORMANCE.md, "The verbs device").
 
 use core::ffi::c_int;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::device::VerbsDevice;
 use crate::objects::{Cq, Qp};
 use crate::slots::Slot;
 use gdrcore_core::verbs::types::{send_flags, Handle, SendWr, Wc};
-
-/// What tells a request that a QP's provider takes as it is, in as few comparisons as there can be.
-pub struct Plain {
-    /// Bits that `opcode << 32 | num_sge` of such a request does not have.
-    unusual: AtomicU64,
-    /// Its `sg_list` is above this: above null, or above everything where no request of this QP is plain.
-    nowhere: AtomicU64,
-}
-
-impl Plain {
-    /// For no QP yet: nothing is plain.
-    pub fn new() -> Plain {
-        Plain { unusual: AtomicU64::new(u64::MAX), nowhere: AtomicU64::new(u64::MAX) }
-    }
-
-    /// For a QP whose provider takes requests of these `opcodes` (as bits) as they are, with `sge_max` pieces.
-    ///
-    /// What passes is what bits can tell: opcodes below the largest power of two below which all are plain, and numbers of
-    /// pieces that need no more bits than `sge_max`. One that is still too large is the provider's to refuse, as each does.
-    pub fn prepare(&self, opcodes: u32, sge_max: u32) {
-        let low = opcodes.trailing_ones().checked_ilog2();
-        let usual = (1u64 << low.unwrap_or(0)) - 1;
-        self.unusual.store(!(usual << 32 | bits_up_to(sge_max)), Relaxed);
-        self.nowhere.store(if low.is_some() { 0 } else { u64::MAX }, Relaxed);
-    }
-
-    /// The bits; `None` where no request of this QP is plain.
-    pub fn bits(&self) -> Option<u64> {
-        (self.nowhere.load(Relaxed) == 0).then(|| self.unusual.load(Relaxed))
-    }
-}
-
-/// Bits that numbers up to `most` have.
-pub(crate) fn bits_up_to(most: u32) -> u64 {
-    u64::from(u32::MAX.checked_shr(most.leading_zeros()).unwrap_or(0))
-}
 
 /// What became of a post by the short way.
 #[derive(Clone, Copy, Debug)]
@@ -217,6 +180,7 @@ unsafe fn is_usual(wr: *const SendWr, unusual: u64, nowhere: u64) -> bool {
 mod tests {
     use super::*;
     use crate::data::{plain_opcodes, EMPTY};
+    use crate::plain::Plain;
     use gdrcore_core::verbs::types::{qp_type, wr_opcode, Sge};
 
     #[test]

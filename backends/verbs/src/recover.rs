@@ -7,11 +7,11 @@
 //! transition; the send marker goes after it, so that it is never sent.
 
 use core::ptr::null_mut;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::Ordering::Acquire;
 
 use crate::abi::Object;
 use crate::device::VerbsDevice;
+use crate::drain::{RECV_POSTED, RECV_SEEN, SEND_POSTED, SEND_SEEN};
 use crate::errno;
 use crate::objects::Qp;
 use crate::slots::Use;
@@ -20,35 +20,10 @@ use gdrcore_core::verbs::types::{
     qp_attr_mask as mask, qp_state, send_flags, wr_opcode, AhAttr, Handle, QpAttr, RecvWr, SendWr, UdWr, Wc, WrOp,
 };
 
-/// Bits of [`Drain`].
-const SEND_POSTED: u32 = 1;
-const RECV_POSTED: u32 = 2;
-const SEND_SEEN: u32 = 4;
-const RECV_SEEN: u32 = 8;
-
-/// How far a reset is; 0 while there is none.
-#[derive(Default)]
-pub struct Drain(AtomicU32);
-
 /// `wr_id` of a QP's markers: no program of ours has addresses of this device's tables.
 fn marker(qp: &Qp, send: bool) -> u64 {
     let at: *const Qp = qp;
     !(at.addr() as u64) ^ u64::from(send)
-}
-
-impl Drain {
-    /// Forgets a reset that another one overtook (a modify to RESET).
-    pub fn clear(&self) {
-        self.0.store(0, Release);
-    }
-
-    fn has(&self, bits: u32) -> bool {
-        self.0.load(Acquire) & bits == bits
-    }
-
-    fn add(&self, bits: u32) {
-        self.0.fetch_or(bits, AcqRel);
-    }
 }
 
 /// Whether a completion is a marker of this QP; it is then seen.
@@ -105,7 +80,7 @@ impl VerbsDevice {
             // SAFETY: a live QP whose receive side is ours; a list of one.
             let rc = unsafe { (self.opened.data.post_recv)(held.object(), &wr, &mut bad) };
             if rc != 0 {
-                qp.drain.0.fetch_and(!RECV_POSTED, AcqRel);
+                qp.drain.remove(RECV_POSTED);
             }
             qp.recv.leave();
         }
@@ -126,7 +101,7 @@ impl VerbsDevice {
                 // SAFETY: a live QP whose send side is ours; a list of one, which is not executed in ERR.
                 let rc = unsafe { (self.opened.data.post_send)(held.object(), &wr, &mut bad) };
                 if rc != 0 {
-                    qp.drain.0.fetch_and(!SEND_POSTED, AcqRel);
+                    qp.drain.remove(SEND_POSTED);
                 }
                 qp.send.leave();
             }
