@@ -471,7 +471,7 @@ static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn
 {
     const struct plan *plan = side->plan;
     struct outcome mine = { 0 }, theirs = { 0 };
-    uint64_t largest = side_largest(side), bad = 0, size = o->all ? 2 : o->size;
+    uint64_t largest = side_largest(side), bad = 0, size = o->all ? 2 : o->size, rows = 0;
     int err = 0;
     if (size > largest) {
         gx_error("A UD message is one packet.", "the path MTU is %" PRIu64 " bytes, the message has %" PRIu64, largest, size);
@@ -492,17 +492,20 @@ static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn
     for (; !err && !gx_stopping; size *= 2) {
         err = run_client(side, other, conn, o, size, goal_of(o, size), &mine, &theirs);
         bad += mine.bad + theirs.bad;
-        if ((!err || err == -EINTR) && plan->mode == MODE_LAT)
+        if ((!err || err == -EINTR) && plan->mode == MODE_LAT) {
             report_latency(plan, o->format, size, side->samples, side->sample_count, o->histogram);
-        else if (!err || (err == -EINTR && mine.messages))
+            rows += side->sample_count != 0;
+        } else if (!err || (err == -EINTR && mine.messages)) {
             report_bandwidth(plan, o->format, size, &mine, &theirs);
+            rows++;
+        }
         if (!o->all || size * 2 > plan->max_size || size * 2 > largest)
             break;
     }
     if (begun)
         report_tail(o->format, gx_stopping != 0);
     if (gx_stopping && (!err || err == -EINTR)) {
-        gx_note(begun ? "interrupted: the last line covers what was measured until then" : "interrupted before the first measurement");
+        gx_note(rows ? "interrupted: the last line covers what was measured until then" : "interrupted before the first measurement");
         err = err ? err : -ECANCELED;
     }
     if ((!err || err == -ECANCELED) && bad) {

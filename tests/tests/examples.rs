@@ -1,5 +1,7 @@
 //! The C examples do their job over UDP, and fail as they should.
 
+use gdrcore_tests::cpu;
+use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::source::files;
 use gdrcore_tests::tools::{compile, loopback, run, scratch, Running};
 use gdrcore_tests::{library, trio};
@@ -150,6 +152,10 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
     for test in [["send", "lat"], ["read", "bw"]] {
         let mut alone = Running::start(Command::new(&perf).args(["-d", "loopback", "-n", "1000000000"]).args(test));
         alone.wait_for_output("#bytes");
+        // Then it measures; on a busy machine its next turn may be a while away.
+        let used = || cpu::of(alone.pid()).expect("perf runs");
+        let before = used();
+        wait_for(60, "perf does not measure", || used() - before > Duration::from_millis(50));
         alone.interrupt();
         let done = alone.finish(LIMIT);
         assert_eq!(done.code(), Some(130), "{test:?}: {}", done.output);
