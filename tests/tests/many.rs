@@ -1,6 +1,7 @@
 //! Several devices on one address and UDP port.
 
 use gdrcore_core::cm::types::{cm_event, port_space};
+use gdrcore_core::cm::LISTENER_GRACE_NS;
 use gdrcore_core::config::{Config, QPN_UNIT};
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -266,44 +267,56 @@ fn a_request_waits_where_its_listener_was_announced() {
     }
 }
 
+/// Many ask for a port while nobody listens there, shortly after somebody did and shortly before he does again. `None`: the machine was too
+/// busy, and it was not shortly.
+fn asked_between_two_listeners(config: &SoftConfig) -> Option<()> {
+    let name = address(1);
+    let devices: Vec<Soft> = (0..4).map(|_| open(&name, config)).collect();
+    let others: Vec<Soft> = (0..6).map(|k| open(&address(2 + k), config)).collect();
+    let ends: Vec<End> = others.iter().map(|d| End::new(d.dev(), Shape::default()).expect("an end")).collect();
+    let server = devices[1].dev();
+    let (first, port) = cm::listen(server, port_space::TCP, 64);
+    settle(&devices);
+    let began = Instant::now();
+    cm(server).destroy(first).expect("destroy");
+    // The kernel chooses by itself which of the sockets gets what nobody listens for: of many askers, each gets some.
+    settle(&devices);
+    let asked: Vec<u64> = ends.iter().map(|e| cm::connect(e, cm::address(server), port, &cm::offer(b""))).collect();
+    settle(&devices);
+    let again = cm(server).create(port_space::TCP, 0).expect("create");
+    cm(server).bind(again, port).expect("bind");
+    cm(server).listen(again, 64).expect("listen");
+    // Who has just stopped to listen is waited for, and a second is left for the clock's grain and for what is under way.
+    let in_time = began.elapsed().as_nanos() + 1_000_000_000 < u128::from(LISTENER_GRACE_NS);
+    let mut accepted = Vec::new();
+    let mut established = 0;
+    let end = deadline(60);
+    while established < asked.len() {
+        devices.iter().chain(&others).for_each(|d| _ = d.dev().progress());
+        for d in devices.iter().chain(&others) {
+            while let Some(e) = cm(d.dev()).event().expect("event") {
+                match e.event {
+                    cm_event::CONNECT_REQUEST => {
+                        let x = End::new(server, Shape::default()).expect("an end");
+                        cm(server).accept(e.id, x.qp, &cm::offer(b"")).expect("accept");
+                        accepted.push(x);
+                    }
+                    cm_event::ESTABLISHED => established += usize::from(asked.contains(&e.id)),
+                    cm_event::REJECTED if !in_time => return None,
+                    other => panic!("event {other}, status {}", e.status),
+                }
+            }
+        }
+        assert!(Instant::now() < end, "{established} of {}", asked.len());
+    }
+    Some(())
+}
+
 #[test]
 fn a_request_between_two_listeners_of_a_port_waits_whoever_gets_it() {
     for config in [UDP, DEFAULT] {
-        let name = address(1);
-        let devices: Vec<Soft> = (0..4).map(|_| open(&name, &config)).collect();
-        let server = devices[1].dev();
-        let (first, port) = cm::listen(server, port_space::TCP, 64);
-        settle(&devices);
-        cm(server).destroy(first).expect("destroy");
-        // The kernel chooses by itself which of the sockets gets what nobody listens for: of many askers, each gets some.
-        settle(&devices);
-        let others: Vec<Soft> = (0..6).map(|k| open(&address(2 + k), &config)).collect();
-        let ends: Vec<End> = others.iter().map(|d| End::new(d.dev(), Shape::default()).expect("an end")).collect();
-        let asked: Vec<u64> = ends.iter().map(|e| cm::connect(e, cm::address(server), port, &cm::offer(b""))).collect();
-        settle(&devices);
-        let again = cm(server).create(port_space::TCP, 0).expect("create");
-        cm(server).bind(again, port).expect("bind");
-        cm(server).listen(again, 64).expect("listen");
-        let mut accepted = Vec::new();
-        let mut established = 0;
-        let end = deadline(60);
-        while established < asked.len() {
-            devices.iter().chain(&others).for_each(|d| _ = d.dev().progress());
-            for d in devices.iter().chain(&others) {
-                while let Some(e) = cm(d.dev()).event().expect("event") {
-                    match e.event {
-                        cm_event::CONNECT_REQUEST => {
-                            let x = End::new(server, Shape::default()).expect("an end");
-                            cm(server).accept(e.id, x.qp, &cm::offer(b"")).expect("accept");
-                            accepted.push(x);
-                        }
-                        cm_event::ESTABLISHED => established += usize::from(asked.contains(&e.id)),
-                        other => panic!("event {other}, status {}", e.status),
-                    }
-                }
-            }
-            assert!(Instant::now() < end, "{established} of {}", asked.len());
-        }
+        let tries = (0..20).find_map(|_| asked_between_two_listeners(&config));
+        tries.expect("of twenty tries one that the machine had time for");
     }
 }
 
