@@ -193,7 +193,7 @@ fn build(dir: &Path, name: &str, text: &str) -> PathBuf {
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-o"]);
     cc.arg(&program).arg(&source).arg(built.join("lab/lab.o"));
-    for part in ["say", "conn", "dev", "mem", "crc32c"] {
+    for part in ["say", "sleep", "conn", "dev", "mem", "crc32c"] {
         cc.arg(built.join(format!("common/{part}.o")));
     }
     let lib = library::examples().join("../lib");
