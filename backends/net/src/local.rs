@@ -334,6 +334,13 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
     n > 0 || n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR)
 }
 
+/// Whether the other end of a connection is gone. Takes nothing of what it has said.
+pub(crate) fn has_hung_up(fd: RawFd) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one live entry; no wait.
+    unsafe { libc::poll(&mut p, 1, 0) > 0 && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 }
+}
+
 /// The effective user of this process, as its user namespace names it.
 pub(crate) fn own_uid() -> libc::uid_t {
     // SAFETY: no precondition.

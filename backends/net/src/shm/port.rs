@@ -6,7 +6,7 @@ use super::reach::Reach;
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::{is_own_user, peer_of, Holder, Home, Lock, Name, Role, ACCEPT_AGAIN_NS};
+use crate::local::{has_hung_up, is_own_user, peer_of, Holder, Home, Lock, Name, Role, ACCEPT_AGAIN_NS};
 use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
@@ -281,10 +281,16 @@ impl ShmPort {
     /// [`Error::NoDevice`]: nobody of this host listens there; [`Error::Access`]: somebody whom we do not trust;
     /// [`Error::NoMemory`]: all links are in use; others as the system said.
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
+        // Who has the block now may not be who had it: a link to a process that is gone says so only when it is tended.
+        let same = |l: &Out| l.to == *to && l.block == block;
+        let stale = |l: &Out| same(l) && has_hung_up(l.bell.fd());
+        if let Some(i) = self.out.iter().position(|l| l.as_ref().is_some_and(stale)) {
+            self.lose(i);
+        }
         let mut free = None;
         for (i, link) in self.out.iter().enumerate() {
             match link {
-                Some(l) if l.to == *to && l.block == block && self.lost[i].is_none() => return Ok(i as u16),
+                Some(l) if same(l) && self.lost[i].is_none() => return Ok(i as u16),
                 None if free.is_none() && self.lost[i].is_none() => free = Some(i),
                 _ => {}
             }

@@ -96,6 +96,24 @@ fn an_address_has_one_name_and_each_block_a_door() {
     assert_eq!(a.port.take_lost(), Some((to_second, false)));
 }
 
+/// Nobody has tended the old one's link meanwhile.
+#[test]
+fn who_takes_the_block_of_a_process_that_is_gone_gets_a_link_of_its_own() {
+    let mut a = end(28);
+    let first = end_with(27, 7);
+    let old = a.port.connect(&first.at, Some(7), &a.waiter).unwrap();
+    drop(first);
+    let mut second = end_with(27, 7);
+    let new = a.port.connect(&second.at, Some(7), &a.waiter).unwrap();
+    assert_ne!(old, new);
+    second.tend();
+    assert!(a.send(new, 4, 112));
+    assert_eq!(second.poll(), [(a.at, 4, 112)]);
+    a.tend();
+    assert_eq!((a.port.take_lost(), a.port.take_lost()), (Some((old, false)), None));
+    assert_eq!(a.port.connect(&second.at, Some(7), &a.waiter), Ok(new));
+}
+
 #[test]
 fn a_full_ring_says_so_and_rings_when_there_is_room() {
     let (mut a, mut b) = (end(3), end(4));
