@@ -434,7 +434,8 @@ impl World {
                 out += &format!(" taken {} reserved {} fences {fences} jobs {jobs}", recv.taken, recv.reserved);
                 for c in e.cqs.map(|c| crate::link::index(self.hosts[e.host].cqs[c])) {
                     let ring = &self.hosts[e.host].engine.shared().cqs[c].ring;
-                    out += &format!(" CQ {c}: {}/{} reserved {}", ring.len(), ring.capacity(), t.cqs[c].reserved);
+                    out +=
+                        &format!(" CQ {c}: {}/{} reserved {}", ring.len(), ring.capacity(), t.common.cqs[c].reserved);
                 }
                 for (name, n) in Counters::NAMES.iter().zip(c.values()).filter(|(_, n)| *n > 0) {
                     out += &format!(" {name} {n}");

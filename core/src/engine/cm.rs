@@ -65,11 +65,11 @@ pub(super) fn take(
 ) {
     let gsi = run.class == Class::Ud && run.kind == Kind::Send && run.src_qpn == GSI_QPN && run.qkey == QP1_QKEY;
     if !gsi || (run.pkey ^ DEFAULT_PKEY) & 0x7fff != 0 {
-        t.counters.rcvd_refused += 1;
+        t.common.counters.rcvd_refused += 1;
         return;
     }
-    t.counters.rcvd_pkts += 1;
-    t.counters.rcvd_bytes += run.wire_bytes(1, payload.len() as u32);
+    t.common.counters.rcvd_pkts += 1;
+    t.common.counters.rcvd_bytes += run.wire_bytes(1, payload.len() as u32);
     let port = if src.port >= FLOW_PORTS { local.port } else { src.port };
     let from = PeerAddr { gid: src.gid, scope_id: src.scope_id, port, ..PeerAddr::default() };
     if cm.is_crowded(now) {
@@ -133,7 +133,8 @@ impl Inner {
     /// Writes the next message as a packet from QP1 to QP1.
     pub(super) fn transmit_mad(&mut self, s: &Shared, now: u64, buf: &mut [u8]) -> Option<Burst> {
         self.loop_mads(s, now);
-        let mut run = Run::new(Class::Ud, Kind::Send, GSI_QPN, Psn::new(self.transport.counters.sent_pkts as u32));
+        let mut run =
+            Run::new(Class::Ud, Kind::Send, GSI_QPN, Psn::new(self.transport.common.counters.sent_pkts as u32));
         run.qkey = QP1_QKEY;
         run.src_qpn = GSI_QPN;
         let opcode = run.opcode(true, true);
@@ -144,8 +145,8 @@ impl Inner {
         let dst = self.cm.poll_transmit(body.first_chunk_mut()?)?;
         run.emit_headers(opcode, run.psn, false, 0, head);
         Flow::from_gids(&self.local.gid, &dst.gid, self.local.port, dst.port).append_icrc(0, packet);
-        self.transport.counters.sent_pkts += 1;
-        self.transport.counters.sent_bytes += len as u64;
+        self.transport.common.counters.sent_pkts += 1;
+        self.transport.common.counters.sent_bytes += len as u64;
         Some(Burst { dst, len, seg: len })
     }
 
@@ -191,11 +192,11 @@ impl Guard<'_> {
             time_ns: now,
             ..Cause::default()
         };
-        inner.transport.cause = cause;
+        inner.transport.common.cause = cause;
         if let Ok(qi) = s.qp_pool.check(e.qp) {
             let qp = &mut inner.transport.qps[qi];
             qp.cause = Cause { qpn: qp.qpn, ..cause };
-            inner.transport.cause = qp.cause;
+            inner.transport.common.cause = qp.cause;
         }
     }
 

@@ -65,7 +65,7 @@ impl Inner {
         };
         // A link loses nothing, and more under way than its ring holds would only lie in it, out of the reader's cache.
         let most = if matches!(path, Path::Link(_)) { WINDOW_SURE } else { u32::MAX };
-        let window = t.config.window_max.min(most);
+        let window = t.common.config.window_max.min(most);
         t.peers[i] = Peer {
             refs: 1,
             addr,
@@ -105,11 +105,11 @@ impl Inner {
     }
 
     fn pd(&self, pd: Handle) -> Result<usize> {
-        self.transport.pd_pool.check(pd)
+        self.transport.common.pd_pool.check(pd)
     }
 
     pub(super) fn limits(&self) -> Limits {
-        let c = &self.transport.config;
+        let c = &self.transport.common.config;
         Limits { max_mtu: mtu_code(c.max_mtu).unwrap_or(mtu::MTU_256), max_rd_atomic: c.max_rd_atomic }
     }
 
@@ -186,7 +186,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken.
     pub fn register_memory(&mut self, n: u32, memory: &'static dyn Memory) -> Result<()> {
-        self.transport.providers.register(n, memory)
+        self.transport.common.providers.register(n, memory)
     }
 
     /// A protection domain.
@@ -196,15 +196,15 @@ impl Guard<'_> {
     pub fn pd_alloc(&mut self) -> Result<Handle> {
         let (inner, _) = self.split();
         let t = &mut inner.transport;
-        let (h, i) = match t.pd_pool.alloc() {
+        let (h, i) = match t.common.pd_pool.alloc() {
             Err(Error::NoMemory) => {
-                t.pds.grow_past(t.pd_pool.capacity(), &mut inner.heap, |_| Pd::default())?;
-                t.pd_pool.grow(&mut inner.heap)?;
-                t.pd_pool.alloc()?
+                t.common.pds.grow_past(t.common.pd_pool.capacity(), &mut inner.heap, |_| Pd::default())?;
+                t.common.pd_pool.grow(&mut inner.heap)?;
+                t.common.pd_pool.alloc()?
             }
             other => other?,
         };
-        t.pds[i] = Pd::default();
+        t.common.pds[i] = Pd::default();
         Ok(h)
     }
 
@@ -213,14 +213,14 @@ impl Guard<'_> {
     pub fn pd_dealloc(&mut self, pd: Handle) -> Result<()> {
         let i = self.pd(pd)?;
         let t = &mut self.transport;
-        let (users, regions) = (t.pds[i].users, t.regions.pd_users(i as u32));
+        let (users, regions) = (t.common.pds[i].users, t.common.regions.pd_users(i as u32));
         if users > 0 || regions > 0 {
             return Err(refuse!(
                 Busy,
                 "pd: {regions} regions and windows, {users} QPs, SRQs and address handles are in it"
             ));
         }
-        t.pd_pool.free(i);
+        t.common.pd_pool.free(i);
         Ok(())
     }
 
@@ -232,13 +232,13 @@ impl Guard<'_> {
         let pd = self.pd(reg.pd)? as u32;
         let (inner, _) = self.split();
         let t = &mut inner.transport;
-        if !t.providers.is_known(reg.provider) {
+        if !t.common.providers.is_known(reg.provider) {
             return Err(refuse!(Invalid, "provider {}: there is none of this number", reg.provider));
         }
-        match t.regions.reg(reg, pd) {
+        match t.common.regions.reg(reg, pd) {
             Err(Error::NoMemory) => {
-                t.regions.grow(&mut inner.heap)?;
-                t.regions.reg(reg, pd)
+                t.common.regions.grow(&mut inner.heap)?;
+                t.common.regions.reg(reg, pd)
             }
             other => other,
         }
@@ -250,17 +250,17 @@ impl Guard<'_> {
     /// As [`Guard::mr_reg`]; [`Error::Busy`]: windows are bound to it.
     pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         let pd = self.pd(reg.pd)? as u32;
-        if !self.transport.providers.is_known(reg.provider) {
+        if !self.transport.common.providers.is_known(reg.provider) {
             return Err(refuse!(Invalid, "provider {}: there is none of this number", reg.provider));
         }
-        self.transport.note_change();
-        self.transport.regions.rereg(mr, reg, pd)
+        self.transport.common.note_change();
+        self.transport.common.regions.rereg(mr, reg, pd)
     }
 
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
-        self.transport.regions.query(mr)
+        self.transport.common.regions.query(mr)
     }
 
     /// Ends a registration. Operations under way that use it end with access errors.
@@ -268,8 +268,8 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: windows are bound to it.
     pub fn mr_dereg(&mut self, mr: Handle) -> Result<()> {
-        self.transport.note_change();
-        self.transport.regions.dereg(mr)
+        self.transport.common.note_change();
+        self.transport.common.regions.dereg(mr)
     }
 
     /// A memory window of type 1 or 2, and its first rkey.
@@ -280,10 +280,10 @@ impl Guard<'_> {
         let pd = self.pd(pd)? as u32;
         let (inner, _) = self.split();
         let t = &mut inner.transport;
-        match t.regions.mw_alloc(pd, mw_type) {
+        match t.common.regions.mw_alloc(pd, mw_type) {
             Err(Error::NoMemory) => {
-                t.regions.grow(&mut inner.heap)?;
-                t.regions.mw_alloc(pd, mw_type)
+                t.common.regions.grow(&mut inner.heap)?;
+                t.common.regions.mw_alloc(pd, mw_type)
             }
             other => other,
         }
@@ -292,7 +292,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn mw_dealloc(&mut self, mw: Handle) -> Result<()> {
-        self.transport.regions.mw_dealloc(mw)
+        self.transport.common.regions.mw_dealloc(mw)
     }
 
     /// An address handle.
@@ -304,22 +304,22 @@ impl Guard<'_> {
         let addr = self.any_address(attr)?;
         let (inner, _) = self.split();
         let t = &mut inner.transport;
-        let (h, i) = match t.ah_pool.alloc() {
+        let (h, i) = match t.common.ah_pool.alloc() {
             Err(Error::NoMemory) => {
-                t.ahs.grow_past(t.ah_pool.capacity(), &mut inner.heap, |_| Ah::default())?;
-                t.ah_pool.grow(&mut inner.heap)?;
-                t.ah_pool.alloc()?
+                t.common.ahs.grow_past(t.common.ah_pool.capacity(), &mut inner.heap, |_| Ah::default())?;
+                t.common.ah_pool.grow(&mut inner.heap)?;
+                t.common.ah_pool.alloc()?
             }
             other => other?,
         };
         match inner.datagram_peers(addr) {
             Ok((peer, others)) => {
-                inner.transport.ahs[i] = Ah { live: true, pd: pd as u32, peer, others };
-                inner.transport.pds[pd].users += 1;
+                inner.transport.common.ahs[i] = Ah { live: true, pd: pd as u32, peer, others };
+                inner.transport.common.pds[pd].users += 1;
                 Ok(h)
             }
             Err(e) => {
-                inner.transport.ah_pool.free(i);
+                inner.transport.common.ah_pool.free(i);
                 Err(e)
             }
         }
@@ -330,11 +330,11 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn ah_destroy(&mut self, ah: Handle) -> Result<()> {
-        let i = self.transport.ah_pool.check(ah)?;
+        let i = self.transport.common.ah_pool.check(ah)?;
         let (inner, _) = self.split();
-        let a = core::mem::take(&mut inner.transport.ahs[i]);
-        inner.transport.ah_pool.free(i);
-        let pd = &mut inner.transport.pds[a.pd as usize];
+        let a = core::mem::take(&mut inner.transport.common.ahs[i]);
+        inner.transport.common.ah_pool.free(i);
+        let pd = &mut inner.transport.common.pds[a.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         inner.peer_put(a.peer);
         if a.others != NONE {
@@ -361,7 +361,7 @@ impl Guard<'_> {
         if !inner.is_reachable(gid) {
             return Err(inner.unreachable(gid));
         }
-        inner.transport.members.join(qi, gid)
+        inner.transport.common.members.join(qi, gid)
     }
 
     /// Ends a membership. The last one of a QP that is destroyed ends with it.
@@ -371,12 +371,12 @@ impl Guard<'_> {
     pub fn mcast_detach(&mut self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let (inner, s) = self.split();
         let qi = s.qp_pool.check(qp)?;
-        inner.transport.members.leave(qi, gid)
+        inner.transport.common.members.leave(qi, gid)
     }
 
     /// Whether a group has members here.
     pub fn has_members(&self, gid: &[u8; 16]) -> bool {
-        self.transport.members.has(gid)
+        self.transport.common.members.has(gid)
     }
 
     /// A CQ of at least `cqe` entries; returns what was given.
@@ -392,7 +392,7 @@ impl Guard<'_> {
             let have = s.cq_pool.capacity();
             if s.cq_pool.live() == have {
                 s.cqs.grow_past(have, &mut inner.heap, |_| CqShared::default())?;
-                inner.transport.cqs.grow_past(have, &mut inner.heap, |_| Cq::default())?;
+                inner.transport.common.cqs.grow_past(have, &mut inner.heap, |_| Cq::default())?;
                 s.cq_pool.grow(&mut inner.heap)?;
             }
             s.cq_pool.alloc()
@@ -404,8 +404,8 @@ impl Guard<'_> {
                 return Err(e);
             }
         };
-        s.install_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.key);
-        inner.transport.cqs[i] = Cq { live: true, mem: Some(mem), ..Cq::default() };
+        s.install_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.common.key);
+        inner.transport.common.cqs[i] = Cq { live: true, mem: Some(mem), ..Cq::default() };
         Ok((h, capacity))
     }
 
@@ -419,21 +419,21 @@ impl Guard<'_> {
         let i = s.cq_pool.check(cq)?;
         check_cqe(cqe)?;
         let capacity = cqe.next_power_of_two().max(MIN_CQE);
-        let c = &inner.transport.cqs[i];
+        let c = &inner.transport.common.cqs[i];
         let held = s.cqs[i].ring.len() + c.reserved;
         if capacity < held || c.promises(capacity) < c.reserved {
             return Err(refuse!(Invalid, "cqe {cqe}: {held} completions wait in the CQ, or are promised to it"));
         }
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
-        if let Err(e) = s.swap_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.key) {
+        if let Err(e) = s.swap_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.common.key) {
             inner.heap.free(mem);
             return Err(e);
         }
-        if let Some(old) = inner.transport.cqs[i].mem.replace(mem) {
+        if let Some(old) = inner.transport.common.cqs[i].mem.replace(mem) {
             inner.heap.free(old);
         }
         // Whoever waited for room may look again.
-        inner.transport.cqs[i].seen_free = 0;
+        inner.transport.common.cqs[i].seen_free = 0;
         Ok(capacity)
     }
 
@@ -444,9 +444,9 @@ impl Guard<'_> {
     pub fn cq_purge(&mut self, cq: Handle, qpn: u32) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
-        s.purge_cq(i, qpn, &inner.transport.key)?;
+        s.purge_cq(i, qpn, &inner.transport.common.key)?;
         // Whoever waited for room may look again.
-        inner.transport.cqs[i].seen_free = 0;
+        inner.transport.common.cqs[i].seen_free = 0;
         Ok(())
     }
 
@@ -461,7 +461,7 @@ impl Guard<'_> {
     pub fn arm_cq(&mut self, cq: Handle, solicited_only: bool) -> Result<bool> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
-        let armed = &mut inner.transport.cqs[i].armed;
+        let armed = &mut inner.transport.common.cqs[i].armed;
         *armed = (*armed).max(if solicited_only { Armed::Urgent } else { Armed::Any });
         Ok(!s.cqs[i].ring.is_empty())
     }
@@ -472,7 +472,7 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`].
     pub fn cq_pin(&mut self, cq: Handle) -> Result<()> {
         let (inner, s) = self.split();
-        let users = &mut inner.transport.cqs[s.cq_pool.check(cq)?].users;
+        let users = &mut inner.transport.common.cqs[s.cq_pool.check(cq)?].users;
         *users = users.saturating_add(1);
         Ok(())
     }
@@ -483,7 +483,7 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`].
     pub fn cq_unpin(&mut self, cq: Handle) -> Result<()> {
         let (inner, s) = self.split();
-        let users = &mut inner.transport.cqs[s.cq_pool.check(cq)?].users;
+        let users = &mut inner.transport.common.cqs[s.cq_pool.check(cq)?].users;
         *users = users.saturating_sub(1);
         Ok(())
     }
@@ -493,20 +493,20 @@ impl Guard<'_> {
     pub fn cq_destroy(&mut self, cq: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
-        let users = inner.transport.cqs[i].users;
+        let users = inner.transport.common.cqs[i].users;
         if users > 0 {
             return Err(refuse!(Busy, "cq: {users} queues or pins use it"));
         }
-        s.remove_cq(i, &inner.transport.key)?;
-        if inner.transport.cqs[i].has_event {
-            forget_event(&mut inner.transport.cqs, s, i);
+        s.remove_cq(i, &inner.transport.common.key)?;
+        if inner.transport.common.cqs[i].has_event {
+            forget_event(&mut inner.transport.common.cqs, s, i);
         }
         s.cq_pool.free(i);
-        if let Some(mem) = inner.transport.cqs[i].mem.take() {
+        if let Some(mem) = inner.transport.common.cqs[i].mem.take() {
             inner.heap.free(mem);
         }
-        inner.transport.cqs[i] = Cq::default();
-        inner.transport.full_cqs.clear(i);
+        inner.transport.common.cqs[i] = Cq::default();
+        inner.transport.common.full_cqs.clear(i);
         Ok(())
     }
 
@@ -521,7 +521,7 @@ impl Guard<'_> {
         if attr.max_wr == 0 || attr.max_wr > MAX_DEPTH {
             return Err(refuse!(Invalid, "max_wr {}: 1 to {MAX_DEPTH}", attr.max_wr));
         }
-        let most = inner.transport.config.max_sge;
+        let most = inner.transport.common.config.max_sge;
         if max_sge > most {
             return Err(refuse!(Invalid, "max_sge {max_sge}: at most {most}"));
         }
@@ -532,7 +532,7 @@ impl Guard<'_> {
             let have = s.srq_pool.capacity();
             if s.srq_pool.live() == have {
                 s.srqs.grow_past(have, &mut inner.heap, |_| SrqShared::default())?;
-                inner.transport.srqs.grow_past(have, &mut inner.heap, |_| Srq::default())?;
+                inner.transport.common.srqs.grow_past(have, &mut inner.heap, |_| Srq::default())?;
                 s.srq_pool.grow(&mut inner.heap)?;
             }
             s.srq_pool.alloc()
@@ -544,11 +544,11 @@ impl Guard<'_> {
                 return Err(e);
             }
         };
-        s.install_srq(i, mem, capacity, stride, &inner.transport.key);
+        s.install_srq(i, mem, capacity, stride, &inner.transport.common.key);
         s.srqs[i].max_sge.store(max_sge, Ordering::Relaxed);
-        inner.transport.srqs[i] =
+        inner.transport.common.srqs[i] =
             Srq { live: true, mem: Some(mem), pd: pd as u32, limit: attr.srq_limit, max_sge, ..Srq::default() };
-        inner.transport.pds[pd].users += 1;
+        inner.transport.common.pds[pd].users += 1;
         Ok((h, SrqAttr { max_wr: capacity, max_sge, srq_limit: attr.srq_limit }))
     }
 
@@ -563,7 +563,7 @@ impl Guard<'_> {
         if new_limit > most {
             return Err(refuse!(Invalid, "limit {new_limit}: the SRQ holds {most} requests"));
         }
-        inner.transport.srqs[i].limit = new_limit;
+        inner.transport.common.srqs[i].limit = new_limit;
         Ok(())
     }
 
@@ -571,7 +571,7 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`].
     pub fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
         let i = self.shared().srq_pool.check(srq)?;
-        let q = &self.transport.srqs[i];
+        let q = &self.transport.common.srqs[i];
         Ok(SrqAttr { max_wr: self.shared().srqs[i].rq.capacity(), max_sge: q.max_sge, srq_limit: q.limit })
     }
 
@@ -580,17 +580,17 @@ impl Guard<'_> {
     pub fn srq_destroy(&mut self, srq: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let i = s.srq_pool.check(srq)?;
-        let users = inner.transport.srqs[i].users;
+        let users = inner.transport.common.srqs[i].users;
         if users > 0 {
             return Err(refuse!(Busy, "srq: {users} QPs use it"));
         }
-        s.remove_srq(i, &inner.transport.key)?;
+        s.remove_srq(i, &inner.transport.common.key)?;
         s.srq_pool.free(i);
-        let q = core::mem::take(&mut inner.transport.srqs[i]);
+        let q = core::mem::take(&mut inner.transport.common.srqs[i]);
         if let Some(mem) = q.mem {
             inner.heap.free(mem);
         }
-        let pd = &mut inner.transport.pds[q.pd as usize];
+        let pd = &mut inner.transport.common.pds[q.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         Ok(())
     }

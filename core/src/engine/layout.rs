@@ -13,10 +13,11 @@ use crate::error::Result;
 use crate::mem::{Providers, Regions};
 use crate::pool::Pool;
 use crate::roce::multicast::Members;
-use crate::roce::peer::{Peer, PeerAddr};
+use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::roce::rules::ack::AckQueue;
 use crate::roce::txbuf::Handed;
-use crate::roce::Transport;
+
+use crate::roce::{Common, Transport};
 use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, NONE};
 use crate::verbs::shared::{tag, EngineKey, Shared};
@@ -101,19 +102,17 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
     // SAFETY: the walk gave this region to the heap alone.
     unsafe { heap.add(p.heap.as_ptr(), p.heap.len())? };
     let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed, suspects] = p.bitmaps;
-    let transport = Transport {
+    let common = Common {
         // SAFETY: one transport per engine, inside its lock.
         key: unsafe { EngineKey::new() },
         config: *config,
         gid: local.gid,
-        qps: p.qps,
         cqs: p.cqs,
         srqs: p.srqs,
         ahs: p.ahs,
         ah_pool: p.ah_pool,
         pds: p.pds,
         pd_pool: p.pd_pool,
-        peers: p.peers,
         regions: p.regions,
         providers: Providers::new(),
         by_qpn: p.by_qpn,
@@ -139,7 +138,10 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         handoff: Default::default(),
         event_qps,
         changes: 0,
+        reclaim: false,
     };
+    let nobody = Peer { path: Path::Lost, ..Peer::empty() };
+    let transport = Transport { qps: p.qps, peers: p.peers, nobody, common };
     let mut cm = p.cm;
     cm.set_local(super::cm::local(config, &local));
     let inner = Inner {

@@ -317,7 +317,7 @@ impl Guard<'_> {
     #[inline]
     pub fn wake(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
-        inner.transport.ready.set(qi);
+        inner.transport.common.ready.set(qi);
         !inner.transport.may_gather(s, qi)
     }
 

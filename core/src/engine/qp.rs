@@ -27,10 +27,10 @@ impl Inner {
     /// Puts the queues and PSNs of a QP back to where RESET has them.
     fn reset_qp(&mut self, s: &Shared, qi: usize) {
         let t = &mut self.transport;
-        t.stop(qi);
-        t.ready.clear(qi);
-        t.mem_wait.clear(qi);
-        t.cq_wait.clear(qi);
+        t.conn(s, qi).stop();
+        t.common.ready.clear(qi);
+        t.common.mem_wait.clear(qi);
+        t.common.cq_wait.clear(qi);
         let rcq = t.qps[qi].rcq as usize;
         // CQEs that were promised to receives which now end without one.
         let qp = &mut t.qps[qi];
@@ -39,14 +39,14 @@ impl Inner {
             + (0..qp.resp.fence_len)
                 .filter(|k| fences[(qp.resp.fence_head + k) as usize % fences.len()].wc.is_some())
                 .count() as u32;
-        t.unreserve(rcq as u32, promised);
+        t.common.unreserve(rcq as u32, promised);
         let qp = &mut t.qps[qi];
-        let mut sq = s.sq(qi, &t.key);
+        let mut sq = s.sq(qi, &t.common.key);
         let n = sq.len();
         sq.release(n);
-        let at = s.sq(qi, &t.key).head();
+        let at = s.sq(qi, &t.common.key).head();
         if qp.srq == NONE {
-            let mut rq = s.rq(qi, &t.key);
+            let mut rq = s.rq(qi, &t.common.key);
             let n = rq.len();
             rq.release(n);
         }
@@ -68,11 +68,11 @@ impl Inner {
         qp.loopback = false;
         qp.events = 0;
         qp.keep = Default::default();
-        t.event_qps.clear(qi);
+        t.common.event_qps.clear(qi);
         if peer != NONE {
             self.peer_put(peer);
         }
-        self.transport.regions.unbind_qp(qpn);
+        self.transport.common.regions.unbind_qp(qpn);
     }
 
     /// To RESET: nothing of the former life is left but the PSN behind it.
@@ -81,7 +81,7 @@ impl Inner {
         let q = &mut self.transport.qps[qi];
         q.longest_ns = q.longest_ns.max(qpn::longest_ns(q));
         q.attr = QpAttr { cap: q.init.cap, port_num: 1, sq_psn: q.former_psn.get(), ..QpAttr::default() };
-        self.transport.set_state(s, qi, qp_state::RESET);
+        self.transport.conn(s, qi).set_state(qp_state::RESET);
     }
 
     /// To ERR because the program wants it: no event tells of it, and no cause of its own hides why the QP had failed.
@@ -89,12 +89,12 @@ impl Inner {
         let t = &mut self.transport;
         let from = t.qps[qi].state;
         if from == qp_state::RESET {
-            t.set_state(s, qi, qp_state::ERR);
+            t.conn(s, qi).set_state(qp_state::ERR);
         } else {
             if from != qp_state::ERR && !t.qps[qi].req.failed {
-                t.note(qi, now, CauseCode::Flushed, 0, 0, 0);
+                t.conn(s, qi).note(now, CauseCode::Flushed, 0, 0, 0);
             }
-            t.enter_error(s, qi, None);
+            t.conn(s, qi).enter_error(None);
         }
     }
 
@@ -102,8 +102,8 @@ impl Inner {
     fn is_flushed(&self, s: &Shared, qi: usize) -> bool {
         let t = &self.transport;
         let q = &t.qps[qi];
-        let received = q.srq != NONE || s.rq(qi, &t.key).is_empty();
-        s.sq(qi, &t.key).is_empty() && received && !q.resp.recv.taken && q.resp.fence_len == 0
+        let received = q.srq != NONE || s.rq(qi, &t.common.key).is_empty();
+        s.sq(qi, &t.common.key).is_empty() && received && !q.resp.recv.taken && q.resp.fence_len == 0
     }
 }
 
@@ -134,14 +134,14 @@ impl Guard<'_> {
     /// every QPN in use or given back within the last 0.1 s.
     pub fn qp_create(&mut self, now: u64, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         let (inner, s) = self.split();
-        let config = inner.transport.config;
-        let pd = inner.transport.pd_pool.check(init.pd)?;
+        let config = inner.transport.common.config;
+        let pd = inner.transport.common.pd_pool.check(init.pd)?;
         let scq = s.cq_pool.check(init.send_cq)?;
         let rcq = s.cq_pool.check(init.recv_cq)?;
         let srq = if init.srq == 0 { NONE } else { s.srq_pool.check(init.srq)? as u32 };
         let cap = init.cap;
         check_init(init, config)?;
-        if srq != NONE && inner.transport.srqs[srq as usize].pd != pd as u32 {
+        if srq != NONE && inner.transport.common.srqs[srq as usize].pd != pd as u32 {
             return Err(refuse!(Invalid, "srq: of another protection domain than the QP"));
         }
         let mut given = QpCap {
@@ -155,7 +155,7 @@ impl Guard<'_> {
         given.max_inline_data = (stride - 64).min(config.max_inline.max(cap.max_inline_data));
         if config.flags & config_flags::STRICT_CQ != 0 {
             let room = |i: usize, extra: u32| {
-                inner.transport.cqs[i].depth_sum.saturating_add(extra) <= s.cqs[i].ring.capacity()
+                inner.transport.common.cqs[i].depth_sum.saturating_add(extra) <= s.cqs[i].ring.capacity()
             };
             let both = if scq == rcq { given.max_recv_wr } else { 0 };
             if !room(scq, given.max_send_wr + both) || !room(rcq, given.max_recv_wr) {
@@ -172,7 +172,7 @@ impl Guard<'_> {
             let t = &mut inner.transport;
             s.qps.grow_past(have, &mut inner.heap, |_| QpShared::default())?;
             t.qps.grow_past(have, &mut inner.heap, |_| Qp::default())?;
-            t.wheel.grow_past(have, &mut inner.heap)?;
+            t.common.wheel.grow_past(have, &mut inner.heap)?;
             s.qp_pool.grow(&mut inner.heap)?;
         }
         let depth = config.max_rd_atomic as usize;
@@ -191,7 +191,7 @@ impl Guard<'_> {
             let (qpn, early) = inner.qpns.alloc(now)?;
             match s.qp_pool.alloc() {
                 Ok((h, qi)) => {
-                    inner.transport.counters.qpn_reused_early += u64::from(early);
+                    inner.transport.common.counters.qpn_reused_early += u64::from(early);
                     Ok((h, qi, qpn))
                 }
                 Err(e) => {
@@ -208,12 +208,12 @@ impl Guard<'_> {
             }
         };
         let q = &s.qps[qi];
-        s.install_qp(qi, sq_mem, given.max_send_wr, stride, &inner.transport.key);
+        s.install_qp(qi, sq_mem, given.max_send_wr, stride, &inner.transport.common.key);
         match undo.rq {
             Some(mem) => {
-                s.install_rq(qi, mem, given.max_recv_wr, recv_stride(given.max_recv_sge), &inner.transport.key)
+                s.install_rq(qi, mem, given.max_recv_wr, recv_stride(given.max_recv_sge), &inner.transport.common.key)
             }
-            None => s.remove_rq(qi, &inner.transport.key),
+            None => s.remove_rq(qi, &inner.transport.common.key),
         }
         q.kind.store(init.qp_type, Ordering::Relaxed);
         q.sig_all.store(init.sq_sig_all, Ordering::Relaxed);
@@ -242,16 +242,16 @@ impl Guard<'_> {
         qp.resp.resources = undo.resources.take().unwrap_or_default();
         qp.resp.jobs = undo.jobs.take().unwrap_or_default();
         t.qps[qi] = qp;
-        t.set_state(s, qi, qp_state::RESET);
-        t.by_qpn[(qpn - t.qpn_base) as usize] = qi as u32 + 1;
+        t.conn(s, qi).set_state(qp_state::RESET);
+        t.common.by_qpn[(qpn - t.common.qpn_base) as usize] = qi as u32 + 1;
         for (cq, n) in [(scq, given.max_send_wr), (rcq, given.max_recv_wr)] {
-            t.cqs[cq].users += 1;
-            t.cqs[cq].depth_sum += n;
+            t.common.cqs[cq].users += 1;
+            t.common.cqs[cq].depth_sum += n;
         }
-        t.cqs[scq].senders += 1;
-        t.pds[pd].users += 1;
+        t.common.cqs[scq].senders += 1;
+        t.common.pds[pd].users += 1;
         if srq != NONE {
-            t.srqs[srq as usize].users += 1;
+            t.common.srqs[srq as usize].users += 1;
         }
         Ok((h, qpn, given))
     }
@@ -277,18 +277,18 @@ impl Guard<'_> {
             let kin = attr.kin != 0
                 || m & mask::DEST_QPN != 0 && inner.cm.is_kin(inner.transport.qps[qi].qpn, attr.dest_qp_num);
             let t = &mut inner.transport;
-            t.forget_inflight(qi);
+            t.conn(s, qi).forget_inflight();
             t.qps[qi].loopback = t.peers[peer as usize].path == Path::Loopback;
-            t.qps[qi].own_port = t.check_ports && kin;
+            t.qps[qi].own_port = t.common.check_ports && kin;
             t.qps[qi].siege = Default::default();
             let old = core::mem::replace(&mut t.qps[qi].peer, peer);
             if old != NONE {
                 inner.peer_put(old);
             }
         }
-        let deadline = inner.transport.config.deadline_ns;
+        let deadline = inner.transport.common.config.deadline_ns;
         let t = &mut inner.transport;
-        t.note_change();
+        t.common.note_change();
         let q = &mut t.qps[qi];
         macro_rules! take {
             ($($bit:ident => $field:ident),*) => { $(if m & mask::$bit != 0 { q.attr.$field = attr.$field; })* };
@@ -330,14 +330,14 @@ impl Guard<'_> {
             qp_state::RESET => inner.enter_reset(s, qi),
             qp_state::ERR => inner.enter_error_on_request(s, qi, now),
             qp_state::SQD => {
-                t.set_state(s, qi, to);
+                t.conn(s, qi).set_state(to);
                 let q = &mut t.qps[qi];
                 q.req.draining = true;
                 q.attr.sq_draining = 1;
                 q.req.drain_event = attr.en_sqd_async_notify != 0 && m & mask::EN_SQD_ASYNC_NOTIFY != 0;
                 let silent = !q.req.drain_event;
                 q.req.drain_event = true;
-                t.check_drained(s, qi);
+                t.conn(s, qi).check_drained();
                 if silent {
                     t.qps[qi].events &= !(1 << async_event::SQ_DRAINED);
                     t.qps[qi].req.drain_event = false;
@@ -347,7 +347,7 @@ impl Guard<'_> {
                 }
             }
             _ => {
-                t.set_state(s, qi, to);
+                t.conn(s, qi).set_state(to);
                 let q = &mut t.qps[qi];
                 q.met |= to != qp_state::INIT && !q.loopback;
                 q.req.draining = false;
@@ -358,9 +358,9 @@ impl Guard<'_> {
                     q.req.broken = false;
                 }
                 if to == qp_state::RTS {
-                    t.begin_keepalive(qi, now);
+                    t.conn(s, qi).begin_keepalive(now);
                 }
-                t.ready.set(qi);
+                t.common.ready.set(qi);
             }
         }
         Ok(())
@@ -385,7 +385,7 @@ impl Guard<'_> {
         let _posts = s.hold_posts(qi)?;
         match inner.transport.qps[qi].state {
             qp_state::RESET => return Ok(()),
-            qp_state::ERR => inner.transport.flush(s, qi),
+            qp_state::ERR => inner.transport.conn(s, qi).flush(),
             _ => inner.enter_error_on_request(s, qi, now),
         }
         if !inner.is_flushed(s, qi) {
@@ -464,21 +464,21 @@ impl Guard<'_> {
         s.close_qp(qi, || inner.reset_qp(s, qi))?;
         s.qp_pool.free(qi);
         let t = &mut inner.transport;
-        t.set_state(s, qi, qp_state::RESET);
-        t.members.leave_all(qi);
+        t.conn(s, qi).set_state(qp_state::RESET);
+        t.common.members.leave_all(qi);
         let mut q = core::mem::take(&mut t.qps[qi]);
-        t.by_qpn[(q.qpn - t.qpn_base) as usize] = 0;
+        t.common.by_qpn[(q.qpn - t.common.qpn_base) as usize] = 0;
         for (cq, n) in [(q.scq, q.init.cap.max_send_wr), (q.rcq, q.init.cap.max_recv_wr)] {
-            let c = &mut t.cqs[cq as usize];
+            let c = &mut t.common.cqs[cq as usize];
             c.users = c.users.saturating_sub(1);
             c.depth_sum = c.depth_sum.saturating_sub(n);
         }
-        let c = &mut t.cqs[q.scq as usize];
+        let c = &mut t.common.cqs[q.scq as usize];
         c.senders = c.senders.saturating_sub(1);
-        let pd = &mut t.pds[q.pd as usize];
+        let pd = &mut t.common.pds[q.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         if q.srq != NONE {
-            let srq = &mut t.srqs[q.srq as usize];
+            let srq = &mut t.common.srqs[q.srq as usize];
             srq.users = srq.users.saturating_sub(1);
         }
         for mem in [q.sq_mem, q.rq_mem].into_iter().flatten() {

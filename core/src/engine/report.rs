@@ -22,7 +22,7 @@ impl Guard<'_> {
             cm_dropped: cm.dropped,
             cm_evicted: cm.evicted,
             cm_rejects_rcvd: cm.rejects_rcvd,
-            ..self.transport.counters
+            ..self.transport.common.counters
         }
     }
 
@@ -37,7 +37,7 @@ impl Guard<'_> {
 
     /// The last cause on any QP.
     pub fn last_cause(&self) -> Cause {
-        self.transport.cause
+        self.transport.common.cause
     }
 
     /// The last cause on a QP.
@@ -75,7 +75,7 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let first = s.channel_events.get(channel)?;
         let i = first.load(Ordering::Relaxed).checked_sub(1)? as usize;
-        let cq = &mut inner.transport.cqs[i];
+        let cq = &mut inner.transport.common.cqs[i];
         cq.has_event = false;
         first.store(cq.next, Ordering::Relaxed);
         Some(s.cq_pool.handle(i))
@@ -90,7 +90,7 @@ impl Guard<'_> {
         let i = s.cq_pool.check(cq)?;
         let channel = u8::try_from(channel).ok().filter(|&c| usize::from(c) < CHANNELS);
         let channel = channel.ok_or_else(|| refuse!(Invalid, "channel: no channel of this context"))?;
-        inner.transport.cqs[i].channel = Some(channel);
+        inner.transport.common.cqs[i].channel = Some(channel);
         Ok(())
     }
 
@@ -100,27 +100,27 @@ impl Guard<'_> {
     /// [`crate::Error::StaleHandle`].
     pub fn cq_channel(&self, cq: Handle) -> Result<Option<usize>> {
         let i = self.shared().cq_pool.check(cq)?;
-        Ok(self.transport.cqs[i].channel.map(usize::from))
+        Ok(self.transport.common.cqs[i].channel.map(usize::from))
     }
 
     /// Takes an asynchronous event.
     pub fn take_async_event(&mut self) -> Option<AsyncEvent> {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
-        while let Some(qi) = t.event_qps.next_from(0) {
+        while let Some(qi) = t.common.event_qps.next_from(0) {
             let qp = &mut t.qps[qi];
             if qp.events == 0 || !qp.live {
-                t.event_qps.clear(qi);
+                t.common.event_qps.clear(qi);
                 continue;
             }
             let event = qp.events.trailing_zeros();
             qp.events &= qp.events - 1;
             return Some(AsyncEvent { event, reserved: 0, handle: s.qp_pool.handle(qi) });
         }
-        for i in 0..t.srqs.len() {
-            if t.srqs[i].live && t.srqs[i].events != 0 {
-                let event = t.srqs[i].events.trailing_zeros();
-                t.srqs[i].events &= t.srqs[i].events - 1;
+        for i in 0..t.common.srqs.len() {
+            if t.common.srqs[i].live && t.common.srqs[i].events != 0 {
+                let event = t.common.srqs[i].events.trailing_zeros();
+                t.common.srqs[i].events &= t.common.srqs[i].events - 1;
                 return Some(AsyncEvent { event, reserved: 0, handle: s.srq_pool.handle(i) });
             }
         }
@@ -131,13 +131,13 @@ impl Guard<'_> {
     pub fn leaks(&self) -> Leaks {
         let (t, s) = (&self.transport, self.shared());
         Leaks {
-            pd: t.pd_pool.live() as u32,
-            mr: t.regions.mr_live(),
-            mw: t.regions.mw_live(),
+            pd: t.common.pd_pool.live() as u32,
+            mr: t.common.regions.mr_live(),
+            mw: t.common.regions.mw_live(),
             cq: s.cq_pool.live() as u32,
             qp: s.qp_pool.live() as u32,
             srq: s.srq_pool.live() as u32,
-            ah: t.ah_pool.live() as u32,
+            ah: t.common.ah_pool.live() as u32,
         }
     }
 

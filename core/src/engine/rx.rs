@@ -110,23 +110,23 @@ impl Guard<'_> {
         let rest = rest.chunks(seg).zip(u16::from(!message.is_empty())..);
         for (packet, i) in rest.chain(message.chunks(seg).zip(0..)) {
             n += 1;
-            if late < t.siege_until && t.is_odd(late, &from, packet) {
-                t.counters.rcvd_throttled += 1;
+            if late < t.common.siege_until && t.is_odd(late, &from, packet) {
+                t.common.counters.rcvd_throttled += 1;
                 continue;
             }
             let number = first.wrapping_add(i);
             let expected = inner.rx_ident.wrapping_add(number);
-            let Some(ident) = whole(&inner.rx_flow.1, expected, packet, &mut t.counters) else { continue };
+            let Some(ident) = whole(&inner.rx_flow.1, expected, packet, &mut t.common.counters) else { continue };
             if ident != expected && !inner.rx_flow.1.is_v6() {
                 inner.rx_ident = ident.wrapping_sub(number);
             }
             if !ce && t.take_lone_packet(s, late, &from, packet) {
                 continue;
             }
-            let Some((run, payload)) = read(packet, &mut t.counters) else { continue };
+            let Some((run, payload)) = read(packet, &mut t.common.counters) else { continue };
             let now = now();
             if ce {
-                t.on_mark(now, &from, &run);
+                t.on_mark(s, now, &from, &run);
             }
             if run.dest_qpn == cm::GSI_QPN {
                 cm::take(&mut inner.cm, t, s, &inner.local, now, src, &run, payload);
@@ -159,10 +159,10 @@ impl Guard<'_> {
         let mut n = 0;
         for (i, packet) in data.chunks(seg).enumerate() {
             n += 1;
-            if whole(&flow, i as u16, packet, &mut t.counters).is_none() {
+            if whole(&flow, i as u16, packet, &mut t.common.counters).is_none() {
                 continue;
             }
-            if let Some((run, payload)) = read(packet, &mut t.counters) {
+            if let Some((run, payload)) = read(packet, &mut t.common.counters) {
                 t.handle_multicast(s, now, &from, group, &run, payload);
             }
         }
@@ -189,32 +189,32 @@ impl Guard<'_> {
     /// which must follow under the same lock, is its own, where it can be handed over.
     #[inline(always)]
     pub fn expect(&mut self, cq: u32) {
-        self.split().0.transport.handoff.begin(cq);
+        self.split().0.transport.common.handoff.begin(cq);
     }
 
     /// What was handed over. It completed before anything that the CQ holds now.
     #[inline(always)]
     pub fn take_expected(&mut self) -> Option<&Wc> {
-        self.split().0.transport.handoff.finish()
+        self.split().0.transport.common.handoff.finish()
     }
 
     /// From now on, queue pairs that are connected to devices of this kind ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection that both
     /// connection managers made) refuse packets that come from another UDP port than the peer's own, or one that was allowed for it. Whoever
     /// else is on the peer's host can send from its address, but not from a port that is taken. Peers of other kinds may send from any port.
     pub fn check_ports(&mut self, on: bool) {
-        self.transport.check_ports = on;
+        self.transport.common.check_ports = on;
     }
 
     /// From now on, before a peer is given up that has said nothing, [`Guard::next_suspect`] names it at each look, and the caller says by
     /// [`Guard::testify`] what is known of it.
     pub fn set_witness(&mut self) {
-        self.transport.has_witness = true;
+        self.transport.common.has_witness = true;
     }
 
     /// Whether [`Guard::next_suspect`] may have one.
     #[inline]
     pub fn has_suspects(&self) -> bool {
-        !self.transport.suspects.is_empty()
+        !self.transport.common.suspects.is_empty()
     }
 
     /// The index of a QP whose peer is about to be given up, the peer, and how it is reached. Takes it.
@@ -232,12 +232,12 @@ impl Guard<'_> {
     /// Whether [`Guard::refused_port`] has one.
     #[inline]
     pub fn has_refused_port(&self) -> bool {
-        self.transport.refused_port.is_some()
+        self.transport.common.refused_port.is_some()
     }
 
     /// A port that was refused so since the last call, and the peer in whose name: the caller may find out whose it is.
     pub fn refused_port(&mut self) -> Option<(PeerAddr, u16)> {
-        self.transport.refused_port.take()
+        self.transport.common.refused_port.take()
     }
 
     /// Packets of a peer may also come from this UDP port; the oldest of four is forgotten for it. False: nobody is connected to that peer.
@@ -270,7 +270,7 @@ impl Guard<'_> {
 
     /// Something came that was no packet and no run.
     pub fn count_malformed(&mut self) {
-        self.split().0.transport.counters.rcvd_malformed += 1;
+        self.split().0.transport.common.counters.rcvd_malformed += 1;
     }
 
     /// Takes records that another process of this host wrote (a path that carries runs whole).

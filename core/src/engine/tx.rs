@@ -30,8 +30,8 @@ pub struct Burst {
 #[inline]
 fn flush_if_failed(t: &mut Transport, s: &Shared, qi: usize) {
     match t.qps[qi].state {
-        qp_state::ERR => t.flush(s, qi),
-        qp_state::SQE => t.flush_sq(s, qi),
+        qp_state::ERR => t.conn(s, qi).flush(),
+        qp_state::SQE => t.conn(s, qi).flush_sq(),
         _ => {}
     }
 }
@@ -41,7 +41,7 @@ fn flush_if_failed(t: &mut Transport, s: &Shared, qi: usize) {
 fn transmit_alone(t: &mut Transport, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) {
     match t.transmit(s, qi, tx, now) {
         Sent::Idle => flush_if_failed(t, s, qi),
-        Sent::Full | Sent::OtherPath => t.ready.set(qi),
+        Sent::Full | Sent::OtherPath => t.common.ready.set(qi),
     }
 }
 
@@ -56,7 +56,7 @@ impl Inner {
     /// Collects the QPs that posts have marked, and those that waited for room in a CQ.
     #[inline(always)]
     fn absorb(&mut self, s: &Shared, now: u64) {
-        if s.active.any() || !self.transport.full_cqs.is_empty() {
+        if s.active.any() || !self.transport.common.full_cqs.is_empty() {
             self.absorb_marked(s, now);
         }
     }
@@ -65,16 +65,16 @@ impl Inner {
     fn absorb_marked(&mut self, s: &Shared, now: u64) {
         let t = &mut self.transport;
         s.active.drain(|qi| {
-            t.ready.set(qi);
+            t.common.ready.set(qi);
         });
-        if !t.full_cqs.is_empty() {
+        if !t.common.full_cqs.is_empty() {
             t.look_for_room(s, now);
         }
     }
 
     fn flush_acks(&mut self) {
         let t = &mut self.transport;
-        t.acks.flush(&mut t.ready);
+        t.common.acks.flush(&mut t.common.ready);
     }
 
     /// Fills a burst from the QPs that have something for its path, fairly.
@@ -82,7 +82,7 @@ impl Inner {
     fn fill(&mut self, s: &Shared, tx: &mut TxBuf<'_>, now: u64) {
         let mut seen_first = NONE as usize;
         let mut at = self.cursor;
-        while let Some(qi) = self.transport.ready.next_from(at) {
+        while let Some(qi) = self.transport.common.ready.next_from(at) {
             if qi == seen_first {
                 break;
             }
@@ -90,7 +90,7 @@ impl Inner {
                 seen_first = qi;
             }
             at = qi + 1;
-            self.transport.ready.clear(qi);
+            self.transport.common.ready.clear(qi);
             match self.transport.transmit(s, qi, tx, now) {
                 Sent::Idle => {
                     flush_if_failed(&mut self.transport, s, qi);
@@ -99,14 +99,14 @@ impl Inner {
                     }
                 }
                 Sent::Full => {
-                    self.transport.ready.set(qi);
+                    self.transport.common.ready.set(qi);
                     if !tx.is_empty() {
                         break;
                     }
                 }
                 Sent::OtherPath => {
                     flush_if_failed(&mut self.transport, s, qi);
-                    self.transport.ready.set(qi);
+                    self.transport.common.ready.set(qi);
                 }
             }
         }
@@ -121,7 +121,7 @@ impl Guard<'_> {
     pub fn poll_transmit(&mut self, now: u64, buf: &mut [u8]) -> Option<Burst> {
         let (inner, s) = self.split();
         inner.absorb(s, now);
-        if now >= inner.transport.acks.flush_at() {
+        if now >= inner.transport.common.acks.flush_at() {
             inner.flush_acks();
         }
         if inner.cm.is_ready() {
@@ -129,11 +129,11 @@ impl Guard<'_> {
                 return Some(burst);
             }
         }
-        if inner.transport.ready.is_empty() {
+        if inner.transport.common.ready.is_empty() {
             return None;
         }
         let mut tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
-        if !inner.transport.cnp_owed.is_empty() {
+        if !inner.transport.common.cnp_owed.is_empty() {
             inner.transport.transmit_cnps(&mut tx);
         }
         if tx.is_empty() {
@@ -149,7 +149,7 @@ impl Guard<'_> {
         let t = &inner.transport;
         let mut at = 0;
         let mut first = NONE as usize;
-        while let Some(qi) = t.ready.next_from(at) {
+        while let Some(qi) = t.common.ready.next_from(at) {
             if qi == first {
                 break;
             }
@@ -170,7 +170,7 @@ impl Guard<'_> {
     pub fn poll_transmit_link(&mut self, now: u64, link: u16, buf: &mut [u8], memory: &mut dyn PeerMemory) -> usize {
         let (inner, s) = self.split();
         inner.absorb(s, now);
-        if now >= inner.transport.acks.flush_at() {
+        if now >= inner.transport.common.acks.flush_at() {
             inner.flush_acks();
         }
         let mut tx = TxBuf::to_link(buf, link, inner.rx_flow.1, memory);
@@ -193,7 +193,7 @@ impl Guard<'_> {
     pub fn may_send_alone(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
-        t.ready.is_empty() && t.cnp_owed.is_empty() && !inner.cm.is_ready() && !t.may_gather(s, qi)
+        t.common.ready.is_empty() && t.common.cnp_owed.is_empty() && !inner.cm.is_ready() && !t.may_gather(s, qi)
     }
 
     /// As [`Guard::poll_transmit`], for the one QP whose doorbell was rung.
@@ -227,7 +227,7 @@ impl Guard<'_> {
     #[inline]
     pub fn write_mapped(&mut self, qi: usize, memory: &mut dyn PeerMemory) -> bool {
         let (inner, s) = self.split();
-        inner.transport.write_mapped(s, qi, memory)
+        inner.transport.conn(s, qi).write_mapped(memory)
     }
 
     /// As [`Guard::write_mapped`], in one step: if that is one short WRITE with nothing in its way. `memory`: what is mapped of the peer
@@ -251,7 +251,7 @@ impl Guard<'_> {
     /// Moves with every change of what [`Guard::mappable`] has answered.
     #[inline]
     pub fn changes(&self) -> u32 {
-        self.transport.changes
+        self.transport.common.changes
     }
 
     /// Writes what the QP whose doorbell was rung has for its link, as [`Guard::transmit_to_link`] would, and hands it over, if it is one
@@ -265,7 +265,8 @@ impl Guard<'_> {
     /// The time was read: what left without a date counts from now on.
     #[inline(always)]
     pub fn date(&mut self, now: u64) {
-        self.split().0.transport.date(now);
+        let (inner, s) = self.split();
+        inner.transport.date(s, now);
     }
 
     /// As [`Guard::send_lone`], through the port, and still to be handed over: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
@@ -280,7 +281,7 @@ impl Guard<'_> {
     ) -> Option<(Burst, Lone)> {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
-        if !t.ready.is_empty() || !t.cnp_owed.is_empty() || inner.cm.is_ready() {
+        if !t.common.ready.is_empty() || !t.common.cnp_owed.is_empty() || inner.cm.is_ready() {
             return None;
         }
         let (lone, peer, seg) = t.write_lone_packet(s, qi, buf, way)?;
@@ -290,13 +291,14 @@ impl Guard<'_> {
     /// What [`Guard::write_lone_packet`] wrote was handed over.
     #[inline]
     pub fn wrote_lone(&mut self, now: u64, lone: Lone) {
-        self.split().0.transport.wrote_lone(now, lone);
+        let (inner, s) = self.split();
+        inner.transport.wrote_lone(s, now, lone);
     }
 
     /// From here on a peer may answer through the port what it hears over a link, and the other way round: links are used where
     /// they can be had, and either side may fail to have one at that moment.
     pub fn set_mixed_paths(&mut self) {
-        self.split().0.transport.mixed_paths = true;
+        self.split().0.transport.common.mixed_paths = true;
     }
 
     /// Peers that control calls under this lock name from here on are reached over `link`; `None`: through the port.
@@ -319,7 +321,7 @@ impl Guard<'_> {
     /// Whether a QPN is of this engine's block.
     #[inline]
     pub fn owns(&self, qpn: u32) -> bool {
-        self.transport.owns(qpn)
+        self.transport.common.owns(qpn)
     }
 
     /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again. With
@@ -327,7 +329,7 @@ impl Guard<'_> {
     pub fn link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
-        if t.config.flags & config_flags::SILENT_LOSS != 0 {
+        if t.common.config.flags & config_flags::SILENT_LOSS != 0 {
             return self.link_ended(link);
         }
         for i in 0..t.peers.len() {
@@ -338,9 +340,9 @@ impl Guard<'_> {
         for qi in 0..t.qps.len() {
             let qp = &t.qps[qi];
             if qp.live && qp.peer != NONE && t.peers[qp.peer as usize].path == Path::Lost {
-                t.fail_path(s, qi, now);
+                t.conn(s, qi).fail_path(now);
             }
-            t.ready.set(qi);
+            t.common.ready.set(qi);
         }
     }
 
@@ -354,7 +356,7 @@ impl Guard<'_> {
             }
         }
         for qi in 0..t.qps.len() {
-            t.ready.set(qi);
+            t.common.ready.set(qi);
         }
     }
 
@@ -368,16 +370,16 @@ impl Guard<'_> {
         let from = Origin { gid: local.gid, path: Path::Loopback, port: 0 };
         let mut at = 0;
         let mut skipped = NONE as usize;
-        while !t.ready.is_empty() && handled < rounds {
-            let Some(qi) = t.ready.next_from(at).filter(|&qi| qi != skipped) else { break };
+        while !t.common.ready.is_empty() && handled < rounds {
+            let Some(qi) = t.common.ready.next_from(at).filter(|&qi| qi != skipped) else { break };
             at = qi + 1;
-            t.ready.clear(qi);
+            t.common.ready.clear(qi);
             let mut tx = TxBuf::of_runs(scratch, handed, rx_flow.1);
             let sent = t.transmit(s, qi, &mut tx, now);
             if sent == Sent::Idle {
                 flush_if_failed(t, s, qi);
             } else {
-                t.ready.set(qi);
+                t.common.ready.set(qi);
             }
             if tx.is_empty() {
                 if sent != Sent::Idle && skipped == NONE as usize {
@@ -391,10 +393,10 @@ impl Guard<'_> {
                 t.handle_run(s, now, &from, &h.run, h.payload(scratch));
             }
             handled += n;
-            if let Some(to) = t.acks.take_local() {
-                match t.take_local_ack(to) {
+            if let Some(to) = t.common.acks.take_local() {
+                match t.conn(s, to).take_local_ack() {
                     Some(ack) => t.handle_run(s, now, &from, &ack, &[]),
-                    None => t.ready.set(to),
+                    None => t.common.ready.set(to),
                 }
             }
         }
@@ -412,8 +414,9 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let t = &inner.transport;
         // Asked together: mostly all is empty.
-        let idle = t.ready.is_empty() & t.full_cqs.is_empty() & !inner.cm.is_ready();
-        !idle && (!t.ready.is_empty() || inner.cm.is_ready() || t.next_with_room(s, 0).is_some()) || s.active.any()
+        let idle = t.common.ready.is_empty() & t.common.full_cqs.is_empty() & !inner.cm.is_ready();
+        !idle && (!t.common.ready.is_empty() || inner.cm.is_ready() || t.common.next_with_room(s, 0).is_some())
+            || s.active.any()
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ is waited for.
@@ -422,28 +425,31 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let t = &inner.transport;
         // Asked together: mostly all is empty.
-        let idle = t.ready.is_empty() & t.full_cqs.is_empty() & t.mem_wait.is_empty() & t.cnp_owed.is_empty();
-        !(idle & !inner.cm.is_ready()) || s.active.any() || now >= t.acks.flush_at()
+        let idle = t.common.ready.is_empty()
+            & t.common.full_cqs.is_empty()
+            & t.common.mem_wait.is_empty()
+            & t.common.cnp_owed.is_empty();
+        !(idle & !inner.cm.is_ready()) || s.active.any() || now >= t.common.acks.flush_at()
     }
 
     /// Whether no ACK waits for its time.
     #[inline]
     pub fn owes_nothing(&mut self) -> bool {
-        self.split().0.transport.acks.flush_at() == u64::MAX
+        self.split().0.transport.common.acks.flush_at() == u64::MAX
     }
 
     /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that
     /// was stopped must hear its peers before it declares them silent.
     pub fn handle_timeout(&mut self, now: u64) {
         let (inner, s) = self.split();
-        inner.transport.date(now);
-        while let Some(qi) = inner.transport.wheel.pop_expired(now) {
-            inner.transport.on_timer(s, qi, now);
+        inner.transport.date(s, now);
+        while let Some(qi) = inner.transport.common.wheel.pop_expired(now) {
+            inner.transport.conn(s, qi).on_timer(now);
         }
-        if now >= inner.transport.acks.flush_at() {
+        if now >= inner.transport.common.acks.flush_at() {
             inner.flush_acks();
         }
-        if !inner.transport.mem_wait.is_empty() {
+        if !inner.transport.common.mem_wait.is_empty() {
             inner.transport.poll_memory(s, now);
         }
         inner.cm_timeout(s, now);
@@ -452,19 +458,19 @@ impl Guard<'_> {
     /// Asks slow memory after what QPs wait for.
     pub fn poll_memory(&mut self, now: u64) {
         let (inner, s) = self.split();
-        if !inner.transport.mem_wait.is_empty() {
+        if !inner.transport.common.mem_wait.is_empty() {
             inner.transport.poll_memory(s, now);
         }
     }
 
     /// When `handle_timeout` is wanted next; `None`: only after something else has happened.
     pub fn next_timeout(&mut self, now: u64) -> Option<u64> {
-        let inner = self.split().0;
-        inner.transport.date(now);
+        let (inner, s) = self.split();
+        inner.transport.date(s, now);
         let t = &inner.transport;
-        let mut at = t.wheel.next_deadline().unwrap_or(u64::MAX).min(t.acks.flush_at());
+        let mut at = t.common.wheel.next_deadline().unwrap_or(u64::MAX).min(t.common.acks.flush_at());
         at = at.min(inner.cm.next_timeout().unwrap_or(u64::MAX));
-        if !t.mem_wait.is_empty() {
+        if !t.common.mem_wait.is_empty() {
             // Slow memory has no interrupt: look again soon.
             at = at.min(now + 20_000);
         }
@@ -494,8 +500,8 @@ impl Guard<'_> {
         let t = &inner.transport;
         s.cq_events.any()
             || inner.cm.has_events()
-            || !t.event_qps.is_empty()
-            || (0..t.srqs.len()).any(|i| t.srqs[i].events != 0)
+            || !t.common.event_qps.is_empty()
+            || (0..t.common.srqs.len()).any(|i| t.common.srqs[i].events != 0)
     }
 
     /// A packet to an address was larger than its path carries.
@@ -504,7 +510,7 @@ impl Guard<'_> {
     }
 
     fn note_peer_error(&mut self, now: u64, dst: &PeerAddr, code: CauseCode, arg0: u64, arg1: u64) {
-        let (inner, _) = self.split();
+        let (inner, s) = self.split();
         let t = &mut inner.transport;
         for qi in 0..t.qps.len() {
             let qp = &t.qps[qi];
@@ -519,7 +525,7 @@ impl Guard<'_> {
             // A hint, not a verdict: the peer may be starting. The retry counter ends the operation;
             // this says why.
             let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.mtu) } else { arg0 };
-            t.note(qi, now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
+            t.conn(s, qi).note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
         }
     }
 

@@ -1,12 +1,13 @@
 //! What the responder sends: READ responses, atomic answers, ACKs and NAKs, in the order of the requests.
 
+use super::conn::Conn;
+use super::queues::responder_event;
 use super::run::Run;
 use super::txbuf::TxBuf;
-use super::{Sent, Transport, AHEAD};
+use super::{Sent, AHEAD};
 use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Resp;
-use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state};
 use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Syndrome};
 
@@ -27,16 +28,16 @@ impl Resp {
     }
 }
 
-impl Transport {
+impl Conn<'_> {
     /// Sends queued answers. `Full`: there is more than fits.
-    pub(crate) fn transmit_answers(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
-        while self.qps[qi].resp.job_len > 0 {
-            let qp = &mut self.qps[qi];
+    pub(crate) fn transmit_answers(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+        while self.qp.resp.job_len > 0 {
+            let qp = &mut *self.qp;
             let at = qp.resp.job_head as usize % qp.resp.jobs.len();
             let job = qp.resp.jobs[at];
             // An answer acknowledges all before it, so what is before it must have landed.
             if (qp.resp.fences_passed.wrapping_sub(job.after_fence) as i32) < 0 {
-                self.mem_wait.set(qi);
+                self.common.mem_wait.set(self.qi);
                 return Sent::Idle;
             }
             let mut run = Run::new(Class::Rc, Kind::ReadResponse, qp.attr.dest_qp_num, job.psn.add(job.sent));
@@ -60,7 +61,7 @@ impl Transport {
                         }
                         Ok(_) => {}
                         Err(at) => {
-                            self.wake_at(qi, at);
+                            self.wake_at(at);
                             return Sent::Idle;
                         }
                     }
@@ -71,7 +72,7 @@ impl Transport {
             if bytes > 0 {
                 // Looked up anew: the key may have gone since the request came.
                 let va = job.va.wrapping_add(u64::from(offset));
-                let got = self.regions.remote(job.rkey, qp.pd, qp.qpn, va, bytes, access::REMOTE_READ);
+                let got = self.common.regions.remote(job.rkey, qp.pd, qp.qpn, va, bytes, access::REMOTE_READ);
                 match got {
                     Ok(t) => target = Some(t),
                     Err(_) => stop = Some(Access::Fault),
@@ -79,7 +80,7 @@ impl Transport {
             }
             let mut packets = 0;
             if stop.is_none() {
-                let (providers, qpn) = (&self.providers, qp.qpn);
+                let (providers, qpn) = (&self.common.providers, qp.qpn);
                 let done = tx.emit(&run, qp.mtu, bytes, false, |off, dst| match &target {
                     Some(t) => providers.fetch(
                         t,
@@ -94,7 +95,7 @@ impl Transport {
                     stop = Some(done.memory);
                 }
             }
-            let qp = &mut self.qps[qi];
+            let qp = &mut *self.qp;
             let job_ref = &mut qp.resp.jobs[at];
             job_ref.sent += packets;
             let finished = job_ref.sent == job.npkts;
@@ -103,7 +104,7 @@ impl Transport {
             if qp.paced {
                 qp.congestion.on_sent(now, wire as u32);
             }
-            for c in [&mut qp.counters, &mut self.counters] {
+            for c in [&mut qp.counters, &mut self.common.counters] {
                 c.sent_pkts += u64::from(packets);
                 c.sent_bytes += wire;
             }
@@ -112,15 +113,15 @@ impl Transport {
                 qp.resp.job_len -= 1;
                 if qp.resp.job_len == 0 && qp.resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
                     // The answer has acknowledged everything.
-                    self.acks.left(&mut qp.resp, qi);
+                    self.common.acks.left(&mut qp.resp, self.qi);
                 }
                 continue;
             }
             match stop {
                 None => return Sent::Full,
                 Some(Access::Pending(_) | Access::Busy) => {
-                    self.answers_ahead(qi);
-                    self.mem_wait.set(qi);
+                    self.answers_ahead();
+                    self.common.mem_wait.set(self.qi);
                     return Sent::Idle;
                 }
                 Some(_) if job.again => {
@@ -135,10 +136,10 @@ impl Transport {
                         Some(_) => (NakCode::RemoteOperation, CauseCode::LocalMemoryGone),
                         None => (NakCode::RemoteAccess, CauseCode::PeerUsedBadKey),
                     };
-                    self.note(qi, now, cause, 0, u64::from(job.rkey), job.va);
+                    self.note(now, cause, 0, u64::from(job.rkey), job.va);
                     let psn = job.psn.add(job.sent + packets);
-                    self.owe_fatal_nak(qi, code, psn);
-                    self.enter_error(s, qi, Some(Self::responder_event(code)));
+                    self.owe_fatal_nak(code, psn);
+                    self.enter_error(Some(responder_event(code)));
                     return Sent::Idle;
                 }
             }
@@ -149,8 +150,8 @@ impl Transport {
     /// The answers behind the first, which waits for slow memory, are next; but for those that must see a WRITE that has not
     /// landed yet.
     #[cold]
-    fn answers_ahead(&self, qi: usize) {
-        let qp = &self.qps[qi];
+    fn answers_ahead(&self) {
+        let qp = &*self.qp;
         let resp = &qp.resp;
         for k in 1..resp.job_len.min(AHEAD + 1) {
             let job = &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()];
@@ -160,16 +161,16 @@ impl Transport {
             if job.atomic || job.len == 0 {
                 continue;
             }
-            if let Ok(t) = self.regions.remote(job.rkey, qp.pd, qp.qpn, job.va, job.len, access::REMOTE_READ) {
-                self.providers.ahead(&t, Message::answer(qp.qpn, job.psn.get(), job.len));
+            if let Ok(t) = self.common.regions.remote(job.rkey, qp.pd, qp.qpn, job.va, job.len, access::REMOTE_READ) {
+                self.common.providers.ahead(&t, Message::answer(qp.qpn, job.psn.get(), job.len));
             }
         }
     }
 
     /// Sends the ACK or NAK that is owed, unless answers must go first. False: it did not fit.
     #[inline]
-    pub(crate) fn transmit_ack(&mut self, qi: usize, tx: &mut TxBuf<'_>) -> bool {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn transmit_ack(&mut self, tx: &mut TxBuf<'_>) -> bool {
+        let qp = &mut *self.qp;
         let resp = &mut qp.resp;
         if resp.job_len > 0 {
             return true;
@@ -189,7 +190,7 @@ impl Transport {
                     return false;
                 }
                 resp.pkts_since_ack = 0;
-                for c in [&mut qp.counters, &mut self.counters] {
+                for c in [&mut qp.counters, &mut self.common.counters] {
                     c.sent_pkts += 1;
                     c.sent_bytes += ACK_BYTES;
                 }
@@ -207,11 +208,11 @@ impl Transport {
             }
             resp.nak_owed = None;
             let not_ready = matches!(Syndrome::parse(syndrome), Syndrome::Rnr { .. });
-            for c in [&mut qp.counters, &mut self.counters] {
+            for c in [&mut qp.counters, &mut self.common.counters] {
                 *if not_ready { &mut c.send_rnr_err } else { &mut c.send_nak_err } += 1;
             }
         } else if resp.ack_owed && qp.state != qp_state::ERR {
-            if !resp.ack_now && tx.is_empty() && self.acks.is_pending(qi) {
+            if !resp.ack_now && tx.is_empty() && self.common.acks.is_pending(self.qi) {
                 // Whatever made the QP ready (an ACK of the peer, a window), this one may wait for company still.
                 return true;
             }
@@ -221,8 +222,8 @@ impl Transport {
         } else {
             return true;
         }
-        self.acks.left(resp, qi);
-        for c in [&mut qp.counters, &mut self.counters] {
+        self.common.acks.left(resp, self.qi);
+        for c in [&mut qp.counters, &mut self.common.counters] {
             c.sent_pkts += 1;
             c.sent_bytes += ACK_BYTES;
         }
@@ -232,15 +233,15 @@ impl Transport {
     /// The ACK that a QP owes to another of this engine, as it would be sent; `None` where an answer or a NAK must go
     /// first, and the QP has to be asked in its turn.
     #[inline]
-    pub(crate) fn take_local_ack(&mut self, qi: usize) -> Option<Run> {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn take_local_ack(&mut self) -> Option<Run> {
+        let qp = &mut *self.qp;
         let resp = &mut qp.resp;
         if !resp.ack_owed || resp.job_len > 0 || resp.owes_nak() || qp.state == qp_state::ERR {
             return None;
         }
         let run = resp.ack(qp.attr.dest_qp_num);
-        self.acks.left(resp, qi);
-        for c in [&mut qp.counters, &mut self.counters] {
+        self.common.acks.left(resp, self.qi);
+        for c in [&mut qp.counters, &mut self.common.counters] {
             c.sent_pkts += 1;
             c.sent_bytes += ACK_BYTES;
         }

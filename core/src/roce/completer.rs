@@ -1,14 +1,15 @@
 //! The completer: ACKs, NAKs and answers to what the requester sent.
 
+use super::conn::Conn;
 use super::peer::FlowControl;
+use super::requester::window_cost;
 use super::requester::{copy_sges, Move, Stop};
 use super::rules::ack::progress;
 use super::run::Run;
-use super::{Transport, READ_PIECE};
+use super::READ_PIECE;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Hold;
-use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
@@ -20,21 +21,21 @@ const NAK_MAX: u8 = 200;
 /// How long a READ waits when its answer found no staging room.
 const STAGING_WAIT_NS: u64 = 20_000;
 
-impl Transport {
+impl Conn<'_> {
     /// `una <= acked <= next <= tail`, as [`crate::verbs::objects::Req`] promises.
-    pub(crate) fn req_is_sound(&self, s: &Shared, qi: usize) -> bool {
-        let sq = s.sq(qi, &self.key);
-        let req = &self.qps[qi].req;
+    pub(crate) fn req_is_sound(&self) -> bool {
+        let sq = self.q.engine_sq(&self.common.key);
+        let req = &self.qp.req;
         let behind = |i: u32| i.wrapping_sub(sq.head());
         req.una == sq.head() && behind(req.acked) <= behind(req.next) && behind(req.next) <= sq.len()
     }
 
     /// The oldest WQE that a NAK or a timeout can be about; none where all that was sent has ended, whether or
     /// not that has been told yet.
-    pub(crate) fn oldest_open(&mut self, s: &Shared, qi: usize) -> Option<u32> {
-        let sq = s.sq(qi, &self.key);
+    pub(crate) fn oldest_open(&mut self) -> Option<u32> {
+        let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.head().wrapping_add(sq.len());
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let index = qp.req.acked;
         let ws = qp.wqe(index);
         (index != tail && ws.started && !ws.done).then_some(index)
@@ -42,16 +43,16 @@ impl Transport {
 
     /// Takes an ACK, NAK, READ response or atomic answer, from a UDP port where it came through the port.
     #[inline]
-    pub(crate) fn handle_answer(&mut self, s: &Shared, qi: usize, now: u64, port: u16, run: &Run, payload: &[u8]) {
-        debug_assert!(!self.qps[qi].can_send() || self.req_is_sound(s, qi), "{:?} {run:?}", self.qps[qi].req);
-        let qp = &mut self.qps[qi];
+    pub(crate) fn handle_answer(&mut self, now: u64, port: u16, run: &Run, payload: &[u8]) {
+        debug_assert!(!self.qp.can_send() || self.req_is_sound(), "{:?} {run:?}", self.qp.req);
+        let qp = &mut *self.qp;
         if !qp.can_send() {
             return;
         }
         // PSNs that were never sent, or that are long done, say nothing.
         let off = qp.off_by(run.psn, run.n);
         if off != 0 {
-            return self.stray(qi, now, off);
+            return self.stray(now, off);
         }
         match run.kind {
             Kind::Ack => match Syndrome::parse(run.syndrome) {
@@ -59,28 +60,28 @@ impl Transport {
                     if !payload.is_empty() {
                         return;
                     }
-                    self.ack_through(&s.sq(qi, &self.key), qi, s, now, run.psn);
-                    self.complete(s, qi, now);
+                    self.ack_through(&self.q.engine_sq(&self.common.key), now, run.psn);
+                    self.complete(now);
                 }
-                Syndrome::Rnr { timer } => self.handle_rnr(s, qi, now, run.psn, timer),
+                Syndrome::Rnr { timer } => self.handle_rnr(now, run.psn, timer),
                 // Codes that RC does not have are no answer.
-                Syndrome::Nak(NakCode::InvalidRd | NakCode::Reserved(_)) => self.stray(qi, now, 0),
-                Syndrome::Nak(code) => self.handle_nak(s, qi, now, run.psn, code, Some(port)),
+                Syndrome::Nak(NakCode::InvalidRd | NakCode::Reserved(_)) => self.stray(now, 0),
+                Syndrome::Nak(code) => self.handle_nak(now, run.psn, code, Some(port)),
                 _ => {}
             },
-            Kind::ReadResponse => self.handle_read_response(s, qi, now, run, payload),
-            _ => self.handle_atomic_ack(s, qi, now, run),
+            Kind::ReadResponse => self.handle_read_response(now, run, payload),
+            _ => self.handle_atomic_ack(now, run),
         }
-        debug_assert!(self.req_is_sound(s, qi), "{:?} {run:?}", self.qps[qi].req);
+        debug_assert!(self.req_is_sound(), "{:?} {run:?}", self.qp.req);
     }
 
     /// Everything up to and including `psn` has arrived, as far as READs and atomics allow.
     #[inline(always)]
-    fn ack_through(&mut self, sq: &EngineConsumer<'_, SendWqe>, qi: usize, s: &Shared, now: u64, psn: Psn) {
+    fn ack_through(&mut self, sq: &EngineConsumer<'_, SendWqe>, now: u64, psn: Psn) {
         let mut freed = 0u32;
         let mut progress = false;
         let mut implied = None;
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         loop {
             let i = qp.req.acked;
             let ws = *qp.wqe(i);
@@ -112,7 +113,7 @@ impl Transport {
             let from = qp.req.una_psn.diff(ws.psn).max(0) as u32;
             let upto = (psn.diff(ws.psn) as u32 + 1).min(ws.npkts);
             if upto > from && !ws.done {
-                freed += Self::window_cost(qp, wqe.length, from, upto);
+                freed += window_cost(qp, wqe.length, from, upto);
                 progress = true;
                 qp.req.una_psn = ws.psn.add(upto);
             }
@@ -142,92 +143,84 @@ impl Transport {
             }
         }
         if progress {
-            self.on_progress(sq, qi, s, now, freed, 0);
+            self.on_progress(sq, now, freed, 0);
         }
         if let Some(psn) = implied {
-            self.answer_lost(qi, now, psn);
+            self.answer_lost(now, psn);
         }
     }
 
     /// An answer of a READ or atomic is missing: ask again, once until there is progress.
     #[inline(never)]
-    fn answer_lost(&mut self, qi: usize, now: u64, psn: Psn) {
-        let qp = &mut self.qps[qi];
+    fn answer_lost(&mut self, now: u64, psn: Psn) {
+        let qp = &mut *self.qp;
         if qp.req.rewound == Some(psn) || !qp.req.may_repeat() {
             return;
         }
-        let peer = &mut self.peers[qp.peer as usize];
+        let peer = &mut *self.peer;
         peer.rx.on_loss(now);
-        self.rewind(qi, psn);
+        self.rewind(psn);
     }
 
     /// An answer came and there was no room for its bytes: ask for it again soon. The peer lives, so this is
     /// no retry.
-    fn ask_again(&mut self, qi: usize, now: u64, psn: Psn) {
-        self.rewind(qi, psn);
-        let qp = &mut self.qps[qi];
+    fn ask_again(&mut self, now: u64, psn: Psn) {
+        self.rewind(psn);
+        let qp = &mut *self.qp;
         qp.req.rewound = None;
         qp.req.retry_left = qp.attr.retry_cnt;
         qp.req.ack_deadline = now + qp.timeout_ns;
         qp.req.hold = Hold::Rate(now + STAGING_WAIT_NS);
-        self.arm(qi);
+        self.arm();
     }
 
     /// The oldest unacknowledged PSN has moved.
     #[inline(always)]
-    fn on_progress(
-        &mut self,
-        sq: &EngineConsumer<'_, SendWqe>,
-        qi: usize,
-        s: &Shared,
-        now: u64,
-        freed: u32,
-        read_freed: u32,
-    ) {
-        let qp = &mut self.qps[qi];
-        progress(qp, &mut self.peers[qp.peer as usize], now, freed, read_freed);
+    fn on_progress(&mut self, sq: &EngineConsumer<'_, SendWqe>, now: u64, freed: u32, read_freed: u32) {
+        let qp = &mut *self.qp;
+        progress(qp, &mut *self.peer, now, freed, read_freed);
         // What is sent already need not be looked at again.
         if qp.req.next != sq.end() {
-            self.ready.set(qi);
+            self.common.ready.set(self.qi);
         }
         if qp.req.drain_event {
-            self.check_drained(s, qi);
+            self.check_drained();
         }
-        self.wake_windows();
+        self.common.wake_windows();
     }
 
     /// An answer for `psn` acknowledges what came before it.
     #[inline(never)]
-    pub(super) fn ack_before(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) {
-        if psn.diff(self.qps[qi].req.una_psn) > 0 {
-            self.ack_through(&s.sq(qi, &self.key), qi, s, now, psn.prev());
-            self.complete(s, qi, now);
+    pub(super) fn ack_before(&mut self, now: u64, psn: Psn) {
+        if psn.diff(self.qp.req.una_psn) > 0 {
+            self.ack_through(&self.q.engine_sq(&self.common.key), now, psn.prev());
+            self.complete(now);
         }
     }
 
     /// Takes a NAK for `psn` that came from a UDP port; `None`: silence has followed it.
     #[inline(never)]
-    pub(crate) fn handle_nak(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, code: NakCode, port: Option<u16>) {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn handle_nak(&mut self, now: u64, psn: Psn, code: NakCode, port: Option<u16>) {
+        let qp = &mut *self.qp;
         let besieged = qp.is_besieged(now);
         if code != NakCode::Psn && port.is_some_and(|port| !qp.believes_end(now, psn, code, port)) {
             // A peer that is alive acknowledges the newest packet when it comes again, and the NAK is forged; one that has
             // failed says so again, or nothing more.
             qp.req.probe = true;
-            self.ready.set(qi);
+            self.common.ready.set(self.qi);
             return;
         }
         if code != NakCode::Psn || !besieged {
-            self.ack_before(s, qi, now, psn);
+            self.ack_before(now, psn);
         }
-        let Some(index) = self.oldest_open(s, qi) else { return };
-        let qp = &mut self.qps[qi];
+        let Some(index) = self.oldest_open() else { return };
+        let qp = &mut *self.qp;
         if psn.diff(qp.req.una_psn) < 0 || !qp.can_send() {
             return;
         }
         let (status, cause) = match code {
             NakCode::Psn => {
-                self.counters.rcvd_seq_err += 1;
+                self.common.counters.rcvd_seq_err += 1;
                 qp.counters.rcvd_seq_err += 1;
                 // Besieged, it acknowledges nothing, and what comes before it is sent again as well.
                 let psn = if besieged { qp.req.una_psn } else { psn };
@@ -237,14 +230,14 @@ impl Transport {
                 qp.req.naks = qp.req.naks.saturating_add(1);
                 if qp.req.naks > NAK_MAX {
                     let (timeout, made) = (qp.timeout_ns, u64::from(NAK_MAX));
-                    self.note(qi, now, CauseCode::RetryExceeded, wc_status::RETRY_EXC_ERR, timeout, made);
-                    self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR);
+                    self.note(now, CauseCode::RetryExceeded, wc_status::RETRY_EXC_ERR, timeout, made);
+                    self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR);
                     return;
                 }
                 // Only what was sent beyond the missing packet can be sent again.
                 if qp.req.next_psn.diff(psn) > 0 {
-                    self.peers[qp.peer as usize].tx.on_loss(now);
-                    self.rewind(qi, psn);
+                    self.peer.tx.on_loss(now);
+                    self.rewind(psn);
                 }
                 return;
             }
@@ -252,18 +245,18 @@ impl Transport {
             NakCode::RemoteAccess => (wc_status::REM_ACCESS_ERR, CauseCode::RemoteAccess),
             _ => (wc_status::REM_OP_ERR, CauseCode::RemoteOperation),
         };
-        self.counters.rcvd_nak_err += 1;
+        self.common.counters.rcvd_nak_err += 1;
         qp.counters.rcvd_nak_err += 1;
-        let wqe = *s.sq(qi, &self.key).at(index).header();
-        self.note(qi, now, cause, status, u64::from(wqe.rkey), wqe.remote_addr);
-        self.fail_wqe(s, qi, now, index, status);
+        let wqe = *self.q.engine_sq(&self.common.key).at(index).header();
+        self.note(now, cause, status, u64::from(wqe.rkey), wqe.remote_addr);
+        self.fail_wqe(now, index, status);
     }
 
     #[inline(never)]
-    fn handle_read_response(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
-        self.ack_before(s, qi, now, run.psn);
-        let sq = s.sq(qi, &self.key);
-        let qp = &mut self.qps[qi];
+    fn handle_read_response(&mut self, now: u64, run: &Run, payload: &[u8]) {
+        self.ack_before(now, run.psn);
+        let sq = self.q.engine_sq(&self.common.key);
+        let qp = &mut *self.qp;
         let index = qp.req.acked;
         let ws = *qp.wqe(index);
         if sq.is_empty() || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
@@ -278,23 +271,23 @@ impl Transport {
         match run.psn.diff(expected) {
             0 => {}
             d if d < 0 => return,
-            _ => return self.answer_lost(qi, now, expected),
+            _ => return self.answer_lost(now, expected),
         }
         let mtu = u64::from(qp.mtu);
         let offset = u64::from(ws.done_pkts) * mtu;
         let want = (wqe.length - offset).min(u64::from(run.n) * mtu);
         if payload.len() as u64 != want || run.n > ws.npkts - ws.done_pkts {
             if qp.is_besieged(now) {
-                return self.answer_lost(qi, now, expected);
+                return self.answer_lost(now, expected);
             }
-            self.note(qi, now, CauseCode::BadResponse, wc_status::BAD_RESP_ERR, 0, 0);
-            self.fail_wqe(s, qi, now, index, wc_status::BAD_RESP_ERR);
+            self.note(now, CauseCode::BadResponse, wc_status::BAD_RESP_ERR, 0, 0);
+            self.fail_wqe(now, index, wc_status::BAD_RESP_ERR);
             return;
         }
-        if !self.place_answer(s, qi, now, index, offset, payload, expected) {
+        if !self.place_answer(now, index, offset, payload, expected) {
             return;
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let piece = (READ_PIECE / qp.mtu).max(1);
         let done = ws.done_pkts + run.n;
         let finished = done == ws.npkts;
@@ -307,17 +300,17 @@ impl Transport {
             qp.wqe(index).done = true;
             qp.req.acked = index.wrapping_add(1);
         }
-        self.catch_up(qi, index);
-        self.on_progress(&sq, qi, s, now, 0, payload.len() as u32);
+        self.catch_up(index);
+        self.on_progress(&sq, now, 0, payload.len() as u32);
         if finished {
-            self.skip_done(s, qi);
-            self.complete(s, qi, now);
+            self.skip_done();
+            self.complete(now);
         }
     }
 
     /// An answer came for something that had been rewound: go on behind it.
-    fn catch_up(&mut self, qi: usize, index: u32) {
-        let qp = &mut self.qps[qi];
+    fn catch_up(&mut self, index: u32) {
+        let qp = &mut *self.qp;
         if qp.req.next == index && qp.req.next_psn.diff(qp.req.una_psn) < 0 {
             let ws = *qp.wqe(index);
             qp.req.next_psn = qp.req.una_psn;
@@ -333,21 +326,12 @@ impl Transport {
     /// Copies an answer into the buffer of the WQE at `index`. False: it was not taken; what is to be done about
     /// it (asking again from `psn`, or failing the request) is done.
     #[allow(clippy::too_many_arguments)] // what is copied, where to, and what to do otherwise
-    fn place_answer(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        now: u64,
-        index: u32,
-        offset: u64,
-        bytes: &[u8],
-        psn: Psn,
-    ) -> bool {
-        let sq = s.sq(qi, &self.key);
+    fn place_answer(&mut self, now: u64, index: u32, offset: u64, bytes: &[u8], psn: Psn) -> bool {
+        let sq = self.q.engine_sq(&self.common.key);
         let slot = sq.at(index);
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let sges = slot.sges(usize::from(slot.header().num_sge));
-        match copy_sges(&self.regions, &self.providers, qp.pd, sges, offset, Move::Scatter(bytes)) {
+        match copy_sges(&self.common.regions, &self.common.providers, qp.pd, sges, offset, Move::Scatter(bytes)) {
             Ok(pending) => {
                 if let Some((provider, token)) = pending {
                     let ws = qp.wqe(index);
@@ -359,22 +343,22 @@ impl Transport {
             }
             // Lost, as if on the way: the request is sent again.
             Err(Stop::Busy | Stop::Pending(..)) => {
-                self.ask_again(qi, now, psn);
+                self.ask_again(now, psn);
                 false
             }
             Err(Stop::Error(code, lkey, addr)) => {
-                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
+                self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.fail_wqe(now, index, wc_status::LOC_PROT_ERR);
                 false
             }
         }
     }
 
     #[inline(never)]
-    fn handle_atomic_ack(&mut self, s: &Shared, qi: usize, now: u64, run: &Run) {
-        self.ack_before(s, qi, now, run.psn);
-        let sq = s.sq(qi, &self.key);
-        let qp = &mut self.qps[qi];
+    fn handle_atomic_ack(&mut self, now: u64, run: &Run) {
+        self.ack_before(now, run.psn);
+        let sq = self.q.engine_sq(&self.common.key);
+        let qp = &mut *self.qp;
         let index = qp.req.acked;
         let ws = *qp.wqe(index);
         if sq.is_empty() || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
@@ -388,20 +372,20 @@ impl Transport {
         match run.psn.diff(ws.psn) {
             0 => {}
             d if d < 0 => return,
-            _ => return self.answer_lost(qi, now, ws.psn),
+            _ => return self.answer_lost(now, ws.psn),
         }
-        if !self.place_answer(s, qi, now, index, 0, &run.a.to_ne_bytes(), ws.psn) {
+        if !self.place_answer(now, index, 0, &run.a.to_ne_bytes(), ws.psn) {
             return;
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         qp.req.rd_out = qp.req.rd_out.saturating_sub(1);
         qp.wqe(index).done = true;
         qp.wqe(index).done_pkts = 1;
         qp.req.una_psn = ws.psn.next();
         qp.req.acked = index.wrapping_add(1);
-        self.catch_up(qi, index);
-        self.on_progress(&sq, qi, s, now, super::peer::PACKET_COST, 0);
-        self.skip_done(s, qi);
-        self.complete(s, qi, now);
+        self.catch_up(index);
+        self.on_progress(&sq, now, super::peer::PACKET_COST, 0);
+        self.skip_done();
+        self.complete(now);
     }
 }

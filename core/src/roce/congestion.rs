@@ -8,6 +8,7 @@
 //!
 //! Nothing of this is on the way of a packet that is not marked and whose queue pair was never told of congestion.
 
+use super::conn::Conn;
 use super::peer::{FlowControl, Path};
 use super::run::Run;
 use super::txbuf::TxBuf;
@@ -16,6 +17,7 @@ use crate::config::config_flags;
 use crate::dcqcn::Dcqcn;
 use crate::mem::Access;
 use crate::verbs::objects::Qp;
+use crate::verbs::shared::Shared;
 use crate::verbs::types::qp_type;
 use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn};
 
@@ -87,59 +89,28 @@ impl Qp {
 impl Transport {
     /// A packet for a QP arrived with a mark of congestion. Its sender hears of it.
     #[cold]
-    pub(crate) fn on_mark(&mut self, now: u64, from: &Origin, run: &Run) {
-        self.counters.np_ecn_marked += 1;
-        let Some(qi) = self.qp_of(run.dest_qpn) else { return };
+    pub(crate) fn on_mark(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run) {
+        self.common.counters.np_ecn_marked += 1;
+        let Some(c) = self.common.qp_of(run.dest_qpn).and_then(|qi| self.connected(s, qi)) else { return };
         // A marked notification is not answered by another. UD has no rate that a notification could be about.
-        if !self.is_from_peer(qi, from) || run.class == Class::Cnp || self.qps[qi].kind == qp_type::UD {
+        if !c.is_from_peer(from) || run.class == Class::Cnp || c.qp.kind == qp_type::UD {
             return;
         }
-        let qp = &mut self.qps[qi];
+        let (qi, qp) = (c.qi, &mut *c.qp);
         qp.counters.np_ecn_marked += 1;
         if now < qp.cnp_at || !qp.can_receive() {
             return;
         }
         qp.cnp_at = now.saturating_add(CNP_INTERVAL_NS);
-        self.cnp_owed.set(qi);
-        self.ready.set(qi);
-    }
-
-    /// A CNP arrived for a connected QP.
-    ///
-    /// Only where packets leave with the mark that says that they may be marked, can there be one: without the option none is heeded.
-    /// With it, a peer sends at most one for each packet that it was sent: more of them are forged, and none is heeded for a while.
-    #[cold]
-    pub(crate) fn handle_cnp(&mut self, qi: usize, now: u64, from: &Origin) {
-        let line = self.config.line_rate_bps;
-        let ours = self.is_from_peer(qi, from);
-        let capable = self.config.flags & config_flags::DCQCN != 0;
-        let qp = &mut self.qps[qi];
-        let handled = ours && capable && qp.credits_notification(now) && {
-            let handled = FlowControl::on_congestion(&mut qp.congestion, now, line);
-            qp.paced |= handled;
-            handled
-        };
-        for c in [&mut qp.counters, &mut self.counters] {
-            if ours {
-                c.rcvd_pkts += 1;
-                c.rcvd_bytes += packet_bytes(Opcode::CNP, CNP_BYTES as usize) as u64;
-            }
-            if handled {
-                c.rp_cnp_handled += 1;
-            } else {
-                c.rp_cnp_ignored += 1;
-            }
-        }
-        if !ours {
-            self.note_odd(qi, now);
-        }
+        c.common.cnp_owed.set(qi);
+        c.common.ready.set(qi);
     }
 
     /// Puts the notifications that are owed to one peer into an empty burst, ahead of everything else.
     #[cold]
     pub(crate) fn transmit_cnps(&mut self, tx: &mut TxBuf<'_>) {
         let mut from = 0;
-        while let Some(qi) = self.cnp_owed.next_from(from) {
+        while let Some(qi) = self.common.cnp_owed.next_from(from) {
             if qi < from {
                 break;
             }
@@ -148,7 +119,7 @@ impl Transport {
             let peer = self.peers.get(qp.peer as usize).filter(|p| qp.can_receive() && p.path == Path::Port);
             let Some(p) = peer else {
                 // The QP has ended meanwhile.
-                self.cnp_owed.clear(qi);
+                self.common.cnp_owed.clear(qi);
                 continue;
             };
             if !tx.aim(qp.peer, &p.flow, p.max_seg) {
@@ -163,12 +134,45 @@ impl Transport {
             if tx.emit(&run, qp.mtu, CNP_BYTES, false, zeroes).packets == 0 {
                 return;
             }
-            self.cnp_owed.clear(qi);
-            for c in [&mut qp.counters, &mut self.counters] {
+            self.common.cnp_owed.clear(qi);
+            for c in [&mut qp.counters, &mut self.common.counters] {
                 c.np_cnp_sent += 1;
                 c.sent_pkts += 1;
                 c.sent_bytes += run.wire_bytes(1, CNP_BYTES);
             }
+        }
+    }
+}
+
+impl Conn<'_> {
+    /// A CNP arrived for a connected QP.
+    ///
+    /// Only where packets leave with the mark that says that they may be marked, can there be one: without the option none is heeded.
+    /// With it, a peer sends at most one for each packet that it was sent: more of them are forged, and none is heeded for a while.
+    #[cold]
+    pub(crate) fn handle_cnp(&mut self, now: u64, from: &Origin) {
+        let line = self.common.config.line_rate_bps;
+        let ours = self.is_from_peer(from);
+        let capable = self.common.config.flags & config_flags::DCQCN != 0;
+        let qp = &mut *self.qp;
+        let handled = ours && capable && qp.credits_notification(now) && {
+            let handled = FlowControl::on_congestion(&mut qp.congestion, now, line);
+            qp.paced |= handled;
+            handled
+        };
+        for c in [&mut qp.counters, &mut self.common.counters] {
+            if ours {
+                c.rcvd_pkts += 1;
+                c.rcvd_bytes += packet_bytes(Opcode::CNP, CNP_BYTES as usize) as u64;
+            }
+            if handled {
+                c.rp_cnp_handled += 1;
+            } else {
+                c.rp_cnp_ignored += 1;
+            }
+        }
+        if !ours {
+            self.note_odd(now);
         }
     }
 }

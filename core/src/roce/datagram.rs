@@ -1,59 +1,37 @@
 //! UD: datagrams out and in.
 
+use super::conn::Conn;
 use super::peer::Path;
 use super::requester::{copy_sges, gather, Move, Stop};
 use super::run::Run;
 use super::txbuf::TxBuf;
+use super::Common;
 use super::{Origin, Sent, Transport};
 use crate::mem::{Access, Message};
+use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Ah, Hold, NONE};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
+use crate::verbs::wqe::SendWqe;
 use crate::wire::{ip, Class, Kind};
 
 /// Bytes of the GRH that come before the payload of a received datagram.
 pub const GRH_LEN: usize = 40;
 
+/// The QPN that a datagram is for.
+fn dest_qpn(wqe: &SendWqe) -> u32 {
+    (wqe.b >> 32) as u32 & 0xff_ffff
+}
+
 impl Transport {
     /// Sends datagrams to one destination until the burst is full or the next goes elsewhere.
     pub(crate) fn transmit_ud(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         loop {
-            let sq = s.sq(qi, &self.key);
-            let tail = sq.head().wrapping_add(sq.len());
-            let qp = &mut self.qps[qi];
-            if !qp.can_send() || qp.req.draining || qp.req.failed {
-                return Sent::Idle;
-            }
-            match qp.req.hold {
-                Hold::None => {}
-                Hold::Rate(at) if at <= now => qp.req.hold = Hold::None,
-                _ => {
-                    self.arm(qi);
-                    return Sent::Idle;
-                }
-            }
-            let index = qp.req.next;
-            if index == tail {
-                return Sent::Idle;
-            }
+            let Some((index, ah)) = self.conn(s, qi).next_datagram(now) else { return Sent::Idle };
+            let sq = s.sq(qi, &self.common.key);
             let slot = sq.at(index);
-            let wqe = *slot.header();
-            let (pd, qpn, mtu) = (qp.pd, qp.qpn, self.config.max_mtu);
-            let own_qkey = qp.attr.qkey;
-            let ah = self.ah_pool.check(wqe.a).ok().map(|i| self.ahs[i]).filter(|a| a.live && a.pd == pd);
-            let Some(ah) = ah else {
-                self.note(qi, now, CauseCode::BadAddressHandle, wc_status::LOC_QP_OP_ERR, wqe.a, 0);
-                self.fail_wqe(s, qi, now, index, wc_status::LOC_QP_OP_ERR);
-                return Sent::Idle;
-            };
-            if wqe.length > u64::from(mtu) {
-                self.note(qi, now, CauseCode::TooLong, wc_status::LOC_LEN_ERR, wqe.length, u64::from(mtu));
-                self.fail_wqe(s, qi, now, index, wc_status::LOC_LEN_ERR);
-                return Sent::Idle;
-            }
-            let dest_qpn = (wqe.b >> 32) as u32 & 0xff_ffff;
-            let to = self.datagram_peer(&ah, dest_qpn);
+            let to = self.common.datagram_peer(&ah, dest_qpn(slot.header()));
             let peer = &self.peers[to as usize];
             // A datagram to nobody is lost like any other.
             let lost = peer.path == Path::Lost;
@@ -63,83 +41,28 @@ impl Transport {
             if !lost && !tx.aim(to, &peer.flow, peer.max_seg) {
                 return Sent::Full;
             }
-            let qp = &mut self.qps[qi];
-            if qp.bucket.available(now) == 0 {
-                qp.req.hold = Hold::Rate(qp.bucket.ready_at(now, wqe.length as u32).max(now + 1));
-                self.arm(qi);
-                return Sent::Idle;
+            if let Some(sent) = self.conn(s, qi).send_datagram(index, &slot, lost, tx, now) {
+                return sent;
             }
-            let mut run = Run::new(Class::Ud, Kind::Send, dest_qpn, qp.req.next_psn);
-            run.has_imm = u32::from(wqe.opcode) == wr_opcode::SEND_WITH_IMM;
-            run.imm = wqe.imm;
-            run.solicited = wqe.is_solicited();
-            run.src_qpn = qpn;
-            run.qkey = if wqe.b as u32 & 1 << 31 != 0 { own_qkey } else { wqe.b as u32 };
-            let mut stop = None;
-            let (regions, providers) = (&self.regions, &self.providers);
-            let of = Message::request(qpn, index, 0);
-            let fill = |off, dst: &mut [u8]| match gather(regions, providers, pd, &slot, u64::from(off), dst, of) {
-                Ok(()) => Access::Ready,
-                Err(e) => {
-                    stop = Some(e);
-                    Access::Busy
-                }
-            };
-            let packets = if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, false, fill).packets };
-            match stop {
-                None if packets == 1 => {}
-                None => return Sent::Full,
-                Some(Stop::Pending(provider, token)) => {
-                    self.hold_for_memory(qi, provider, token);
-                    return Sent::Idle;
-                }
-                Some(Stop::Busy) => {
-                    self.qps[qi].req.hold = Hold::Rate(now + 10_000);
-                    self.arm(qi);
-                    return Sent::Idle;
-                }
-                Some(Stop::Error(code, lkey, addr)) => {
-                    self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                    self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
-                    return Sent::Idle;
-                }
-            }
-            let qp = &mut self.qps[qi];
-            let wire_bytes = run.wire_bytes(1, wqe.length as u32);
-            qp.bucket.take(now, wire_bytes as u32);
-            for c in [&mut qp.counters, &mut self.counters] {
-                c.sent_pkts += 1;
-                c.sent_bytes += wire_bytes;
-            }
-            let psn = qp.req.next_psn;
-            let ws = qp.wqe(index);
-            ws.started = true;
-            ws.psn = psn;
-            ws.npkts = 1;
-            ws.done = true;
-            qp.req.next_psn = psn.next();
-            qp.req.max_psn = qp.req.next_psn;
-            qp.req.una_psn = qp.req.next_psn;
-            qp.req.next = index.wrapping_add(1);
-            qp.req.acked = qp.req.next;
-            self.complete(s, qi, now);
         }
     }
 
     /// How the next datagram of a UD queue pair will travel.
     pub(crate) fn next_datagram_path(&self, s: &Shared, qi: usize) -> Option<Path> {
-        let sq = s.sq(qi, &self.key);
+        let sq = s.sq(qi, &self.common.key);
         let next = self.qps[qi].req.next;
         if next == sq.head().wrapping_add(sq.len()) {
             return None;
         }
         let slot = sq.at(next);
         let wqe = slot.header();
-        let ah = self.ah_pool.check(wqe.a).ok()?;
-        let to = self.datagram_peer(&self.ahs[ah], (wqe.b >> 32) as u32 & 0xff_ffff);
+        let ah = self.common.ah_pool.check(wqe.a).ok()?;
+        let to = self.common.datagram_peer(&self.common.ahs[ah], dest_qpn(wqe));
         Some(self.peers[to as usize].path)
     }
+}
 
+impl Common {
     /// The peer record for a datagram to a QPN at the address of a handle.
     #[inline]
     fn datagram_peer(&self, ah: &Ah, dest_qpn: u32) -> u32 {
@@ -149,38 +72,134 @@ impl Transport {
             ah.peer
         }
     }
+}
+
+impl Conn<'_> {
+    /// The index of the datagram that may leave next, and its address handle. `None`: none may now; one that never can has failed.
+    fn next_datagram(&mut self, now: u64) -> Option<(u32, Ah)> {
+        let sq = self.q.engine_sq(&self.common.key);
+        let tail = sq.head().wrapping_add(sq.len());
+        let qp = &mut *self.qp;
+        if !qp.can_send() || qp.req.draining || qp.req.failed {
+            return None;
+        }
+        match qp.req.hold {
+            Hold::None => {}
+            Hold::Rate(at) if at <= now => qp.req.hold = Hold::None,
+            _ => {
+                self.arm();
+                return None;
+            }
+        }
+        let index = qp.req.next;
+        if index == tail {
+            return None;
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        let ah = self.common.ah_pool.check(wqe.a).ok().map(|i| self.common.ahs[i]);
+        let mtu = u64::from(self.common.config.max_mtu);
+        let (cause, status, a, b) = match ah.filter(|a| a.live && a.pd == qp.pd) {
+            None => (CauseCode::BadAddressHandle, wc_status::LOC_QP_OP_ERR, wqe.a, 0),
+            Some(_) if wqe.length > mtu => (CauseCode::TooLong, wc_status::LOC_LEN_ERR, wqe.length, mtu),
+            Some(ah) => return Some((index, ah)),
+        };
+        self.note(now, cause, status, a, b);
+        self.fail_wqe(now, index, status);
+        None
+    }
+
+    /// Sends the datagram at an index, or loses it; with its packet in the burst it is done. `None`: the next may follow.
+    fn send_datagram(
+        &mut self,
+        index: u32,
+        slot: &SlotRef<'_, SendWqe>,
+        lost: bool,
+        tx: &mut TxBuf<'_>,
+        now: u64,
+    ) -> Option<Sent> {
+        let (qp, common) = (&mut *self.qp, &mut *self.common);
+        let wqe = slot.header();
+        if qp.bucket.available(now) == 0 {
+            qp.req.hold = Hold::Rate(qp.bucket.ready_at(now, wqe.length as u32).max(now + 1));
+            self.arm();
+            return Some(Sent::Idle);
+        }
+        let mut run = Run::new(Class::Ud, Kind::Send, dest_qpn(wqe), qp.req.next_psn);
+        run.has_imm = u32::from(wqe.opcode) == wr_opcode::SEND_WITH_IMM;
+        run.imm = wqe.imm;
+        run.solicited = wqe.is_solicited();
+        run.src_qpn = qp.qpn;
+        run.qkey = if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey } else { wqe.b as u32 };
+        let mut stop = None;
+        let (regions, providers, pd) = (&common.regions, &common.providers, qp.pd);
+        let of = Message::request(qp.qpn, index, 0);
+        let fill = |off, dst: &mut [u8]| match gather(regions, providers, pd, slot, u64::from(off), dst, of) {
+            Ok(()) => Access::Ready,
+            Err(e) => {
+                stop = Some(e);
+                Access::Busy
+            }
+        };
+        let mtu = common.config.max_mtu;
+        let packets = if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, false, fill).packets };
+        match stop {
+            None if packets == 1 => {}
+            None => return Some(Sent::Full),
+            Some(Stop::Pending(provider, token)) => {
+                self.hold_for_memory(provider, token);
+                return Some(Sent::Idle);
+            }
+            Some(Stop::Busy) => {
+                qp.req.hold = Hold::Rate(now + 10_000);
+                self.arm();
+                return Some(Sent::Idle);
+            }
+            Some(Stop::Error(code, lkey, addr)) => {
+                self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.fail_wqe(now, index, wc_status::LOC_PROT_ERR);
+                return Some(Sent::Idle);
+            }
+        }
+        let wire_bytes = run.wire_bytes(1, wqe.length as u32);
+        qp.bucket.take(now, wire_bytes as u32);
+        for c in [&mut qp.counters, &mut common.counters] {
+            c.sent_pkts += 1;
+            c.sent_bytes += wire_bytes;
+        }
+        let psn = qp.req.next_psn;
+        let ws = qp.wqe(index);
+        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
+        let next = psn.next();
+        (qp.req.next_psn, qp.req.max_psn, qp.req.una_psn) = (next, next, next);
+        qp.req.next = index.wrapping_add(1);
+        qp.req.acked = qp.req.next;
+        self.complete(now);
+        None
+    }
 
     /// Takes a datagram to the GID `to`, this engine's or a group's: 40 bytes of GRH first, then the payload.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn handle_ud(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        now: u64,
-        from: &Origin,
-        to: &[u8; 16],
-        run: &Run,
-        payload: &[u8],
-    ) {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn handle_ud(&mut self, now: u64, from: &Origin, to: &[u8; 16], run: &Run, payload: &[u8]) {
+        let qp = &mut *self.qp;
         if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
-            self.counters.rcvd_refused += 1;
+            self.common.counters.rcvd_refused += 1;
             qp.counters.rcvd_refused += 1;
             return;
         }
-        if payload.len() > self.config.max_mtu as usize
+        if payload.len() > self.common.config.max_mtu as usize
             || qp.resp.fence_len as usize >= crate::verbs::objects::MAX_FENCES - 1
         {
-            return self.drop_message(qi);
+            return self.drop_message();
         }
-        if !self.take_recv(s, qi) {
-            return self.drop_message(qi);
+        if !self.take_recv() {
+            return self.drop_message();
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let bytes = GRH_LEN + payload.len();
         if bytes as u64 > u64::from(qp.resp.recv.length) {
             // Too long for the buffer: dropped; the buffer serves the next datagram.
-            return self.drop_message(qi);
+            return self.drop_message();
         }
         let mut grh = [0u8; GRH_LEN];
         // UDP header 8, BTH 12, DETH 8, ICRC 4, ImmDt; the payload with its padding.
@@ -190,23 +209,30 @@ impl Transport {
             _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
         let sges = &qp.resp.recv.sges[..qp.resp.recv.num_sge as usize];
-        let mut outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, 0, Move::Scatter(&grh));
+        let mut outcome = copy_sges(&self.common.regions, &self.common.providers, qp.pd, sges, 0, Move::Scatter(&grh));
         if let (Ok(header), false) = (&outcome, payload.is_empty()) {
             let header = *header;
-            outcome = copy_sges(&self.regions, &self.providers, qp.pd, sges, GRH_LEN as u64, Move::Scatter(payload))
-                .map(|pending| pending.or(header));
+            outcome = copy_sges(
+                &self.common.regions,
+                &self.common.providers,
+                qp.pd,
+                sges,
+                GRH_LEN as u64,
+                Move::Scatter(payload),
+            )
+            .map(|pending| pending.or(header));
         }
         match outcome {
             Ok(pending) => {
                 let flags = wc_flags::GRH | if run.has_imm { wc_flags::WITH_IMM } else { 0 };
-                let mut wc = self.recv_wc(qi, wc_status::SUCCESS, bytes as u32, run.imm, flags);
+                let mut wc = self.recv_wc(wc_status::SUCCESS, bytes as u32, run.imm, flags);
                 wc.src_qp = run.src_qpn;
-                self.counters.rdma_recvs += 1;
-                self.qps[qi].counters.rdma_recvs += 1;
+                self.common.counters.rdma_recvs += 1;
+                self.qp.counters.rdma_recvs += 1;
                 match pending {
-                    None if self.qps[qi].resp.fence_len == 0 => self.push_reserved(s, qi, wc, run.solicited),
+                    None if self.qp.resp.fence_len == 0 => self.push_reserved(wc, run.solicited),
                     _ => {
-                        let resp = &self.qps[qi].resp;
+                        let resp = &self.qp.resp;
                         let (provider, token) = pending.map_or_else(
                             || {
                                 let last = &resp.fences[resp.last_fence()];
@@ -221,15 +247,15 @@ impl Transport {
                             solicited: run.solicited,
                             ..Default::default()
                         };
-                        self.push_fence(qi, fence);
+                        self.push_fence(fence);
                     }
                 }
             }
-            Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(qi),
+            Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(),
             Err(Stop::Error(code, lkey, addr)) => {
-                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.fail_recv(s, qi, wc_status::LOC_PROT_ERR);
-                self.enter_error(s, qi, None);
+                self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.fail_recv(wc_status::LOC_PROT_ERR);
+                self.enter_error(None);
             }
         }
     }

@@ -56,7 +56,7 @@ impl Transport {
     pub(crate) fn pass(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
         let a = &self.qps[qi];
         let index = a.req.next;
-        let mut sq = s.sq(qi, &self.key);
+        let mut sq = s.sq(qi, &self.common.key);
         if a.state != qp_state::RTS || a.paced || !is_local(a) || !a.req.is_idle() || sq.end() != index.wrapping_add(1)
         {
             return false;
@@ -68,17 +68,19 @@ impl Transport {
         if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE || !fits {
             return false;
         }
-        let Some(bi) = self.qp_of(a.attr.dest_qp_num) else { return false };
+        let Some(bi) = self.common.qp_of(a.attr.dest_qp_num) else { return false };
         let b = &self.qps[bi];
         let psn = a.req.next_psn;
         let connected = b.attr.dest_qp_num == a.qpn && b.resp.epsn == psn && b.mtu == a.mtu;
         if !connected || !is_local(b) || !b.can_receive() || b.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
             return false;
         }
-        let ending = prepare(s, &self.key, &mut self.cqs, a, wqe, wc_status::SUCCESS);
+        let ending = prepare(s, &self.common.key, &mut self.common.cqs, a, wqe, wc_status::SUCCESS);
         let Some(ending) = ending else { return false };
         let (at, key) = (wqe.remote_addr, wqe.rkey);
-        let Ok(target) = self.regions.remote(key, b.pd, b.qpn, at, len, access::REMOTE_WRITE) else { return false };
+        let Ok(target) = self.common.regions.remote(key, b.pd, b.qpn, at, len, access::REMOTE_WRITE) else {
+            return false;
+        };
         if target.provider != 0 {
             return false;
         }
@@ -89,13 +91,13 @@ impl Transport {
             let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
             // Slow memory that begins to fetch goes on with it for the usual way.
             let of = Message::request(a.qpn, index, 0);
-            if gather(&self.regions, &self.providers, a.pd, &slot, 0, bytes, of).is_err() {
+            if gather(&self.common.regions, &self.common.providers, a.pd, &slot, 0, bytes, of).is_err() {
                 return false;
             }
             bytes
         };
         // Should it fail half way, the usual way writes the same bytes again before it says so.
-        if self.providers.place(&target, 0, payload) != Access::Ready {
+        if self.common.providers.place(&target, 0, payload) != Access::Ready {
             return false;
         }
 
@@ -115,14 +117,14 @@ impl Transport {
         b.resp.pkts_since_ack = 0;
         b.resp.forget_naks();
         count(&mut b.counters, 0, 1);
-        count(&mut self.counters, 1, 1);
+        count(&mut self.common.counters, 1, 1);
         let a = &mut self.qps[qi];
         a.req.next_psn = next;
         a.req.una_psn = next;
         a.req.max_psn = next;
         refill_retries(a);
         count(&mut a.counters, 1, 0);
-        ending.finish(s, a, &mut self.counters, &mut sq, Left::NothingUnsent, None);
+        ending.finish(s, a, &mut self.common.counters, &mut sq, Left::NothingUnsent, None);
         true
     }
 }

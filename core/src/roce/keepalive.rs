@@ -4,35 +4,34 @@
 //! executes nothing and acknowledges again (IBTA C9-105), so neither side's PSNs, queues or memory take part. Anything
 //! that comes from the peer is an answer. Nothing of this is on the way of other packets: a timer compares a counter.
 
+use super::conn::Conn;
 use super::run::Run;
 use super::txbuf::TxBuf;
-use super::Transport;
 use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Keep, NONE};
-use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_type, wc_status};
 use crate::wire::{Class, Kind};
 
-impl Transport {
+impl Conn<'_> {
     /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A peer in this engine needs none.
-    pub(crate) fn begin_keepalive(&mut self, qi: usize, now: u64) {
-        let every = self.config.keepalive_ns;
-        let qp = &mut self.qps[qi];
+    pub(crate) fn begin_keepalive(&mut self, now: u64) {
+        let every = self.common.config.keepalive_ns;
+        let qp = &mut *self.qp;
         if every == 0 || qp.kind != qp_type::RC || qp.loopback || qp.peer == NONE {
             return;
         }
         let at = now.saturating_add(every);
         qp.keep = Keep { at, seen: qp.counters.rcvd_pkts, ..Keep::default() };
-        self.wake_at(qi, at);
+        self.wake_at(at);
     }
 
     /// The time of `Keep::at` has come.
     #[cold]
-    pub(crate) fn keep_alive(&mut self, s: &Shared, qi: usize, now: u64) {
-        let every = self.config.keepalive_ns;
-        let qp = &mut self.qps[qi];
+    pub(crate) fn keep_alive(&mut self, now: u64) {
+        let every = self.common.config.keepalive_ns;
+        let qp = &mut *self.qp;
         if !qp.can_send() || qp.req.failed {
             qp.keep = Keep::default();
             return;
@@ -47,11 +46,11 @@ impl Transport {
             let (since, tries) = (qp.keep.since, u64::from(qp.keep.tries));
             qp.keep = Keep::default();
             let status = wc_status::RETRY_EXC_ERR;
-            match self.explanation(qi, since) {
-                Some((known, a, b)) => self.note(qi, now, known, status, a, b),
-                None => self.note(qi, now, CauseCode::Keepalive, status, every, tries),
+            match self.explanation(since) {
+                Some((known, a, b)) => self.note(now, known, status, a, b),
+                None => self.note(now, CauseCode::Keepalive, status, every, tries),
             }
-            return self.enter_error(s, qi, Some(async_event::QP_FATAL));
+            return self.enter_error(Some(async_event::QP_FATAL));
         }
         if qp.keep.tries == 0 {
             qp.keep.since = now;
@@ -60,13 +59,13 @@ impl Transport {
         qp.keep.ask = true;
         qp.keep.at = now.saturating_add(qp.timeout_ns.min(every));
         qp.req.probe = true;
-        self.ready.set(qi);
+        self.common.ready.set(self.qi);
     }
 
     /// Sends the question. False: there was no room.
     #[cold]
-    pub(crate) fn transmit_keepalive(&mut self, qi: usize, tx: &mut TxBuf<'_>) -> bool {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn transmit_keepalive(&mut self, tx: &mut TxBuf<'_>) -> bool {
+        let qp = &mut *self.qp;
         qp.keep.ask = false;
         let run = Run {
             first: true,
@@ -80,7 +79,7 @@ impl Transport {
             qp.keep.ask = true;
             return false;
         }
-        for c in [&mut qp.counters, &mut self.counters] {
+        for c in [&mut qp.counters, &mut self.common.counters] {
             c.sent_pkts += 1;
             c.sent_bytes += run.wire_bytes(1, 0);
             c.keepalives += 1;

@@ -9,19 +9,18 @@
 //! that the peer begins meanwhile. [`Transport::send_lone`] is both, for links, and reads no clock; `lone_wire` has the first for packets.
 
 use super::answers::ACK_BYTES;
-use super::peer::{FlowControl, Path, Peer, PACKET_COST, PROBE_NS};
+use super::conn::Conn;
+use super::peer::{FlowControl, Path, PACKET_COST, PROBE_NS};
 use super::requester::{gather, PSN_WINDOW};
-use super::rules::ack::{progress, AckQueue};
+use super::rules::ack::progress;
 use super::rules::complete::{prepare, Left};
-use super::rules::cq::{CompletionHandoff, CqSide};
+use super::rules::cq::CqSide;
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
-use crate::arena::Table;
-use crate::counters::Counters;
-use crate::mem::{Access, Message, Providers, Regions};
+use crate::mem::{Access, Message};
 use crate::ring::{EngineConsumer, SlotRef};
-use crate::verbs::objects::{Cq, Hold, Incoming, Qp, Req, Resp, NONE};
-use crate::verbs::shared::{EngineKey, QpShared, Shared};
+use crate::verbs::objects::{Hold, Incoming, Qp, Req, Resp, NONE};
+use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{packet_bytes, Opcode, Psn, Syndrome};
@@ -146,16 +145,13 @@ fn padded(len: usize) -> usize {
 impl Transport {
     /// What [`Transport::write_lone_packet`] wrote has left.
     #[inline]
-    pub(crate) fn wrote_lone(&mut self, now: u64, lone: Lone) {
-        let Lone { qi, len, payload, bytes, acks: beside } = lone;
-        let Transport { qps, peers, acks, counters, .. } = self;
-        let Some(qp) = qps.get_mut(qi) else { return };
-        let Some(peer) = peers.get_mut(qp.peer as usize) else { return };
-        has_left(qp, peer, counters, acks, qi, &Written { len, payload, bytes, acks: beside });
-        if qp.req.ack_deadline == 0 {
-            qp.req.probe_at = now + PROBE_NS;
+    pub(crate) fn wrote_lone(&mut self, s: &Shared, now: u64, lone: Lone) {
+        let Some(mut c) = self.connected(s, lone.qi) else { return };
+        c.has_left(lone.payload, lone.bytes, lone.acks);
+        if c.qp.req.ack_deadline == 0 {
+            c.qp.req.probe_at = now + PROBE_NS;
         }
-        self.date_request(qi, now);
+        c.date_request(now);
     }
 
     /// Writes the only request that waits in the send queue of the QP at an index into room of its link, and the ACK that the QP owes
@@ -170,57 +166,38 @@ impl Transport {
         wanted: bool,
         clock: impl FnOnce() -> u64,
     ) -> bool {
-        let Transport { key, qps, peers, regions, providers, acks, counters, .. } = self;
-        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
-        let Some(peer) = peers.get_mut(qp.peer as usize) else { return false };
-        let written = write(regions, providers, qp, peer, &shared.engine_sq(key), links);
-        let Some((written, frame)) = written else { return false };
+        let Some(mut c) = self.connected(s, qi) else { return false };
+        let Some((written, frame)) = c.write_lone(links) else { return false };
         frame.commit(written.len);
-        has_left(qp, peer, counters, acks, qi, &written);
-        let undated = self.undated;
-        if qp.req.ack_deadline != 0 {
+        c.has_left(written.payload, written.bytes, written.acks);
+        let undated = c.common.undated;
+        if c.qp.req.ack_deadline != 0 {
             // An earlier one's answer is waited for: only its timer may be due anew.
-            self.date_request(qi, 0);
+            c.date_request(0);
         } else if !wanted && (undated == NONE || undated == qi as u32) {
-            self.undated = qi as u32;
+            c.common.undated = qi as u32;
         } else {
-            self.date_request(qi, clock());
+            c.date_request(clock());
         }
         true
     }
 
     /// Gives the request that left without a date the time of now.
     #[inline(always)]
-    pub(crate) fn date(&mut self, now: u64) {
-        if self.undated != NONE {
-            self.date_undated(now);
+    pub(crate) fn date(&mut self, s: &Shared, now: u64) {
+        if self.common.undated != NONE {
+            self.date_undated(s, now);
         }
     }
 
     #[inline(never)]
-    fn date_undated(&mut self, now: u64) {
-        let qi = core::mem::replace(&mut self.undated, NONE) as usize;
-        let Some(qp) = self.qps.get(qi) else { return };
-        let under_way = qp.req.una_psn != qp.req.max_psn && qp.req.next_psn == qp.req.max_psn;
+    fn date_undated(&mut self, s: &Shared, now: u64) {
+        let qi = core::mem::replace(&mut self.common.undated, NONE) as usize;
+        let Some(mut c) = self.connected(s, qi) else { return };
+        let under_way = c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
         // What is sent again gets its date then.
-        if qp.live && qp.can_send() && under_way && !matches!(qp.req.hold, Hold::Rnr(_)) {
-            self.date_request(qi, now);
-        }
-    }
-
-    /// The request of a QP that has just left is the one whose answer is waited for, unless an earlier one is. Over a link nothing
-    /// is probed for ([`Peer::probe_at`]), and no time for that is set.
-    #[inline(always)]
-    fn date_request(&mut self, qi: usize, now: u64) {
-        let Some(qp) = self.qps.get_mut(qi) else { return };
-        if qp.req.ack_deadline == 0 {
-            qp.req.silent_since = now;
-            qp.req.ack_deadline = now + qp.timeout_ns;
-            qp.req.probe_wait = PROBE_NS;
-        }
-        let at = qp.req.next_deadline();
-        if qp.req.armed_at == 0 || qp.req.armed_at > at {
-            self.wake_at(qi, at);
+        if c.qp.live && c.qp.can_send() && under_way && !matches!(c.qp.req.hold, Hold::Rnr(_)) {
+            c.date_request(now);
         }
     }
 
@@ -239,15 +216,13 @@ impl Transport {
     ) -> usize {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
         let [op, flags, ..] = high(0).to_le_bytes();
-        let Some(qi) = self.qp_of(low(1) & 0xff_ffff) else { return 0 };
-        let Transport { key, qps, peers, regions, providers, cqs, counters, handoff, .. } = self;
-        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return 0 };
+        let Some(qi) = self.common.qp_of(low(1) & 0xff_ffff) else { return 0 };
+        let Some(mut c) = self.connected(s, qi) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
-        if qp.state != qp_state::RTS || qp.kind != qp_type::RC || !whole {
+        if c.qp.state != qp_state::RTS || c.qp.kind != qp_type::RC || !whole {
             return 0;
         }
-        let Some(peer) = peers.get_mut(qp.peer as usize) else { return 0 };
-        if peer.addr.gid != *gid || !peer.path.answers(Path::Link(0), self.mixed_paths) {
+        if !c.has_address_of_peer(gid, Path::Link(0)) {
             return 0;
         }
         let is_ack = Opcode(op) == Opcode::RC_ACK;
@@ -263,7 +238,7 @@ impl Transport {
         // sees its own request complete before the peer's reply, as it does on a NIC. That of a short message lies in the words that
         // were copied out.
         let psn = if is_ack { acked(w) } else { beside(w, end, rest.len()) };
-        let acked = psn.is_some_and(|psn| end_lone(s, key, cqs, handoff, counters, peer, qp, shared, now, psn));
+        let acked = psn.is_some_and(|psn| c.end_lone(now, psn));
         let mut taken = 0;
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op & 1 != 0) {
@@ -282,54 +257,20 @@ impl Transport {
                 rkey: low(4),
                 dma_len: high(4),
             };
-            let payload = &rest[head..head + len];
-            if !receive(s, key, cqs, regions, providers, counters, handoff, qp, shared, &r, payload) {
-                return if acked { self.lone_ended(qi, ACK_BESIDE) } else { 0 };
+            if c.receive_lone(now, &r, &rest[head..head + len]) {
+                taken = end;
+            } else if !acked {
+                return 0;
+            } else {
+                c.lone_ended();
+                return ACK_BESIDE;
             }
-            self.acks.owe(qp, &mut self.ready, qi, now, 1, r.ack_req);
-            taken = end;
         }
         if acked {
-            self.lone_ended(qi, taken + HEAD_MIN)
-        } else {
-            taken
-        }
-    }
-
-    /// The only request that a QP had under way has ended. Returns `result`.
-    #[inline(always)]
-    fn lone_ended<R>(&mut self, qi: usize, result: R) -> R {
-        if self.undated == qi as u32 {
-            self.undated = NONE;
-        }
-        self.wake_windows();
-        result
-    }
-
-    /// Takes a request of one packet that a QP's own peer has sent, if it is in order and nothing is in its way. False: nothing has
-    /// changed.
-    #[inline(always)]
-    pub(super) fn receive_lone(&mut self, s: &Shared, qi: usize, now: u64, r: &Received, payload: &[u8]) -> bool {
-        let Transport { key, qps, regions, providers, cqs, counters, handoff, .. } = self;
-        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
-        let taken = receive(s, key, cqs, regions, providers, counters, handoff, qp, shared, r, payload);
-        if taken {
-            self.acks.owe(qp, &mut self.ready, qi, now, 1, r.ack_req);
+            c.lone_ended();
+            taken += HEAD_MIN;
         }
         taken
-    }
-
-    /// Ends the only request that the QP at an index has under way, if the ACK of `psn` ends it and nothing is in its way. False:
-    /// nothing has changed.
-    #[inline(always)]
-    pub(super) fn acknowledge_lone(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn) -> bool {
-        let Transport { key, qps, peers, cqs, counters, handoff, .. } = self;
-        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
-        let Some(peer) = peers.get_mut(qp.peer as usize) else { return false };
-        if !end_lone(s, key, cqs, handoff, counters, peer, qp, shared, now, psn) {
-            return false;
-        }
-        self.lone_ended(qi, true)
     }
 }
 
@@ -342,211 +283,228 @@ struct Written {
     acks: bool,
 }
 
-/// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing else has changed.
-#[inline(always)]
-fn write<'p, L: Links>(
-    regions: &Regions,
-    providers: &Providers,
-    qp: &mut Qp,
-    peer: &mut Peer,
-    sq: &EngineConsumer<'_, SendWqe>,
-    links: &'p mut L,
-) -> Option<(Written, L::Frame<'p>)> {
-    let Asked { slot, op, is_write } = qp.ask_lone(sq)?;
-    let wqe = slot.header();
-    let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
-    let (index, psn) = (qp.req.next, qp.req.next_psn);
-    let Path::Link(link) = peer.path else { return None };
-    if peer.tx.available(0) == 0 {
-        return None;
-    }
-    let payload = wqe.length as u32;
-    let len = payload as usize;
-    let behind = head + padded(len);
-    let (room, frame) = links.begin(link)?;
-    let record = room.get_mut(..behind + HEAD_MIN)?;
-    if len > 0 {
-        let body = &mut record[head..head + len];
-        match <&mut [u8; 8]>::try_from(&mut *body) {
-            // What most small messages are needs no call.
-            Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
-            // Slow memory that begins to fetch goes on with it for the usual way.
-            _ => gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?,
+impl Conn<'_> {
+    /// The request that has just left is the one whose answer is waited for, unless an earlier one is. Over a link nothing
+    /// is probed for ([`Peer::probe_at`](super::peer::Peer::probe_at)), and no time for that is set.
+    #[inline(always)]
+    fn date_request(&mut self, now: u64) {
+        let req = &mut self.qp.req;
+        if req.ack_deadline == 0 {
+            req.silent_since = now;
+            req.ack_deadline = now + self.qp.timeout_ns;
+            req.probe_wait = PROBE_NS;
+        }
+        let at = req.next_deadline();
+        if req.armed_at == 0 || req.armed_at > at {
+            self.wake_at(at);
         }
     }
-    let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
-    let dest = qp.attr.dest_qp_num;
-    record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
-    if is_write {
-        record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
-        record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
-        record[36..40].copy_from_slice(&payload.to_le_bytes());
-    }
-    let acks = qp.resp.ack_owed;
-    if acks {
-        let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
-        let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
-        record[behind..].copy_from_slice(&ack);
-    }
-    let bytes = packet_bytes(op, len) as u32;
-    Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, bytes, acks }, frame))
-}
 
-/// What was written has left: all that changes by that but the time.
-#[inline(always)]
-fn has_left(qp: &mut Qp, peer: &mut Peer, counters: &mut Counters, acks: &mut AckQueue, qi: usize, written: &Written) {
-    let (index, psn) = (qp.req.next, qp.req.next_psn);
-    let ws = qp.wqe(index);
-    // The rest is as the request before it left it: zero.
-    (ws.started, ws.psn, ws.npkts) = (true, psn, 1);
-    let next = psn.next();
-    qp.req.next = index.wrapping_add(1);
-    qp.req.next_psn = next;
-    qp.req.max_psn = next;
-    let cost = PACKET_COST + written.payload;
-    qp.req.inflight = qp.req.inflight.saturating_add(cost);
-    peer.tx.on_sent(0, cost);
-    let mut packets = 1;
-    let mut bytes = u64::from(written.bytes);
-    if written.acks {
-        packets += 1;
-        bytes += ACK_BYTES;
-        acks.left(&mut qp.resp, qi);
+    /// The only request that the QP had under way has ended.
+    #[inline(always)]
+    pub(super) fn lone_ended(&mut self) {
+        if self.common.undated == self.qi as u32 {
+            self.common.undated = NONE;
+        }
+        self.common.wake_windows();
     }
-    for c in [&mut qp.counters, counters] {
-        c.sent_pkts += packets;
-        c.sent_bytes += bytes;
-    }
-}
 
-/// Places a request of one packet and completes it, if it is in order and nothing is in its way. False: nothing has changed. The ACK is
-/// still to be owed.
-#[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
-#[inline(always)]
-fn receive(
-    s: &Shared,
-    key: &EngineKey,
-    cqs: &mut Table<Cq>,
-    regions: &Regions,
-    providers: &Providers,
-    counters: &mut Counters,
-    handoff: &mut CompletionHandoff,
-    qp: &mut Qp,
-    shared: &QpShared,
-    r: &Received,
-    payload: &[u8],
-) -> bool {
-    let Received { psn, writes, has_imm, .. } = *r;
-    let len = payload.len();
-    if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize {
-        return false;
-    }
-    let mut to = None;
-    if writes {
-        if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != r.dma_len as usize {
-            return false;
-        }
-        match regions.remote(r.rkey, qp.pd, qp.qpn, r.va, len as u32, access::REMOTE_WRITE) {
-            Ok(t) if t.provider == 0 => to = Some(t.addr),
-            _ => return false,
-        }
-    }
-    let receives = !writes | has_imm;
-    if receives {
-        // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
-        let mut rq = shared.engine_rq(key);
-        if qp.srq != NONE || qp.resp.recv.taken || rq.end() == rq.head() {
-            return false;
-        }
-        let slot = rq.peek(0);
+    /// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing else has changed.
+    #[inline(always)]
+    fn write_lone<'p, L: Links>(&mut self, links: &'p mut L) -> Option<(Written, L::Frame<'p>)> {
+        let qp = &mut *self.qp;
+        let sq = self.q.engine_sq(&self.common.key);
+        let Asked { slot, op, is_write } = qp.ask_lone(&sq)?;
         let wqe = slot.header();
-        if !writes && len > 0 {
-            let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return false };
-            if len as u64 > u64::from(sge.length) {
-                return false;
+        let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
+        let (index, psn) = (qp.req.next, qp.req.next_psn);
+        let Path::Link(link) = self.peer.path else { return None };
+        if self.peer.tx.available(0) == 0 {
+            return None;
+        }
+        let payload = wqe.length as u32;
+        let len = payload as usize;
+        let behind = head + padded(len);
+        let (room, frame) = links.begin(link)?;
+        let record = room.get_mut(..behind + HEAD_MIN)?;
+        if len > 0 {
+            let body = &mut record[head..head + len];
+            match <&mut [u8; 8]>::try_from(&mut *body) {
+                // What most small messages are needs no call.
+                Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
+                // Slow memory that begins to fetch goes on with it for the usual way.
+                _ => {
+                    let (regions, providers) = (&self.common.regions, &self.common.providers);
+                    gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?;
+                }
             }
-            to = regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
-            if to.is_none() {
-                return false;
-            }
         }
-        let wr_id = wqe.wr_id;
-        let Some(mut cq) = CqSide::of(s, key, cqs, qp.rcq) else { return false };
-        if !cq.can_reserve() {
-            return false;
+        let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
+        let dest = qp.attr.dest_qp_num;
+        record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
+        if is_write {
+            record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
+            record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
+            record[36..40].copy_from_slice(&payload.to_le_bytes());
         }
-        // Should it fail half way, the usual way writes the same bytes again before it says so.
-        if to.is_some_and(|to| providers.put(to, payload) != Access::Ready) {
-            return false;
+        let acks = qp.resp.ack_owed;
+        if acks {
+            let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
+            let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
+            record[behind..].copy_from_slice(&ack);
         }
-        rq.release(1);
-        let wc = Wc {
-            wr_id,
-            status: wc_status::SUCCESS,
-            opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
-            byte_len: len as u32,
-            imm_data: r.imm,
-            qp_num: qp.qpn,
-            wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
-            ..Wc::default()
-        };
-        cq.hand_over(s, handoff, wc, r.solicited);
-    } else if to.is_some_and(|to| providers.put(to, payload) != Access::Ready) {
-        return false;
+        let bytes = packet_bytes(op, len) as u32;
+        Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, bytes, acks }, frame))
     }
-    let bytes = u64::from(r.bytes);
-    for c in [&mut qp.counters, &mut *counters] {
-        c.rcvd_pkts += 1;
-        c.rcvd_bytes += bytes;
-        c.rdma_recvs += u64::from(receives);
-    }
-    let resp = &mut qp.resp;
-    resp.epsn = psn.next();
-    resp.msn = resp.msn.wrapping_add(1);
-    resp.ack_psn = psn;
-    resp.ack_msn = resp.msn;
-    resp.forget_naks();
-    true
-}
 
-/// Ends the only request that a QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has changed.
-#[allow(clippy::too_many_arguments)] // what the caller has looked up, each once
-#[inline(always)]
-fn end_lone(
-    s: &Shared,
-    key: &EngineKey,
-    cqs: &mut Table<Cq>,
-    handoff: &mut CompletionHandoff,
-    counters: &mut Counters,
-    peer: &mut Peer,
-    qp: &mut Qp,
-    shared: &QpShared,
-    now: u64,
-    psn: Psn,
-) -> bool {
-    let index = qp.req.una;
-    let next = index.wrapping_add(1);
-    let mut sq = shared.engine_sq(key);
-    let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
-    if !all || qp.req.read_inflight != 0 || !qp.req.goes_on() {
-        return false;
+    /// The request that waits has left in a packet of `bytes` with `payload` bytes, behind it the owed ACK where it `acks`: all that
+    /// changes by that but the time.
+    #[inline(always)]
+    fn has_left(&mut self, payload: u32, bytes: u32, acks: bool) {
+        let (qp, peer) = (&mut *self.qp, &mut *self.peer);
+        let (index, psn) = (qp.req.next, qp.req.next_psn);
+        let ws = qp.wqe(index);
+        // The rest is as the request before it left it: zero.
+        (ws.started, ws.psn, ws.npkts) = (true, psn, 1);
+        let next = psn.next();
+        qp.req.next = index.wrapping_add(1);
+        qp.req.next_psn = next;
+        qp.req.max_psn = next;
+        let cost = PACKET_COST + payload;
+        qp.req.inflight = qp.req.inflight.saturating_add(cost);
+        peer.tx.on_sent(0, cost);
+        let mut packets = 1;
+        let mut bytes = u64::from(bytes);
+        if acks {
+            packets += 1;
+            bytes += ACK_BYTES;
+            self.common.acks.left(&mut qp.resp, self.qi);
+        }
+        for c in [&mut qp.counters, &mut self.common.counters] {
+            c.sent_pkts += packets;
+            c.sent_bytes += bytes;
+        }
     }
-    let slot = sq.at(index);
-    let wqe = slot.header();
-    let ws = qp.wqe(index);
-    let plain = u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM;
-    if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
-        return false;
+
+    /// Takes a request of one packet that the QP's own peer has sent, and owes its ACK, if it is in order and nothing is in its way.
+    /// False: nothing has changed.
+    #[inline(always)]
+    pub(super) fn receive_lone(&mut self, now: u64, r: &Received, payload: &[u8]) -> bool {
+        let taken = self.place_lone(r, payload);
+        if taken {
+            self.common.acks.owe(self.qp, &mut self.common.ready, self.qi, now, 1, r.ack_req);
+        }
+        taken
     }
-    let Some(ending) = prepare(s, key, cqs, qp, wqe, wc_status::SUCCESS) else { return false };
-    for c in [&mut *counters, &mut qp.counters] {
-        c.rcvd_pkts += 1;
-        c.rcvd_bytes += ACK_BYTES;
+
+    /// Places a request of one packet and completes it, if it is in order and nothing is in its way. False: nothing has changed. The ACK is
+    /// still to be owed.
+    #[inline(always)]
+    fn place_lone(&mut self, r: &Received, payload: &[u8]) -> bool {
+        let (qp, common) = (&mut *self.qp, &mut *self.common);
+        let Received { psn, writes, has_imm, .. } = *r;
+        let len = payload.len();
+        if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize {
+            return false;
+        }
+        let mut to = None;
+        if writes {
+            if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != r.dma_len as usize {
+                return false;
+            }
+            match common.regions.remote(r.rkey, qp.pd, qp.qpn, r.va, len as u32, access::REMOTE_WRITE) {
+                Ok(t) if t.provider == 0 => to = Some(t.addr),
+                _ => return false,
+            }
+        }
+        let receives = !writes | has_imm;
+        if receives {
+            // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
+            let mut rq = self.q.engine_rq(&common.key);
+            if qp.srq != NONE || qp.resp.recv.taken || rq.end() == rq.head() {
+                return false;
+            }
+            let slot = rq.peek(0);
+            let wqe = slot.header();
+            if !writes && len > 0 {
+                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return false };
+                if len as u64 > u64::from(sge.length) {
+                    return false;
+                }
+                to = common.regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
+                if to.is_none() {
+                    return false;
+                }
+            }
+            let wr_id = wqe.wr_id;
+            let Some(mut cq) = CqSide::of(self.s, &common.key, &mut common.cqs, qp.rcq) else { return false };
+            if !cq.can_reserve() {
+                return false;
+            }
+            // Should it fail half way, the usual way writes the same bytes again before it says so.
+            if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
+                return false;
+            }
+            rq.release(1);
+            let wc = Wc {
+                wr_id,
+                status: wc_status::SUCCESS,
+                opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
+                byte_len: len as u32,
+                imm_data: r.imm,
+                qp_num: qp.qpn,
+                wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
+                ..Wc::default()
+            };
+            cq.hand_over(self.s, &mut common.handoff, wc, r.solicited);
+        } else if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
+            return false;
+        }
+        let bytes = u64::from(r.bytes);
+        for c in [&mut qp.counters, &mut common.counters] {
+            c.rcvd_pkts += 1;
+            c.rcvd_bytes += bytes;
+            c.rdma_recvs += u64::from(receives);
+        }
+        let resp = &mut qp.resp;
+        resp.epsn = psn.next();
+        resp.msn = resp.msn.wrapping_add(1);
+        resp.ack_psn = psn;
+        resp.ack_msn = resp.msn;
+        resp.forget_naks();
+        true
     }
-    qp.req.una_psn = qp.req.max_psn;
-    progress(qp, peer, now, 0, 0);
-    ending.finish(s, qp, counters, &mut sq, Left::Nothing, Some(handoff));
-    true
+
+    /// Ends the only request that the QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has
+    /// changed. [`Conn::lone_ended`] is next.
+    #[inline(always)]
+    pub(super) fn end_lone(&mut self, now: u64, psn: Psn) -> bool {
+        let (qp, common) = (&mut *self.qp, &mut *self.common);
+        let index = qp.req.una;
+        let next = index.wrapping_add(1);
+        let mut sq = self.q.engine_sq(&common.key);
+        let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
+        if !all || qp.req.read_inflight != 0 || !qp.req.goes_on() {
+            return false;
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        let ws = qp.wqe(index);
+        let plain = u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM;
+        if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
+            return false;
+        }
+        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, wc_status::SUCCESS);
+        let Some(ending) = ending else { return false };
+        for c in [&mut common.counters, &mut qp.counters] {
+            c.rcvd_pkts += 1;
+            c.rcvd_bytes += ACK_BYTES;
+        }
+        qp.req.una_psn = qp.req.max_psn;
+        progress(qp, self.peer, now, 0, 0);
+        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::Nothing, Some(&mut common.handoff));
+        true
+    }
 }
 
 /// Where the ACK lies in a frame that holds one message of one packet, which takes a receive request, and that ACK. `w`: the first words

@@ -6,6 +6,7 @@
 //! over the same requests and compares all that they leave, burst by burst.
 
 use super::answers::ACK_UNLIMITED;
+use super::conn::Conn;
 use super::lone::{Asked, Lone, Received};
 use super::peer::{FlowControl, Path, PeerAddr};
 use super::requester::{gather, DEEP};
@@ -30,13 +31,12 @@ impl Transport {
         buf: &mut [u8],
         way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
     ) -> Option<(Lone, usize, usize)> {
-        let qp = &mut self.qps[qi];
+        let Conn { qp, peer, q, common, .. } = self.connected(s, qi)?;
         let to = qp.peer as usize;
-        let peer = self.peers.get_mut(to)?;
         if peer.path != Path::Port || peer.tx.available(0) == 0 {
             return None;
         }
-        let sq = s.sq(qi, &self.key);
+        let sq = q.engine_sq(&common.key);
         let Asked { slot, op, is_write } = qp.ask_lone(&sq)?;
         let wqe = slot.header();
         let (index, psn) = (qp.req.next, qp.req.next_psn);
@@ -72,7 +72,7 @@ impl Transport {
         if len > 0 {
             // Slow memory that begins to fetch goes on with it for the usual way.
             let of = Message::request(qp.qpn, index, 0);
-            gather(&self.regions, &self.providers, qp.pd, &slot, 0, body, of).ok()?;
+            gather(&common.regions, &common.providers, qp.pd, &slot, 0, body, of).ok()?;
         }
         tail[..pad].fill(0);
         let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));
@@ -106,24 +106,19 @@ impl Transport {
         if bth.tver != 0 || bth.fecn || bth.becn || bth.pkey & 0x7fff != 0x7fff {
             return false;
         }
-        let Some(qi) = self.qp_of(bth.dest_qp.get()) else { return false };
-        let qp = &self.qps[qi];
-        if qp.state != qp_state::RTS || qp.kind != qp_type::RC {
+        let Some(mut c) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.connected(s, qi)) else {
             return false;
-        }
-        let Some(peer) = self.peers.get(qp.peer as usize) else { return false };
-        if peer.addr.gid != from.gid || !peer.path.answers(Path::Port, self.mixed_paths) {
-            return false;
-        }
-        if qp.own_port && !peer.sends_from(from.port) {
+        };
+        if c.qp.state != qp_state::RTS || c.qp.kind != qp_type::RC || !c.is_from_peer(from) {
             return false;
         }
         if bth.opcode == Opcode::RC_ACK {
             let Ok(aeth) = rest.try_into().map(Aeth::parse) else { return false };
             let acked = bth.pad == 0 && matches!(Syndrome::parse(aeth.syndrome), Syndrome::Ack { .. });
-            let ended = acked && self.acknowledge_lone(s, qi, now, bth.psn);
+            let ended = acked && c.end_lone(now, bth.psn);
             if ended {
-                self.qps[qi].learn_port(from.port);
+                c.lone_ended();
+                c.qp.learn_port(from.port);
             }
             return ended;
         }
@@ -142,9 +137,9 @@ impl Transport {
         let (psn, solicited, ack_req) = (bth.psn, bth.solicited, bth.ack_req);
         let bytes = packet_bytes(bth.opcode, payload.len()) as u32;
         let r = Received { psn, writes: names_memory, has_imm, solicited, ack_req, imm, bytes, va, rkey, dma_len };
-        let taken = self.receive_lone(s, qi, now, &r, payload);
+        let taken = c.receive_lone(now, &r, payload);
         if taken {
-            self.qps[qi].learn_port(from.port);
+            c.qp.learn_port(from.port);
         }
         taken
     }

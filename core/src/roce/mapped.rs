@@ -12,9 +12,11 @@
 //! What cannot be done so (another opcode, a key that opens nothing here, a local key that is refused, memory that is gone) takes
 //! the usual way, which alone knows what is to be done then.
 
-use super::peer::{Path, Peer};
+use super::conn::Conn;
+use super::peer::Path;
 use super::peer_memory::{PeerMemory, Piece, CARRY_MIN, PIECES, TURN};
 use super::rules::complete::{prepare, Left};
+use super::Common;
 use super::Transport;
 use crate::device::MrAttr;
 use crate::mem::{Access, Providers, Regions};
@@ -90,24 +92,6 @@ impl Qp {
 }
 
 impl Transport {
-    /// Places what a doorbell has brought, as long as it is WRITEs into mapped memory. True: that was all there is to send. It takes
-    /// no time stamp, because nothing stays outstanding and nothing was before.
-    #[inline]
-    pub(crate) fn write_mapped(&mut self, s: &Shared, qi: usize, memory: &mut dyn PeerMemory) -> bool {
-        let qp = &self.qps[qi];
-        if qp.state != qp_state::RTS || !qp.req.is_idle() {
-            return false;
-        }
-        let mut turn = TURN;
-        loop {
-            match self.place_mapped(s, qi, memory, &mut turn, 0) {
-                Mapped::Whole if self.qps[qi].req.next == s.sq(qi, &self.key).end() => return true,
-                Mapped::Whole => {}
-                _ => return false,
-            }
-        }
-    }
-
     /// [`Transport::write_mapped`] of one short WRITE of one piece behind which nothing waits, in one step: all questions are asked before
     /// anything is changed, as in `lone`. False: nothing has changed, but bytes that are written again. `memory`: what is
     /// mapped of who is reached over a link.
@@ -118,13 +102,13 @@ impl Transport {
         qi: usize,
         memory: impl FnOnce(u16) -> Option<&'m mut M>,
     ) -> bool {
-        let Transport { key, qps, cqs, peers, regions, providers, counters, .. } = self;
-        let (Some(qp), Some(shared)) = (qps.get_mut(qi), s.qps.get(qi)) else { return false };
-        let Some(&Peer { path: Path::Link(link), .. }) = peers.get(qp.peer as usize) else { return false };
+        let Some(Conn { qp, peer, q, common, .. }) = self.connected(s, qi) else { return false };
+        let Path::Link(link) = peer.path else { return false };
         let Some(memory) = memory(link) else { return false };
+        let Common { key, cqs, regions, providers, counters, .. } = common;
         let index = qp.req.next;
         let next = index.wrapping_add(1);
-        let mut sq = shared.engine_sq(key);
+        let mut sq = q.engine_sq(key);
         if sq.end() != next || qp.state != qp_state::RTS || qp.kind != qp_type::RC || qp.paced || !qp.req.is_idle() {
             return false;
         }
@@ -162,18 +146,55 @@ impl Transport {
         true
     }
 
+    /// The region that a peer may write by itself, because every WRITE of it to our QP `qpn` with this key would be allowed: the QP
+    /// is connected over a link to `from_qpn` at `gid`. `None`: there is none. Holds until [`Transport::changes`] moves.
+    pub(crate) fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
+        let qp = &self.qps[self.common.qp_of(qpn)?];
+        let peer = self.peers.get(qp.peer as usize)?;
+        let connected = qp.kind == qp_type::RC
+            && qp.can_receive()
+            && qp.attr.dest_qp_num == from_qpn
+            && peer.addr.gid == *gid
+            && matches!(peer.path, Path::Link(_));
+        if !connected || qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
+            return None;
+        }
+        self.common.regions.whole(rkey, qp.pd).filter(|region| region.access & access::REMOTE_WRITE != 0)
+    }
+}
+
+impl Common {
+    /// Something that [`Transport::mappable`] asks is another now.
+    #[inline]
+    pub(crate) fn note_change(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
+    }
+}
+
+impl Conn<'_> {
+    /// Places what a doorbell has brought, as long as it is WRITEs into mapped memory. True: that was all there is to send. It takes
+    /// no time stamp, because nothing stays outstanding and nothing was before.
+    #[inline]
+    pub(crate) fn write_mapped(&mut self, memory: &mut dyn PeerMemory) -> bool {
+        let qp = &*self.qp;
+        if qp.state != qp_state::RTS || !qp.req.is_idle() {
+            return false;
+        }
+        let mut turn = TURN;
+        loop {
+            match self.place_mapped(memory, &mut turn, 0) {
+                Mapped::Whole if self.qp.req.next == self.q.engine_sq(&self.common.key).end() => return true,
+                Mapped::Whole => {}
+                _ => return false,
+            }
+        }
+    }
+
     /// Places the request that is next, if it is a WRITE into mapped memory, as far as this turn goes. The caller has seen that the
     /// queue pair may begin something new.
-    pub(crate) fn place_mapped(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        memory: &mut dyn PeerMemory,
-        turn: &mut u64,
-        now: u64,
-    ) -> Mapped {
-        let sq = s.sq(qi, &self.key);
-        let qp = &self.qps[qi];
+    pub(crate) fn place_mapped(&mut self, memory: &mut dyn PeerMemory, turn: &mut u64, now: u64) -> Mapped {
+        let sq = self.q.engine_sq(&self.common.key);
+        let qp = &*self.qp;
         let index = qp.req.next;
         if index == sq.end() || qp.kind != qp_type::RC || qp.paced || qp.req.cur_pkt != 0 {
             return Mapped::No;
@@ -201,7 +222,7 @@ impl Transport {
                 Stretch::No => placed = false,
             }
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         qp.req.placed = if placed { at } else { 0 };
         if !placed {
             return Mapped::No;
@@ -210,19 +231,19 @@ impl Transport {
             return Mapped::Part;
         }
         qp.req.placed = 0;
-        for c in [&mut self.counters, &mut qp.counters] {
+        for c in [&mut self.common.counters, &mut qp.counters] {
             *(if carried { &mut c.carried_writes } else { &mut c.mapped_writes }) += 1;
         }
-        if self.complete_lone(s, qi, index) {
+        if self.complete_lone(index) {
             return Mapped::Whole;
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let psn = qp.req.next_psn;
         let ws = qp.wqe(index);
         (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 0, true);
         qp.req.next = index.wrapping_add(1);
-        self.skip_done(s, qi);
-        self.complete(s, qi, now);
+        self.skip_done();
+        self.complete(now);
         Mapped::Whole
     }
 
@@ -242,7 +263,7 @@ impl Transport {
         let (own, theirs) = (qp.qpn, qp.attr.dest_qp_num);
         let n = left.min(STRETCH);
         if let Some(to) = memory.enter(own, theirs, wqe.rkey, to, n) {
-            let placed = place && copy(&self.regions, &self.providers, qp.pd, slot, at, to, n);
+            let placed = place && copy(&self.common.regions, &self.common.providers, qp.pd, slot, at, to, n);
             memory.leave();
             return Stretch::of(place, placed, n, false);
         }
@@ -250,7 +271,7 @@ impl Transport {
             return Stretch::No;
         }
         let mut pieces = [Piece::default(); PIECES];
-        let (count, n) = gather(&self.regions, qp.pd, slot, at, left.min(CALL), &mut pieces);
+        let (count, n) = gather(&self.common.regions, qp.pd, slot, at, left.min(CALL), &mut pieces);
         if n == 0 {
             return Stretch::No;
         }
@@ -258,28 +279,6 @@ impl Transport {
         let placed = place && memory.carry(&pieces[..count], to);
         memory.leave();
         Stretch::of(place, placed, n, true)
-    }
-
-    /// Something that [`Transport::mappable`] asks is another now.
-    #[inline]
-    pub(crate) fn note_change(&mut self) {
-        self.changes = self.changes.wrapping_add(1);
-    }
-
-    /// The region that a peer may write by itself, because every WRITE of it to our QP `qpn` with this key would be allowed: the QP
-    /// is connected over a link to `from_qpn` at `gid`. `None`: there is none. Holds until [`Transport::changes`] moves.
-    pub(crate) fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
-        let qp = &self.qps[self.qp_of(qpn)?];
-        let peer = self.peers.get(qp.peer as usize)?;
-        let connected = qp.kind == qp_type::RC
-            && qp.can_receive()
-            && qp.attr.dest_qp_num == from_qpn
-            && peer.addr.gid == *gid
-            && matches!(peer.path, Path::Link(_));
-        if !connected || qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
-            return None;
-        }
-        self.regions.whole(rkey, qp.pd).filter(|region| region.access & access::REMOTE_WRITE != 0)
     }
 }
 

@@ -97,28 +97,28 @@ impl Transport {
         payload: &[u8],
     ) {
         if run.class != Class::Ud || run.dest_qpn != Qpn::MULTICAST.get() || run.pkey & 0x7fff != 0x7fff {
-            self.counters.rcvd_refused += 1;
+            self.common.counters.rcvd_refused += 1;
             return;
         }
         let mut taken = false;
-        for i in 0..self.members.len {
-            let m = self.members.list[i];
+        for i in 0..self.common.members.len {
+            let m = self.common.members.list[i];
             let qi = m.qi as usize;
             let qp = &mut self.qps[qi];
-            let own = run.src_qpn == qp.qpn && from.gid == self.gid;
+            let own = run.src_qpn == qp.qpn && from.gid == self.common.gid;
             if m.gid != *group || own || qp.kind != qp_type::UD || !qp.can_receive() {
                 continue;
             }
             taken = true;
             let bytes = run.wire_bytes(run.n, payload.len() as u32);
-            for c in [&mut qp.counters, &mut self.counters] {
+            for c in [&mut qp.counters, &mut self.common.counters] {
                 c.rcvd_pkts += 1;
                 c.rcvd_bytes += bytes;
             }
-            self.handle_ud(s, qi, now, from, group, run, payload);
+            self.conn(s, qi).handle_ud(now, from, group, run, payload);
         }
         if !taken {
-            self.counters.rcvd_no_qp += 1;
+            self.common.counters.rcvd_no_qp += 1;
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Completions in order, room in CQs, error and flush.
 
+use super::conn::Conn;
+use super::Common;
 use core::sync::atomic::Ordering;
 
 use super::peer::FlowControl;
@@ -15,25 +17,77 @@ use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, Wc};
 use crate::wire::{NakCode, Syndrome};
 
 impl Transport {
-    /// Pushes a completion for which there is room.
-    #[inline]
-    fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
-        if let Some(mut side) = CqSide::of(s, &self.key, &mut self.cqs, cq) {
-            side.push(s, wc, solicited);
+    /// Goes on with what waited for room in CQs that the program has polled since. The engine looks, every round and
+    /// only where somebody waits, so that a poll has nothing to tell: it would take a fence each time.
+    pub(crate) fn look_for_room(&mut self, s: &Shared, now: u64) {
+        if core::mem::take(&mut self.common.reclaim) {
+            self.reclaim_reservations(s);
+        }
+        let mut at = 0;
+        while let Some(cq) = self.common.next_with_room(s, at) {
+            self.common.full_cqs.clear(cq);
+            at = cq + 1;
+        }
+        if at > 0 {
+            self.retry_full(s, now);
         }
     }
 
-    /// Notes that a QP waits for room in a CQ.
-    #[inline(never)]
-    fn starve(&mut self, s: &Shared, qi: usize, cq: u32) {
-        self.counters.cq_full += 1;
-        self.qps[qi].counters.cq_full += 1;
-        self.cq_wait.set(qi);
-        self.full_cqs.set(cq as usize);
-        let free = s.cq(cq as usize, &self.key).free();
-        self.cqs[cq as usize].seen_free = free;
-        if free > 0 {
-            self.take_promise_back(cq);
+    /// Takes back one reserved entry of each CQ whose free entries are all reserved for messages under way while a completion
+    /// waits for room. One of those messages may be the very one that the completion would tell the program about. The last
+    /// packet of the message reserves an entry anew.
+    #[cold]
+    fn reclaim_reservations(&mut self, s: &Shared) {
+        let mut at = 0;
+        while let Some(cq) = self.common.full_cqs.next_from(at).filter(|&cq| cq >= at) {
+            let free = s.cq(cq, &self.common.key).free();
+            if free > 0 && free <= self.common.cqs[cq].reserved {
+                self.reclaim_reservation(s, cq as u32);
+            }
+            at = cq + 1;
+        }
+    }
+
+    fn reclaim_reservation(&mut self, s: &Shared, cq: u32) {
+        let holds = |t: &Self, qi: usize| {
+            t.qps
+                .get(qi)
+                .is_some_and(|q| q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming == Incoming::Send)
+        };
+        let holder = self.common.cqs[cq as usize].holder as usize;
+        let found = if holds(self, holder) { Some(holder) } else { (0..self.qps.len()).find(|&qi| holds(self, qi)) };
+        if let Some(qi) = found {
+            self.conn(s, qi).release_cqe();
+        }
+    }
+
+    /// Goes on with what waited for room in a CQ.
+    pub(crate) fn retry_full(&mut self, s: &Shared, now: u64) {
+        let mut from = 0;
+        while let Some(qi) = self.common.cq_wait.next_from(from) {
+            if qi < from {
+                break;
+            }
+            from = qi + 1;
+            self.common.cq_wait.clear(qi);
+            match self.qps[qi].state {
+                qp_state::ERR => self.conn(s, qi).flush(),
+                qp_state::SQE => self.conn(s, qi).flush_sq(),
+                _ => {
+                    self.conn(s, qi).complete(now);
+                    self.common.ready.set(qi);
+                }
+            }
+        }
+    }
+}
+
+impl Common {
+    /// Pushes a completion for which there is room.
+    #[inline]
+    pub(super) fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
+        if let Some(mut side) = CqSide::of(s, &self.key, &mut self.cqs, cq) {
+            side.push(s, wc, solicited);
         }
     }
 
@@ -55,42 +109,34 @@ impl Transport {
         None
     }
 
-    /// Goes on with what waited for room in CQs that the program has polled since. The engine looks, every round and
-    /// only where somebody waits, so that a poll has nothing to tell: it would take a fence each time.
-    pub(crate) fn look_for_room(&mut self, s: &Shared, now: u64) {
-        let mut at = 0;
-        while let Some(cq) = self.next_with_room(s, at) {
-            self.full_cqs.clear(cq);
-            at = cq + 1;
-        }
-        if at > 0 {
-            self.retry_full(s, now);
-        }
+    /// Entries of a CQ that were promised will not be used; who waits for room may look again.
+    pub(crate) fn unreserve(&mut self, cq: u32, n: u32) {
+        let c = &mut self.cqs[cq as usize];
+        c.reserved = c.reserved.saturating_sub(n);
     }
+}
 
-    /// Every free entry of a CQ is promised to messages under way, and a completion that is due waits. One of those
-    /// messages may be the very one that it would tell the program about, so a promise is taken back: the
-    /// last packet of that message asks for an entry anew.
-    #[cold]
-    fn take_promise_back(&mut self, cq: u32) {
-        let holds = |t: &Self, qi: usize| {
-            t.qps
-                .get(qi)
-                .is_some_and(|q| q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming == Incoming::Send)
-        };
-        let holder = self.cqs[cq as usize].holder as usize;
-        let found = if holds(self, holder) { Some(holder) } else { (0..self.qps.len()).find(|&qi| holds(self, qi)) };
-        if let Some(qi) = found {
-            self.release_cqe(qi);
+impl Conn<'_> {
+    /// Notes that a QP waits for room in a CQ.
+    #[inline(never)]
+    fn wait_for_cq_room(&mut self, cq: u32) {
+        self.common.counters.cq_full += 1;
+        self.qp.counters.cq_full += 1;
+        self.common.cq_wait.set(self.qi);
+        self.common.full_cqs.set(cq as usize);
+        let free = self.s.cq(cq as usize, &self.common.key).free();
+        self.common.cqs[cq as usize].seen_free = free;
+        if free > 0 {
+            self.common.reclaim = true;
         }
     }
 
     /// Completes, in order, what has ended. True: something waits for slow memory.
     #[inline]
-    pub(crate) fn complete(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
-        let mut sq = s.sq(qi, &self.key);
+    pub(crate) fn complete(&mut self, now: u64) -> bool {
+        let mut sq = self.q.engine_sq(&self.common.key);
         loop {
-            let qp = &mut self.qps[qi];
+            let qp = &mut *self.qp;
             let una = qp.req.una;
             // Behind the last request of the queue nothing is done: what was there before it was released.
             let ws = *qp.wqe(una);
@@ -99,16 +145,16 @@ impl Transport {
                 return false;
             }
             if ws.placing {
-                match self.providers.poll(u32::from(ws.provider), ws.token) {
+                match self.common.providers.poll(u32::from(ws.provider), ws.token) {
                     Access::Pending(_) | Access::Busy => {
-                        self.mem_wait.set(qi);
+                        self.common.mem_wait.set(self.qi);
                         return true;
                     }
                     Access::Fault => {
                         let ws = qp.wqe(una);
                         ws.placing = false;
                         ws.status = wc_status::LOC_PROT_ERR as u8;
-                        self.note(qi, now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
+                        self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
                         continue;
                     }
                     Access::Ready => qp.wqe(una).placing = false,
@@ -118,11 +164,11 @@ impl Transport {
             let wqe = slot.header();
             let status = u32::from(ws.status);
             let scq = qp.scq;
-            let Some(ending) = prepare(s, &self.key, &mut self.cqs, qp, wqe, status) else {
-                self.starve(s, qi, scq);
+            let Some(ending) = prepare(self.s, &self.common.key, &mut self.common.cqs, qp, wqe, status) else {
+                self.wait_for_cq_room(scq);
                 return false;
             };
-            ending.finish(s, qp, &mut self.counters, &mut sq, Left::Others, None);
+            ending.finish(self.s, qp, &mut self.common.counters, &mut sq, Left::Others, None);
             if status == wc_status::SUCCESS {
                 if qp.req.una == sq.end() {
                     return false;
@@ -138,9 +184,9 @@ impl Transport {
                     qp.req.cur_pkt = 0;
                 }
                 if qp.kind == qp_type::RC {
-                    self.enter_error(s, qi, None);
+                    self.enter_error(None);
                 } else {
-                    self.enter_sqe(s, qi);
+                    self.enter_sqe();
                 }
                 return false;
             }
@@ -150,22 +196,23 @@ impl Transport {
     /// Ends the WQE at a ring index well, if nothing before it is left and its completion, where it has one, finds room. False: nothing
     /// has changed; it takes its turn.
     #[inline]
-    pub(crate) fn complete_lone(&mut self, s: &Shared, qi: usize, index: u32) -> bool {
-        let mut sq = s.sq(qi, &self.key);
-        let qp = &mut self.qps[qi];
+    pub(crate) fn complete_lone(&mut self, index: u32) -> bool {
+        let mut sq = self.q.engine_sq(&self.common.key);
+        let qp = &mut *self.qp;
         if qp.req.una != index || qp.req.drain_event {
             return false;
         }
-        let ending = prepare(s, &self.key, &mut self.cqs, qp, sq.at(index).header(), wc_status::SUCCESS);
+        let ending =
+            prepare(self.s, &self.common.key, &mut self.common.cqs, qp, sq.at(index).header(), wc_status::SUCCESS);
         let Some(ending) = ending else { return false };
-        ending.finish(s, qp, &mut self.counters, &mut sq, Left::NothingUnsent, None);
+        ending.finish(self.s, qp, &mut self.common.counters, &mut sq, Left::NothingUnsent, None);
         true
     }
 
     /// Ends the WQE at a ring index with an error, in its turn. Nothing after it is sent.
     #[inline(never)]
-    pub(crate) fn fail_wqe(&mut self, s: &Shared, qi: usize, now: u64, index: u32, status: u32) {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn fail_wqe(&mut self, now: u64, index: u32, status: u32) {
+        let qp = &mut *self.qp;
         let ws = qp.wqe(index);
         ws.done = true;
         ws.placing = false;
@@ -176,16 +223,16 @@ impl Transport {
             qp.req.cur_pkt = 0;
         }
         qp.req.failed = true;
-        self.skip_done(s, qi);
-        self.complete(s, qi, now);
+        self.skip_done();
+        self.complete(now);
     }
 
     /// Moves `acked` over WQEs that have ended, and `next` with it over local operations that were executed
     /// before a rewind.
-    pub(crate) fn skip_done(&mut self, s: &Shared, qi: usize) {
-        let sq = s.sq(qi, &self.key);
+    pub(crate) fn skip_done(&mut self) {
+        let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.head().wrapping_add(sq.len());
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         while qp.req.acked != tail && qp.wqe(qp.req.acked).done {
             if qp.req.acked == qp.req.next {
                 qp.req.next = qp.req.next.wrapping_add(1);
@@ -195,64 +242,54 @@ impl Transport {
         }
         if qp.req.drain_event {
             // Local operations behind the answer that has just come may have been all that was left.
-            self.check_drained(s, qi);
+            self.check_drained();
         }
     }
 
     /// The requester's part of the window is given back: nothing of it is on its way any more.
-    pub(crate) fn forget_inflight(&mut self, qi: usize) {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn forget_inflight(&mut self) {
+        let qp = &mut *self.qp;
         let (tx, rx) = (qp.req.inflight, qp.req.read_inflight);
         qp.req.inflight = 0;
         qp.req.read_inflight = 0;
         qp.req.rd_out = 0;
         let peer = qp.peer;
         if peer != NONE && tx | rx != 0 {
-            let p = &mut self.peers[peer as usize];
+            let p = &mut *self.peer;
             p.tx.on_forgotten(tx);
             p.rx.on_forgotten(rx);
-            self.wake_windows();
+            self.common.wake_windows();
         }
     }
 
     /// To ERR: both queues flush. `event` (`async_event`): for an error that no completion reports. One that ends a request, or the
     /// receive in use, is reported by that completion alone (IBTA 9.9.3 and 10.10.2), as is what the program asked for.
     #[inline(never)]
-    pub(crate) fn enter_error(&mut self, s: &Shared, qi: usize, event: Option<u32>) {
-        if self.qps[qi].state == qp_state::ERR {
+    pub(crate) fn enter_error(&mut self, event: Option<u32>) {
+        if self.qp.state == qp_state::ERR {
             return;
         }
-        self.set_state(s, qi, qp_state::ERR);
-        self.stop(qi);
+        self.set_state(qp_state::ERR);
+        self.stop();
         if let Some(event) = event {
-            self.raise_qp(s, qi, event);
+            self.raise_qp(event);
         }
-        self.flush(s, qi);
-    }
-
-    /// The event of an error for which a responder has sent a fatal NAK and has no receive to complete: the peer left its rights, or
-    /// the protocol, or it is this side that failed.
-    pub(crate) fn responder_event(code: NakCode) -> u32 {
-        match code {
-            NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
-            NakCode::InvalidRequest => async_event::QP_REQ_ERR,
-            _ => async_event::QP_FATAL,
-        }
+        self.flush();
     }
 
     /// To SQE (UC, UD): the send queue flushes, the receive queue lives on.
     #[inline(never)]
-    fn enter_sqe(&mut self, s: &Shared, qi: usize) {
-        self.set_state(s, qi, qp_state::SQE);
-        self.forget_inflight(qi);
-        self.qps[qi].req.ack_deadline = 0;
-        self.flush_sq(s, qi);
+    fn enter_sqe(&mut self) {
+        self.set_state(qp_state::SQE);
+        self.forget_inflight();
+        self.qp.req.ack_deadline = 0;
+        self.flush_sq();
     }
 
     /// Ends everything under way on a QP, without completions.
-    pub(crate) fn stop(&mut self, qi: usize) {
-        self.forget_inflight(qi);
-        let qp = &mut self.qps[qi];
+    pub(crate) fn stop(&mut self) {
+        self.forget_inflight();
+        let qp = &mut *self.qp;
         qp.req.ack_deadline = 0;
         qp.req.hold = Hold::None;
         qp.ready = Ready::Yes;
@@ -266,75 +303,76 @@ impl Transport {
         qp.resp.placing = None;
         qp.req.armed_at = 0;
         qp.keep = Default::default();
-        self.wheel.cancel(qi);
-        self.win_wait.clear(qi);
-        self.acks.forget(qi);
-        self.cnp_owed.clear(qi);
+        self.common.wheel.cancel(self.qi);
+        self.common.win_wait.clear(self.qi);
+        self.common.acks.forget(self.qi);
+        self.common.cnp_owed.clear(self.qi);
     }
 
     /// Writes the state and its snapshot.
-    pub(crate) fn set_state(&mut self, s: &Shared, qi: usize, state: u32) {
-        self.note_change();
-        self.qps[qi].state = state;
-        self.qps[qi].attr.qp_state = state;
-        s.qps[qi].state.store(state, Ordering::Release);
+    pub(crate) fn set_state(&mut self, state: u32) {
+        self.common.note_change();
+        self.qp.state = state;
+        self.qp.attr.qp_state = state;
+        self.q.state.store(state, Ordering::Release);
     }
 
     /// Flushes both queues as far as the CQs have room; the rest follows when they have.
     #[inline(never)]
-    pub(crate) fn flush(&mut self, s: &Shared, qi: usize) {
-        self.flush_sq(s, qi);
-        self.flush_rq(s, qi);
+    pub(crate) fn flush(&mut self) {
+        self.flush_sq();
+        self.flush_rq();
     }
 
     #[inline(never)]
-    pub(crate) fn flush_sq(&mut self, s: &Shared, qi: usize) {
-        let mut sq = s.sq(qi, &self.key);
+    pub(crate) fn flush_sq(&mut self) {
+        let mut sq = self.q.engine_sq(&self.common.key);
         while !sq.is_empty() {
-            let qp = &mut self.qps[qi];
+            let qp = &mut *self.qp;
             let una = qp.req.una;
             let ws = *qp.wqe(una);
             // Behind a failure nothing has ended well, not even what was done already.
             let ended = ws.done && !ws.placing && !qp.req.broken;
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
             let scq = qp.scq;
-            let Some(ending) = prepare(s, &self.key, &mut self.cqs, qp, sq.at(una).header(), status) else {
-                return self.starve(s, qi, scq);
+            let Some(ending) = prepare(self.s, &self.common.key, &mut self.common.cqs, qp, sq.at(una).header(), status)
+            else {
+                return self.wait_for_cq_room(scq);
             };
             qp.req.broken |= status != wc_status::SUCCESS;
             qp.req.cur_pkt = 0;
-            ending.finish(s, qp, &mut self.counters, &mut sq, Left::Nothing, None);
+            ending.finish(self.s, qp, &mut self.common.counters, &mut sq, Left::Nothing, None);
         }
     }
 
-    fn flush_rq(&mut self, s: &Shared, qi: usize) {
-        self.flush_fences(s, qi);
-        if self.qps[qi].resp.recv.taken {
-            if !self.take_recv(s, qi) {
-                let rcq = self.qps[qi].rcq;
-                self.starve(s, qi, rcq);
+    fn flush_rq(&mut self) {
+        self.flush_fences();
+        if self.qp.resp.recv.taken {
+            if !self.take_recv() {
+                let rcq = self.qp.rcq;
+                self.wait_for_cq_room(rcq);
                 return;
             }
-            let failed = self.qps[qi].resp.recv.failed;
-            self.fail_recv(s, qi, if failed == 0 { wc_status::WR_FLUSH_ERR } else { failed });
+            let failed = self.qp.resp.recv.failed;
+            self.fail_recv(if failed == 0 { wc_status::WR_FLUSH_ERR } else { failed });
         }
-        let qp = &self.qps[qi];
+        let qp = &*self.qp;
         let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
         if srq != NONE {
-            if !core::mem::replace(&mut self.qps[qi].resp.last_wqe, true) {
-                self.raise_qp(s, qi, async_event::QP_LAST_WQE_REACHED);
+            if !core::mem::replace(&mut self.qp.resp.last_wqe, true) {
+                self.raise_qp(async_event::QP_LAST_WQE_REACHED);
             }
             return;
         }
         loop {
-            let mut rq = s.rq(qi, &self.key);
+            let mut rq = self.q.engine_rq(&self.common.key);
             if rq.is_empty() {
                 return;
             }
-            let Some(mut cq) = CqSide::of(s, &self.key, &mut self.cqs, rcq) else { return };
+            let Some(mut cq) = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, rcq) else { return };
             if !cq.has_room() {
                 drop(cq);
-                return self.starve(s, qi, rcq);
+                return self.wait_for_cq_room(rcq);
             }
             let Some(wqe) = rq.pop() else { return };
             let wc = Wc {
@@ -345,48 +383,32 @@ impl Transport {
                 qp_num: qpn,
                 ..Wc::default()
             };
-            cq.push(s, wc, false);
-        }
-    }
-
-    /// Goes on with what waited for room in a CQ.
-    pub(crate) fn retry_full(&mut self, s: &Shared, now: u64) {
-        let mut from = 0;
-        while let Some(qi) = self.cq_wait.next_from(from) {
-            if qi < from {
-                break;
-            }
-            from = qi + 1;
-            self.cq_wait.clear(qi);
-            match self.qps[qi].state {
-                qp_state::ERR => self.flush(s, qi),
-                qp_state::SQE => self.flush_sq(s, qi),
-                _ => {
-                    self.complete(s, qi, now);
-                    self.ready.set(qi);
-                }
-            }
+            cq.push(self.s, wc, false);
         }
     }
 
     /// Takes a receive request and reserves its CQE, unless one is taken already. False: there is none.
     #[inline]
-    pub(crate) fn take_recv(&mut self, s: &Shared, qi: usize) -> bool {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn take_recv(&mut self) -> bool {
+        let qp = &mut *self.qp;
         if qp.resp.recv.taken && qp.resp.recv.reserved {
             return true;
         }
-        let Some(mut cq) = CqSide::of(s, &self.key, &mut self.cqs, qp.rcq) else { return false };
+        let Some(mut cq) = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, qp.rcq) else { return false };
         if !cq.can_reserve() {
-            self.counters.cq_full += 1;
+            self.common.counters.cq_full += 1;
             return false;
         }
         if qp.resp.recv.taken {
             qp.resp.recv.reserved = true;
-            cq.reserve(qi);
+            cq.reserve(self.qi);
             return true;
         }
-        let mut queue = if qp.srq == NONE { s.rq(qi, &self.key) } else { s.srq(qp.srq as usize, &self.key) };
+        let mut queue = if qp.srq == NONE {
+            self.q.engine_rq(&self.common.key)
+        } else {
+            self.s.srq(qp.srq as usize, &self.common.key)
+        };
         let len = queue.len();
         if len == 0 {
             return false;
@@ -404,14 +426,14 @@ impl Transport {
         recv.reserved = true;
         recv.failed = 0;
         queue.release(1);
-        cq.reserve(qi);
+        cq.reserve(self.qi);
         let srq = qp.srq;
         if srq != NONE {
-            let q = &mut self.srqs[srq as usize];
+            let q = &mut self.common.srqs[srq as usize];
             if q.limit != 0 && len - 1 < q.limit {
                 q.limit = 0;
                 q.events |= 1 << async_event::SRQ_LIMIT_REACHED;
-                s.notify.store(true, Ordering::Release);
+                self.s.notify.store(true, Ordering::Release);
             }
         }
         true
@@ -419,31 +441,25 @@ impl Transport {
 
     /// Gives back the CQE of a receive whose message was dropped; the receive itself serves the next one.
     #[inline(never)]
-    pub(crate) fn release_cqe(&mut self, qi: usize) {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn release_cqe(&mut self) {
+        let qp = &mut *self.qp;
         if core::mem::take(&mut qp.resp.recv.reserved) {
             let rcq = qp.rcq;
-            self.unreserve(rcq, 1);
+            self.common.unreserve(rcq, 1);
         }
     }
 
-    /// Entries of a CQ that were promised will not be used; who waits for room may look again.
-    pub(crate) fn unreserve(&mut self, cq: u32, n: u32) {
-        let c = &mut self.cqs[cq as usize];
-        c.reserved = c.reserved.saturating_sub(n);
-    }
-
     /// Pushes a completion into the entry that `take_recv` reserved.
-    pub(crate) fn push_reserved(&mut self, s: &Shared, qi: usize, wc: Wc, solicited: bool) {
-        let rcq = self.qps[qi].rcq;
-        let cq = &mut self.cqs[rcq as usize];
+    pub(crate) fn push_reserved(&mut self, wc: Wc, solicited: bool) {
+        let rcq = self.qp.rcq;
+        let cq = &mut self.common.cqs[rcq as usize];
         cq.reserved = cq.reserved.saturating_sub(1);
-        self.push_cqe(s, rcq, wc, solicited);
+        self.common.push_cqe(self.s, rcq, wc, solicited);
     }
 
     /// The completion of the receive in use. `flags`, `imm` and `opcode` as in [`Wc`].
-    pub(crate) fn recv_wc(&mut self, qi: usize, status: u32, bytes: u32, imm: u32, flags: u32) -> Wc {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn recv_wc(&mut self, status: u32, bytes: u32, imm: u32, flags: u32) -> Wc {
+        let qp = &mut *self.qp;
         qp.resp.recv.taken = false;
         qp.resp.recv.reserved = false;
         Wc {
@@ -465,42 +481,42 @@ impl Transport {
 
     /// Ends messages that were over but wait for slow memory: their bytes may still land, so they are reported as
     /// flushed. Their CQEs are reserved.
-    fn flush_fences(&mut self, s: &Shared, qi: usize) {
-        while self.qps[qi].resp.fence_len > 0 {
-            let fence = self.pop_fence(qi);
+    fn flush_fences(&mut self) {
+        while self.qp.resp.fence_len > 0 {
+            let fence = self.pop_fence();
             if let Some(mut wc) = fence.wc {
                 wc.status = wc_status::WR_FLUSH_ERR;
                 wc.vendor_err = CauseCode::Flushed as u32;
-                self.push_reserved(s, qi, wc, false);
+                self.push_reserved(wc, false);
             }
         }
     }
 
     /// Ends the receive in use with an error, behind those that came before it. The caller ends the QP. Inside a message its
     /// entry of the CQ may have been promised to others meanwhile: then the flush that follows says so when there is room.
-    pub(crate) fn fail_recv(&mut self, s: &Shared, qi: usize, status: u32) {
-        self.flush_fences(s, qi);
-        if !self.take_recv(s, qi) {
-            self.qps[qi].resp.recv.failed = status;
+    pub(crate) fn fail_recv(&mut self, status: u32) {
+        self.flush_fences();
+        if !self.take_recv() {
+            self.qp.resp.recv.failed = status;
             return;
         }
-        let wc = self.recv_wc(qi, status, 0, 0, 0);
-        self.push_reserved(s, qi, wc, false);
+        let wc = self.recv_wc(status, 0, 0, 0);
+        self.push_reserved(wc, false);
     }
 
     /// Queues the end of a message behind slow memory. The caller has checked that there is a place.
-    pub(crate) fn push_fence(&mut self, qi: usize, fence: Fence) {
-        let resp = &mut self.qps[qi].resp;
+    pub(crate) fn push_fence(&mut self, fence: Fence) {
+        let resp = &mut self.qp.resp;
         debug_assert!((resp.fence_len as usize) < MAX_FENCES);
         let at = (resp.fence_head + resp.fence_len) as usize % MAX_FENCES;
         resp.fences[at] = fence;
         resp.fence_len += 1;
         resp.fences_pushed = resp.fences_pushed.wrapping_add(1);
-        self.mem_wait.set(qi);
+        self.common.mem_wait.set(self.qi);
     }
 
-    fn pop_fence(&mut self, qi: usize) -> Fence {
-        let resp = &mut self.qps[qi].resp;
+    fn pop_fence(&mut self) -> Fence {
+        let resp = &mut self.qp.resp;
         let fence = resp.fences[resp.fence_head as usize % MAX_FENCES];
         resp.fence_head = (resp.fence_head + 1) % MAX_FENCES as u32;
         resp.fence_len -= 1;
@@ -509,35 +525,35 @@ impl Transport {
     }
 
     /// Passes message ends whose bytes have landed. True: some still wait.
-    pub(crate) fn pass_fences(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
-        while self.qps[qi].resp.fence_len > 0 {
-            let resp = &self.qps[qi].resp;
+    pub(crate) fn pass_fences(&mut self, now: u64) -> bool {
+        while self.qp.resp.fence_len > 0 {
+            let resp = &self.qp.resp;
             let fence = resp.fences[resp.fence_head as usize % MAX_FENCES];
-            match self.providers.poll(u32::from(fence.provider), fence.token) {
+            match self.common.providers.poll(u32::from(fence.provider), fence.token) {
                 Access::Pending(_) | Access::Busy => return true,
                 Access::Ready => {
-                    self.pop_fence(qi);
-                    let resp = &mut self.qps[qi].resp;
+                    self.pop_fence();
+                    let resp = &mut self.qp.resp;
                     resp.ack_psn = fence.psn;
                     resp.ack_msn = fence.msn;
                     if let Some(wc) = fence.wc {
-                        self.push_reserved(s, qi, wc, fence.solicited);
+                        self.push_reserved(wc, fence.solicited);
                     }
-                    self.ready.set(qi);
+                    self.common.ready.set(self.qi);
                 }
                 Access::Fault => {
                     // The bytes are lost after they were taken: the peer must not see an ACK for them.
-                    self.note(qi, now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
-                    self.pop_fence(qi);
+                    self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
+                    self.pop_fence();
                     let event = fence.wc.is_none().then_some(async_event::QP_FATAL);
                     if let Some(mut wc) = fence.wc {
                         wc.status = wc_status::LOC_PROT_ERR;
                         wc.vendor_err = CauseCode::LocalMemoryGone as u32;
-                        self.push_reserved(s, qi, wc, false);
+                        self.push_reserved(wc, false);
                     }
-                    let psn = self.qps[qi].resp.epsn;
-                    self.owe_fatal_nak(qi, NakCode::RemoteOperation, psn);
-                    self.enter_error(s, qi, event);
+                    let psn = self.qp.resp.epsn;
+                    self.owe_fatal_nak(NakCode::RemoteOperation, psn);
+                    self.enter_error(event);
                     return false;
                 }
             }
@@ -546,20 +562,30 @@ impl Transport {
     }
 
     /// Notes an asynchronous event of a QP.
-    pub(crate) fn raise_qp(&mut self, s: &Shared, qi: usize, event: u32) {
-        self.qps[qi].events |= 1 << event;
-        self.event_qps.set(qi);
-        s.notify.store(true, Ordering::Release);
+    pub(crate) fn raise_qp(&mut self, event: u32) {
+        self.qp.events |= 1 << event;
+        self.common.event_qps.set(self.qi);
+        self.s.notify.store(true, Ordering::Release);
     }
 
     /// SQD: tells the program once everything that had begun has ended.
     #[cold]
-    pub(crate) fn check_drained(&mut self, s: &Shared, qi: usize) {
-        let req = &mut self.qps[qi].req;
+    pub(crate) fn check_drained(&mut self) {
+        let req = &mut self.qp.req;
         if req.drain_event && req.acked == req.next && req.cur_pkt == 0 {
             req.drain_event = false;
-            self.qps[qi].attr.sq_draining = 0;
-            self.raise_qp(s, qi, async_event::SQ_DRAINED);
+            self.qp.attr.sq_draining = 0;
+            self.raise_qp(async_event::SQ_DRAINED);
         }
+    }
+}
+
+/// The event of an error for which a responder has sent a fatal NAK and has no receive to complete: the peer left its rights, or
+/// the protocol, or it is this side that failed.
+pub(crate) fn responder_event(code: NakCode) -> u32 {
+    match code {
+        NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
+        NakCode::InvalidRequest => async_event::QP_REQ_ERR,
+        _ => async_event::QP_FATAL,
     }
 }

@@ -1,5 +1,6 @@
 //! The requester: send queue to packets, and again after a loss.
 
+use super::conn::Conn;
 use super::mapped::Mapped;
 use super::peer::{FlowControl, Path, Window, PACKET_COST, PROBE_NS};
 use super::run::Run;
@@ -135,7 +136,7 @@ impl Transport {
         if qp.req.next.wrapping_sub(qp.req.acked) < DEEP || qp.kind != qp_type::RC || qp.state != qp_state::RTS {
             return false;
         }
-        let sq = s.sq(qi, &self.key);
+        let sq = s.sq(qi, &self.common.key);
         let waiting = sq.head().wrapping_add(sq.len()).wrapping_sub(qp.req.next);
         waiting < GROUP && self.next_path(s, qi) == Some(Path::Port)
     }
@@ -143,52 +144,60 @@ impl Transport {
     /// Puts what a QP has to send into `tx`: answers first, then requests, an owed ACK last.
     #[inline]
     pub fn transmit(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
-        let qp = &mut self.qps[qi];
+        let qp = &self.qps[qi];
         if !qp.may_transmit() {
             return Sent::Idle;
         }
         if qp.kind == qp_type::UD {
             return self.transmit_ud(s, qi, tx, now);
         }
-        let peer = qp.peer;
-        let Some(p) = self.peers.get_mut(peer as usize) else { return Sent::Idle };
-        if p.path != tx.path() {
-            if p.path != Path::Lost {
+        self.conn(s, qi).transmit(tx, now)
+    }
+}
+
+impl Conn<'_> {
+    /// [`Transport::transmit`] for RC and UC.
+    #[inline]
+    fn transmit(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+        let to = self.qp.peer;
+        let peer = &*self.peer;
+        if peer.path != tx.path() {
+            if peer.path != Path::Lost {
                 return Sent::OtherPath;
             }
-            // Whoever lost its path fails, now or when it has something to say.
-            self.fail_path(s, qi, now);
+            if to != NONE {
+                // Whoever lost its path fails, now or when it has something to say.
+                self.fail_path(now);
+            }
             return Sent::Idle;
         }
-        if !tx.aim(peer, &p.flow, p.max_seg) {
+        if !tx.aim(to, &peer.flow, peer.max_seg) {
             return Sent::Full;
         }
-        if qp.resp.job_len > 0 && self.transmit_answers(s, qi, tx, now) == Sent::Full {
+        if self.qp.resp.job_len > 0 && self.transmit_answers(tx, now) == Sent::Full {
             return Sent::Full;
         }
-        let sq = s.sq(qi, &self.key);
-        let qp = &mut self.qps[qi];
-        if qp.can_send() && qp.req.next != sq.end() {
+        let sq = self.q.engine_sq(&self.common.key);
+        if self.qp.can_send() && self.qp.req.next != sq.end() {
             loop {
-                match self.transmit_request(s, qi, &sq, tx, now) {
+                match self.transmit_request(&sq, tx, now) {
                     Step::Sent => {}
                     Step::Last | Step::Idle => break,
                     Step::Full => {
-                        self.transmit_ack(qi, tx);
+                        self.transmit_ack(tx);
                         return Sent::Full;
                     }
                 }
             }
-            self.arm(qi);
+            self.arm();
         }
-        let qp = &mut self.qps[qi];
-        if !qp.req.probe && !qp.resp.owes_answer() {
+        if !self.qp.req.probe && !self.qp.resp.owes_answer() {
             return Sent::Idle;
         }
-        if qp.req.probe && qp.can_send() && !self.transmit_probe(s, qi, tx) {
+        if self.qp.req.probe && self.qp.can_send() && !self.transmit_probe(tx) {
             return Sent::Full;
         }
-        if self.transmit_ack(qi, tx) {
+        if self.transmit_ack(tx) {
             Sent::Idle
         } else {
             Sent::Full
@@ -197,16 +206,9 @@ impl Transport {
 
     /// Sends the next piece of the send queue, or says why not.
     #[inline]
-    fn transmit_request(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        sq: &EngineConsumer<'_, SendWqe>,
-        tx: &mut TxBuf<'_>,
-        now: u64,
-    ) -> Step {
+    fn transmit_request(&mut self, sq: &EngineConsumer<'_, SendWqe>, tx: &mut TxBuf<'_>, now: u64) -> Step {
         let tail = sq.end();
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         match qp.req.hold {
             Hold::None | Hold::Unready => {}
             Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.go_on(),
@@ -244,24 +246,24 @@ impl Transport {
             }
             if wqe.is_local() {
                 let wqe = *wqe;
-                return self.execute_local(s, qi, now, index, &wqe);
+                return self.execute_local(now, index, &wqe);
             }
             if let Some((memory, turn)) = tx.memory() {
-                match self.place_mapped(s, qi, memory, turn, now) {
+                match self.place_mapped(memory, turn, now) {
                     Mapped::No => {}
                     Mapped::Later => return Step::Idle,
                     Mapped::Part => return Step::Full,
                     Mapped::Whole => return Step::Sent,
                 }
             }
-            let qp = &mut self.qps[qi];
+            let qp = &mut *self.qp;
             ws.started = true;
             ws.psn = qp.req.next_psn;
             ws.npkts = if wqe.length <= u64::from(qp.mtu) { 1 } else { wqe.length.div_ceil(u64::from(qp.mtu)) as u32 };
             *qp.wqe(index) = ws;
             qp.req.cur_pkt = 0;
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let first_pkt = qp.req.cur_pkt;
         let mtu = qp.mtu;
         let psn = ws.psn.add(first_pkt);
@@ -276,7 +278,7 @@ impl Transport {
             return Step::Idle;
         }
         let is_read = u32::from(wqe.opcode) == wr_opcode::RDMA_READ;
-        let peer = &mut self.peers[qp.peer as usize];
+        let peer = &mut *self.peer;
 
         // A retry is due whatever the window says: other queue pairs that wait longer for a peer that is gone would
         // keep it shut, and so delay the end of this one.
@@ -298,8 +300,8 @@ impl Transport {
             if room == 0 && due {
                 n = 1;
             } else if room == 0 {
-                self.win_wait.set(qi);
-                self.counters.window_closed += 1;
+                self.common.win_wait.set(self.qi);
+                self.common.counters.window_closed += 1;
                 qp.counters.window_closed += 1;
                 return Step::Idle;
             }
@@ -313,8 +315,8 @@ impl Transport {
                 let room = peer.tx.available(now);
                 let fits = if n > 1 { room / (mtu + PACKET_COST) } else { u32::from(room > 0) };
                 if (room == 0 || fits < n && qp.waits_for_more(fits, &peer.tx)) && !due {
-                    self.win_wait.set(qi);
-                    self.counters.window_closed += 1;
+                    self.common.win_wait.set(self.qi);
+                    self.common.counters.window_closed += 1;
                     qp.counters.window_closed += 1;
                     return Step::Idle;
                 }
@@ -339,7 +341,7 @@ impl Transport {
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let asks = rc && (!carries || qp.asks_for_ack(&peer.tx, bytes + n * PACKET_COST, psn, n == psn_room));
         let mut stop = None;
-        let (regions, providers, pd) = (&self.regions, &self.providers, qp.pd);
+        let (regions, providers, pd) = (&self.common.regions, &self.common.providers, qp.pd);
         let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, asks, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
@@ -360,13 +362,13 @@ impl Transport {
             let again = qp.req.max_psn.diff(psn).max(0) as u64;
             if again > 0 {
                 qp.counters.retransmitted_pkts += again.min(u64::from(done.packets));
-                self.counters.retransmitted_pkts += again.min(u64::from(done.packets));
+                self.common.counters.retransmitted_pkts += again.min(u64::from(done.packets));
             }
             if qp.req.next_psn.diff(qp.req.max_psn) > 0 {
                 qp.req.max_psn = qp.req.next_psn;
             }
             let wire_bytes = run.wire_bytes(done.packets, if carries { sent_bytes } else { 0 });
-            for c in [&mut qp.counters, &mut self.counters] {
+            for c in [&mut qp.counters, &mut self.common.counters] {
                 c.sent_pkts += u64::from(done.packets);
                 c.sent_bytes += wire_bytes;
             }
@@ -404,7 +406,7 @@ impl Transport {
                     qp.wqe(index).done = true;
                     qp.req.acked = qp.req.next;
                     qp.req.una_psn = qp.req.next_psn;
-                    self.complete(s, qi, now);
+                    self.complete(now);
                     return Step::Sent;
                 }
             }
@@ -414,18 +416,18 @@ impl Transport {
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
             Some(Stop::Pending(provider, token)) => {
-                self.fetch_ahead(sq, qi, index);
-                self.hold_for_memory(qi, provider, token);
+                self.fetch_ahead(sq, index);
+                self.hold_for_memory(provider, token);
                 Step::Idle
             }
             Some(Stop::Busy) => {
                 // No staging room: try again soon.
-                self.qps[qi].req.hold = Hold::Rate(now + 10_000);
+                self.qp.req.hold = Hold::Rate(now + 10_000);
                 Step::Idle
             }
             Some(Stop::Error(code, lkey, addr)) => {
-                self.note(qi, now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.fail_wqe(s, qi, now, index, wc_status::LOC_PROT_ERR);
+                self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
+                self.fail_wqe(now, index, wc_status::LOC_PROT_ERR);
                 Step::Idle
             }
         }
@@ -434,8 +436,8 @@ impl Transport {
     /// The requests behind the one at `index`, which waits for slow memory, are next. Keys are checked again when they
     /// are sent. Not beyond a fence: what is sent behind it may be what a READ before it brings.
     #[cold]
-    fn fetch_ahead(&self, sq: &EngineConsumer<'_, SendWqe>, qi: usize, index: u32) {
-        let qp = &self.qps[qi];
+    fn fetch_ahead(&self, sq: &EngineConsumer<'_, SendWqe>, index: u32) {
+        let qp = &*self.qp;
         for i in (1..=AHEAD).map(|k| index.wrapping_add(k)) {
             if i == sq.end() {
                 return;
@@ -449,8 +451,8 @@ impl Transport {
                 continue;
             }
             let Some(sge) = slot.sges(usize::from(wqe.num_sge)).first().filter(|s| s.length > 0) else { continue };
-            if let Ok(target) = self.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false) {
-                self.providers.ahead(&target, Message::request(qp.qpn, i, sge.length));
+            if let Ok(target) = self.common.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false) {
+                self.common.providers.ahead(&target, Message::request(qp.qpn, i, sge.length));
             }
         }
     }
@@ -459,13 +461,13 @@ impl Transport {
     /// acknowledges it again; one that misses something before it says what, by a NAK. So a loss at the
     /// end of what was sent costs a round trip, not the ACK timeout. Nothing of the QP's state changes.
     #[inline(never)]
-    fn transmit_probe(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>) -> bool {
-        let sq = s.sq(qi, &self.key);
-        let qp = &mut self.qps[qi];
+    fn transmit_probe(&mut self, tx: &mut TxBuf<'_>) -> bool {
+        let sq = self.q.engine_sq(&self.common.key);
+        let qp = &mut *self.qp;
         qp.req.probe = false;
         if qp.keep.ask {
-            self.qps[qi].req.probe = !self.transmit_keepalive(qi, tx);
-            return !self.qps[qi].req.probe;
+            self.qp.req.probe = !self.transmit_keepalive(tx);
+            return !self.qp.req.probe;
         }
         let psn = qp.req.next_psn.prev();
         if psn.diff(qp.req.una_psn) < 0 || !qp.req.may_repeat() {
@@ -499,7 +501,7 @@ impl Transport {
         let mut run = request_run(qp, wqe, &ws, pkt, n, bytes);
         run.ack_req = true;
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        let (regions, providers, pd, mtu) = (&self.regions, &self.providers, qp.pd, qp.mtu);
+        let (regions, providers, pd, mtu) = (&self.common.regions, &self.common.providers, qp.pd, qp.mtu);
         let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
@@ -509,12 +511,12 @@ impl Transport {
             }
         });
         if done.packets == 0 && done.memory == Access::Ready {
-            self.qps[qi].req.probe = true;
+            self.qp.req.probe = true;
             return false;
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let wire_bytes = run.wire_bytes(1, if carries { bytes } else { 0 });
-        for c in [&mut qp.counters, &mut self.counters] {
+        for c in [&mut qp.counters, &mut self.common.counters] {
             c.sent_pkts += u64::from(done.packets);
             c.sent_bytes += u64::from(done.packets) * wire_bytes;
             c.retransmitted_pkts += u64::from(done.packets);
@@ -524,24 +526,25 @@ impl Transport {
 
     /// LOCAL_INV and BIND_MW: executed in their turn, without a packet.
     #[inline(never)]
-    fn execute_local(&mut self, s: &Shared, qi: usize, now: u64, index: u32, wqe: &SendWqe) -> Step {
-        let qp = &self.qps[qi];
+    fn execute_local(&mut self, now: u64, index: u32, wqe: &SendWqe) -> Step {
+        let qp = &*self.qp;
         let (pd, qpn) = (qp.pd, qp.qpn);
         let outcome = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
-            self.regions.invalidate(wqe.imm, pd, qpn)
+            self.common.regions.invalidate(wqe.imm, pd, qpn)
         } else {
-            self.regions
+            self.common
+                .regions
                 .bind(wqe.a, Some(wqe.rkey), wqe.b, wqe.remote_addr, wqe.length, wqe.access, Some(qpn))
                 .map(|_| ())
         };
         if outcome.is_err() {
             let key = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV { wqe.imm } else { wqe.rkey };
             let status = wc_status::MW_BIND_ERR;
-            self.note(qi, now, CauseCode::BadWindow, status, u64::from(key), 0);
-            self.fail_wqe(s, qi, now, index, status);
+            self.note(now, CauseCode::BadWindow, status, u64::from(key), 0);
+            self.fail_wqe(now, index, status);
             return Step::Idle;
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let psn = qp.req.next_psn;
         let ws = qp.wqe(index);
         ws.started = true;
@@ -550,15 +553,15 @@ impl Transport {
         ws.done = true;
         qp.req.next = index.wrapping_add(1);
         qp.req.cur_pkt = 0;
-        self.skip_done(s, qi);
-        self.complete(s, qi, now);
+        self.skip_done();
+        self.complete(now);
         Step::Sent
     }
 
     /// Goes back to a PSN: everything from there on is sent again from the send queue.
-    pub(crate) fn rewind(&mut self, qi: usize, psn: Psn) {
-        self.forget_inflight(qi);
-        let qp = &mut self.qps[qi];
+    pub(crate) fn rewind(&mut self, psn: Psn) {
+        self.forget_inflight();
+        let qp = &mut *self.qp;
         let mut i = qp.req.acked;
         loop {
             let ws = *qp.wqe(i);
@@ -585,76 +588,59 @@ impl Transport {
             i = i.wrapping_add(1);
         }
         qp.req.rewound = Some(psn);
-        self.ready.set(qi);
+        self.common.ready.set(self.qi);
     }
 
     /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does.
     #[inline(never)]
-    pub(crate) fn fail_path(&mut self, s: &Shared, qi: usize, now: u64) {
-        if !self.qps[qi].can_receive() || self.qps[qi].req.failed {
+    pub(crate) fn fail_path(&mut self, now: u64) {
+        if !self.qp.can_receive() || self.qp.req.failed {
             return;
         }
-        let sq = s.sq(qi, &self.key);
-        let waiting = (self.qps[qi].req.next != sq.head().wrapping_add(sq.len())).then_some(self.qps[qi].req.next);
-        let request = self.oldest_open(s, qi).or(waiting);
-        self.note(qi, now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
+        let sq = self.q.engine_sq(&self.common.key);
+        let waiting = (self.qp.req.next != sq.head().wrapping_add(sq.len())).then_some(self.qp.req.next);
+        let request = self.oldest_open().or(waiting);
+        self.note(now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
         match request {
-            Some(index) if self.qps[qi].can_send() => self.fail_wqe(s, qi, now, index, wc_status::RETRY_EXC_ERR),
+            Some(index) if self.qp.can_send() => self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR),
             // Nothing is left that a completion could report it by.
-            _ => self.enter_error(s, qi, Some(async_event::QP_FATAL)),
+            _ => self.enter_error(Some(async_event::QP_FATAL)),
         }
-    }
-
-    /// What the network has said of the peer since then: it explains more than the peer's silence does.
-    pub(crate) fn explanation(&self, qi: usize, since: u64) -> Option<(CauseCode, u64, u64)> {
-        let cause = &self.qps[qi].cause;
-        let known = CauseCode::from_u32(cause.code).unwrap_or_default();
-        let explains = matches!(
-            known,
-            CauseCode::PeerUnreachable
-                | CauseCode::MtuExceeded
-                | CauseCode::Socket
-                | CauseCode::Firewall
-                | CauseCode::NoRoute
-                | CauseCode::NotPolled
-                | CauseCode::Unanswered
-        );
-        (explains && cause.time_ns >= since).then_some((known, cause.arg0, cause.arg1))
     }
 
     /// The peer has been silent for the ACK timeout.
-    pub(crate) fn on_ack_timeout(&mut self, s: &Shared, qi: usize, now: u64) {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn on_ack_timeout(&mut self, now: u64) {
+        let qp = &mut *self.qp;
         qp.req.ack_deadline = 0;
         if !qp.can_send() || qp.req.una_psn == qp.req.max_psn {
             return;
         }
-        let Some(index) = self.oldest_open(s, qi) else { return };
-        if self.has_witness && self.ask_witness(qi, now) {
+        let Some(index) = self.oldest_open() else { return };
+        if self.common.has_witness && self.ask_witness(now) {
             return;
         }
-        let qp = &mut self.qps[qi];
-        self.counters.retry_timeouts += 1;
+        let qp = &mut *self.qp;
+        self.common.counters.retry_timeouts += 1;
         qp.counters.retry_timeouts += 1;
         if let Some((psn, code)) = qp.req.doubted.filter(|(psn, _)| qp.off_by(*psn, 1) == 0) {
             // It was said that the peer refuses this, and it has said nothing since.
-            return self.handle_nak(s, qi, now, psn, code, None);
+            return self.handle_nak(now, psn, code, None);
         }
         let no_timer = qp.attr.timeout == 0;
         if no_timer || qp.req.retry_left == 0 {
             let (timeout, retries) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt));
-            self.counters.retry_exceeded_err += 1;
+            self.common.counters.retry_exceeded_err += 1;
             qp.counters.retry_exceeded_err += 1;
             let status = wc_status::RETRY_EXC_ERR;
             let since = qp.mute_since();
-            if let Some((known, a, b)) = self.explanation(qi, since) {
-                self.note(qi, now, known, status, a, b);
+            if let Some((known, a, b)) = self.explanation(since) {
+                self.note(now, known, status, a, b);
             } else if no_timer {
-                self.note(qi, now, CauseCode::Deadline, status, timeout, 0);
+                self.note(now, CauseCode::Deadline, status, timeout, 0);
             } else {
-                self.note(qi, now, CauseCode::RetryExceeded, status, timeout, retries);
+                self.note(now, CauseCode::RetryExceeded, status, timeout, retries);
             }
-            self.fail_wqe(s, qi, now, index, status);
+            self.fail_wqe(now, index, status);
             return;
         }
         if qp.req.retry_left == qp.attr.retry_cnt {
@@ -663,19 +649,19 @@ impl Transport {
         qp.req.retry_left -= 1;
         let (psn, peer) = (qp.req.una_psn, qp.peer);
         if peer != NONE {
-            self.peers[peer as usize].tx.on_timeout(now);
-            self.peers[peer as usize].rx.on_timeout(now);
+            self.peer.tx.on_timeout(now);
+            self.peer.rx.on_timeout(now);
         }
         // The clock starts again when something leaves: a queue that waits for its share of the window has
         // sent nothing that the peer could be silent about.
-        self.rewind(qi, psn);
+        self.rewind(psn);
     }
+}
 
-    /// Bytes that packets `from..to` of a WQE cost in the window.
-    pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
-        let at = |k: u32| (u64::from(k) * u64::from(qp.mtu)).min(length);
-        (at(to) - at(from)) as u32 + (to - from) * PACKET_COST
-    }
+/// Bytes that packets `from..to` of a WQE cost in the window.
+pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
+    let at = |k: u32| (u64::from(k) * u64::from(qp.mtu)).min(length);
+    (at(to) - at(from)) as u32 + (to - from) * PACKET_COST
 }
 
 impl Qp {

@@ -3,14 +3,14 @@
 //! Checks in the order of the standard, each either going on or naming the NAK: PSN, then sequence of
 //! opcodes, then length, then resources (RNR), then keys. Nothing changes before all of them pass.
 
+use super::conn::Conn;
+use super::queues::responder_event;
 use super::requester::{copy_sges, Move, Stop};
 use super::run::Run;
 use super::siege::NEAR;
-use super::Transport;
 use crate::mem::{Access, AtomicOp, KeyError, Message, Token};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Fence, Incoming, Resource, Resp, MAX_FENCES};
-use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state, wc_flags, wc_opcode, wc_status};
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
@@ -58,81 +58,81 @@ fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
     Ok(())
 }
 
-impl Transport {
+impl Conn<'_> {
     /// Takes a request of an RC peer.
     #[inline]
-    pub(crate) fn handle_request(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
-        let ahead = run.psn.diff(self.qps[qi].resp.epsn);
+    pub(crate) fn handle_request(&mut self, now: u64, run: &Run, payload: &[u8]) {
+        let ahead = run.psn.diff(self.qp.resp.epsn);
         if ahead == 0 {
-            if let Err(refusal) = self.execute(s, qi, now, run, payload) {
-                self.refuse_request(s, qi, now, run, payload, refusal);
+            if let Err(refusal) = self.execute(now, run, payload) {
+                self.refuse_request(now, run, payload, refusal);
             }
         } else if ahead > 0 {
-            self.out_of_sequence(qi, now, run.psn);
+            self.out_of_sequence(now, run.psn);
         } else {
-            self.handle_old(s, qi, now, run, payload);
+            self.handle_old(now, run, payload);
         }
     }
 
     /// Takes a run that begins with what has come already, `run.psn` being before the expected one.
     #[inline(never)]
-    fn handle_old(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
-        let qp = &mut self.qps[qi];
+    fn handle_old(&mut self, now: u64, run: &Run, payload: &[u8]) {
+        let qp = &mut *self.qp;
         let behind = run.psn.diff(qp.resp.epsn).unsigned_abs();
         if behind >= run.n || run.kind == Kind::ReadRequest {
             if behind > NEAR as u32 && matches!(run.kind, Kind::Send | Kind::Write) {
-                self.note_odd(qi, now);
+                self.note_odd(now);
             }
-            return self.handle_duplicate(qi, run);
+            return self.handle_duplicate(run);
         }
         // The rest of it is new.
         let skip = behind as usize * qp.mtu as usize;
         let Some(payload) = payload.get(skip..) else { return };
         let rest = Run { psn: run.psn.add(behind), n: run.n - behind, first: false, ..*run };
-        self.handle_request(s, qi, now, &rest, payload);
+        self.handle_request(now, &rest, payload);
     }
 
     /// Owes the peer what a request that is not executed asks for.
     #[inline(never)]
-    fn refuse_request(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
+    fn refuse_request(&mut self, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
         match refusal {
             // A receive request is missing for the last packet alone: those before it count, as if they had come by themselves.
             Refusal::Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
                 let upto = run.n - 1;
-                let split = upto as usize * self.qps[qi].mtu as usize;
+                let split = upto as usize * self.qp.mtu as usize;
                 let Some((before, last)) = payload.split_at_checked(split) else { return };
                 let (begin, end) = (Run { n: upto, last: false, ack_req: false, ..*run }, run.psn.add(upto));
-                self.handle_request(s, qi, now, &begin, before);
-                if self.qps[qi].resp.epsn == end {
-                    self.handle_request(s, qi, now, &Run { psn: end, n: 1, first: false, ..*run }, last);
+                self.handle_request(now, &begin, before);
+                if self.qp.resp.epsn == end {
+                    self.handle_request(now, &Run { psn: end, n: 1, first: false, ..*run }, last);
                 }
             }
             Refusal::Rnr(timer) => {
-                let resp = &mut self.qps[qi].resp;
+                let resp = &mut self.qp.resp;
                 resp.nak_owed = Some(Syndrome::Rnr { timer }.byte());
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
-                self.ready.set(qi);
-                if self.qps[qi].resp.incoming != Incoming::Send {
+                self.common.ready.set(self.qi);
+                if self.qp.resp.incoming != Incoming::Send {
                     // No message has begun: its CQE is free for others until the peer comes again.
-                    self.release_cqe(qi);
+                    self.release_cqe();
                 }
             }
             Refusal::Later => {
                 // What follows is ahead of the expected PSN and not answered either.
-                let resp = &mut self.qps[qi].resp;
+                let resp = &mut self.qp.resp;
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
                 resp.nak_later = true;
             }
-            Refusal::Nak(code, cause, a, b) => self.nak_and_fail(s, qi, now, code, false, cause, a, b),
+            Refusal::Nak(code, cause, a, b) => self.nak_and_fail(now, code, false, cause, a, b),
             Refusal::NakRecv(code, cause, status, a, b) => {
-                self.note(qi, now, cause, status, a, b);
-                let completes = self.qps[qi].resp.recv.taken;
+                self.note(now, cause, status, a, b);
+                let completes = self.qp.resp.recv.taken;
                 if completes {
-                    self.fail_recv(s, qi, status);
+                    self.fail_recv(status);
                 }
-                self.nak_and_fail(s, qi, now, code, completes, cause, a, b);
+                self.nak_and_fail(now, code, completes, cause, a, b);
             }
         }
     }
@@ -140,38 +140,28 @@ impl Transport {
     /// Ends the QP by a NAK. `completes`: the receive in use ends with an error, which reports it.
     #[allow(clippy::too_many_arguments)] // the refusal's own parts
     #[inline(never)]
-    fn nak_and_fail(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        now: u64,
-        code: NakCode,
-        completes: bool,
-        cause: CauseCode,
-        a: u64,
-        b: u64,
-    ) {
-        self.note(qi, now, cause, 0, a, b);
-        let psn = self.qps[qi].resp.epsn;
-        self.owe_fatal_nak(qi, code, psn);
-        self.enter_error(s, qi, (!completes).then_some(Self::responder_event(code)));
+    fn nak_and_fail(&mut self, now: u64, code: NakCode, completes: bool, cause: CauseCode, a: u64, b: u64) {
+        self.note(now, cause, 0, a, b);
+        let psn = self.qp.resp.epsn;
+        self.owe_fatal_nak(code, psn);
+        self.enter_error((!completes).then_some(responder_event(code)));
     }
 
     /// A PSN ahead of the expected one: something was lost. One NAK for each round of the peer.
     #[inline(never)]
-    fn out_of_sequence(&mut self, qi: usize, now: u64, psn: Psn) {
-        let qp = &mut self.qps[qi];
+    fn out_of_sequence(&mut self, now: u64, psn: Psn) {
+        let qp = &mut *self.qp;
         qp.counters.out_of_seq_request += 1;
-        self.counters.out_of_seq_request += 1;
+        self.common.counters.out_of_seq_request += 1;
         let far = psn.diff(qp.resp.epsn) > NEAR;
         let believed = qp.believes_ahead(now, far);
         if far {
-            self.note_odd(qi, now);
+            self.note_odd(now);
         }
         if !believed {
             return;
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let resp = &mut qp.resp;
         // A PSN that does not go up means that the peer began anew, and lost the expected one again.
         if resp.nak_sent && psn.diff(resp.nak_high) > 0 {
@@ -181,14 +171,14 @@ impl Transport {
         resp.nak_sent = true;
         resp.nak_high = psn;
         resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
-        self.ready.set(qi);
+        self.common.ready.set(self.qi);
     }
 
     #[inline(never)]
-    fn handle_duplicate(&mut self, qi: usize, run: &Run) {
-        let qp = &mut self.qps[qi];
+    fn handle_duplicate(&mut self, run: &Run) {
+        let qp = &mut *self.qp;
         qp.counters.duplicate_request += 1;
-        self.counters.duplicate_request += 1;
+        self.common.counters.duplicate_request += 1;
         let resp = &mut qp.resp;
         match run.kind {
             Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => {
@@ -225,56 +215,56 @@ impl Transport {
                     after_fence: resp.fences_pushed,
                     ..found
                 };
-                self.push_job(qi, job);
+                self.push_job(job);
             }
             _ => {
                 // Acknowledged again with the latest PSN.
                 resp.ack_owed = true;
                 resp.ack_now = true;
-                self.ready.set(qi);
+                self.common.ready.set(self.qi);
             }
         }
     }
 
-    pub(crate) fn push_job(&mut self, qi: usize, job: Resource) {
-        let resp = &mut self.qps[qi].resp;
+    pub(crate) fn push_job(&mut self, job: Resource) {
+        let resp = &mut self.qp.resp;
         let at = (resp.job_head + resp.job_len) as usize % resp.jobs.len();
         resp.jobs[at] = job;
         resp.job_len += 1;
-        self.ready.set(qi);
+        self.common.ready.set(self.qi);
     }
 
     /// Executes a run that begins with the expected PSN.
     #[inline(always)]
-    fn execute(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
-        let qp = &mut self.qps[qi];
+    fn execute(&mut self, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
+        let qp = &mut *self.qp;
         if qp.resp.fence_len as usize >= MAX_FENCES - 1 {
             return Err(Refusal::Later);
         }
         match run.kind {
             Kind::Send | Kind::Write => {
-                self.check_sequence(qi, run, payload)?;
+                self.check_sequence(run, payload)?;
                 let pending = if run.kind == Kind::Send {
-                    self.place_send(s, qi, run, payload)?
+                    self.place_send(run, payload)?
                 } else {
-                    self.place_write(s, qi, run, payload)?
+                    self.place_write(run, payload)?
                 };
                 if let Some(p) = pending {
-                    self.qps[qi].resp.placing = Some(p);
+                    self.qp.resp.placing = Some(p);
                 }
-                self.accept(s, qi, now, run, payload);
+                self.accept(now, run, payload);
                 Ok(())
             }
-            Kind::ReadRequest => self.execute_read(qi, run),
-            Kind::CmpSwap | Kind::FetchAdd => self.execute_atomic(qi, run),
+            Kind::ReadRequest => self.execute_read(run),
+            Kind::CmpSwap | Kind::FetchAdd => self.execute_atomic(run),
             _ => Err(bad_request(run)),
         }
     }
 
     /// Whether FIRST, MIDDLE and LAST come in order and with the lengths that they must have.
     #[inline(always)]
-    fn check_sequence(&mut self, qi: usize, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
-        let qp = &mut self.qps[qi];
+    fn check_sequence(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
+        let qp = &mut *self.qp;
         let resp = &mut qp.resp;
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
         let in_order = if run.first { resp.incoming == Incoming::Idle } else { resp.incoming == kind };
@@ -309,13 +299,13 @@ impl Transport {
     }
 
     #[inline]
-    fn place_send(&mut self, s: &Shared, qi: usize, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
+    fn place_send(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
         // Inside a message the receive is there; its CQE is needed again only at the end.
-        let under_way = self.qps[qi].resp.recv.taken && !run.last;
-        if !under_way && !self.take_recv(s, qi) {
-            return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
+        let under_way = self.qp.resp.recv.taken && !run.last;
+        if !under_way && !self.take_recv() {
+            return Err(Refusal::Rnr(self.qp.attr.min_rnr_timer));
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         let offset = if run.first { 0 } else { qp.resp.offset };
         let end = offset + payload.len() as u64;
         let recv = &qp.resp.recv;
@@ -332,7 +322,7 @@ impl Transport {
             return Ok(None);
         }
         let sges = &recv.sges[..recv.num_sge as usize];
-        match copy_sges(&self.regions, &self.providers, qp.pd, sges, offset, Move::Scatter(payload)) {
+        match copy_sges(&self.common.regions, &self.common.providers, qp.pd, sges, offset, Move::Scatter(payload)) {
             Ok(p) => Ok(p.map(|(provider, token)| (provider as u8, token))),
             Err(Stop::Busy | Stop::Pending(..)) => Err(Refusal::Rnr(RNR_SOON)),
             Err(Stop::Error(cause, lkey, addr)) => {
@@ -342,23 +332,17 @@ impl Transport {
     }
 
     #[inline(always)]
-    fn place_write(
-        &mut self,
-        s: &Shared,
-        qi: usize,
-        run: &Run,
-        payload: &[u8],
-    ) -> Result<Option<(u8, Token)>, Refusal> {
-        let qp = &mut self.qps[qi];
+    fn place_write(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
+        let qp = &mut *self.qp;
         if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
             // An operation that the QP does not take at all, whatever the key: not an access error.
             let (key, va) = (u64::from(qp.resp.rkey), qp.resp.va);
             return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, va));
         }
-        if run.has_imm && run.last && !self.take_recv(s, qi) {
-            return Err(Refusal::Rnr(self.qps[qi].attr.min_rnr_timer));
+        if run.has_imm && run.last && !self.take_recv() {
+            return Err(Refusal::Rnr(self.qp.attr.min_rnr_timer));
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         if qp.resp.dma_len == 0 {
             // A WRITE of nothing touches no memory: its key is not looked at (IBTA C9-88).
             return Ok(None);
@@ -369,12 +353,18 @@ impl Transport {
         if run.first && !run.last {
             // The whole range at once, so that nothing is placed of a WRITE that would leave it. (One that comes whole
             // is looked at whole below.)
-            self.regions.remote(rkey, qp.pd, qp.qpn, va, qp.resp.dma_len, access::REMOTE_WRITE).map_err(refuse)?;
+            self.common
+                .regions
+                .remote(rkey, qp.pd, qp.qpn, va, qp.resp.dma_len, access::REMOTE_WRITE)
+                .map_err(refuse)?;
         }
         let at = va.wrapping_add(offset);
-        let target =
-            self.regions.remote(rkey, qp.pd, qp.qpn, at, payload.len() as u32, access::REMOTE_WRITE).map_err(refuse)?;
-        match self.providers.place(&target, 0, payload) {
+        let target = self
+            .common
+            .regions
+            .remote(rkey, qp.pd, qp.qpn, at, payload.len() as u32, access::REMOTE_WRITE)
+            .map_err(refuse)?;
+        match self.common.providers.place(&target, 0, payload) {
             Access::Ready => Ok(None),
             Access::Pending(t) => Ok(Some((target.provider as u8, t))),
             Access::Busy => Err(Refusal::Rnr(RNR_SOON)),
@@ -386,8 +376,8 @@ impl Transport {
 
     /// A run was placed: advance, and end the message with its last packet.
     #[inline(always)]
-    fn accept(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
-        let qp = &mut self.qps[qi];
+    fn accept(&mut self, now: u64, run: &Run, payload: &[u8]) {
+        let qp = &mut *self.qp;
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
         let offset = if run.first { 0 } else { qp.resp.offset } + payload.len() as u64;
         qp.resp.offset = offset;
@@ -405,47 +395,47 @@ impl Transport {
                 }
                 if run.has_inv {
                     let (pd, qpn) = (qp.pd, qp.qpn);
-                    if self.regions.invalidate(run.imm, pd, qpn).is_err() {
-                        self.note(qi, now, CauseCode::BadWindow, wc_status::LOC_PROT_ERR, u64::from(run.imm), 0);
+                    if self.common.regions.invalidate(run.imm, pd, qpn).is_err() {
+                        self.note(now, CauseCode::BadWindow, wc_status::LOC_PROT_ERR, u64::from(run.imm), 0);
                         let code = NakCode::RemoteAccess;
-                        let completes = self.qps[qi].resp.recv.taken;
+                        let completes = self.qp.resp.recv.taken;
                         if completes {
-                            self.fail_recv(s, qi, wc_status::LOC_PROT_ERR);
+                            self.fail_recv(wc_status::LOC_PROT_ERR);
                         }
                         // The PSN is not acknowledged: the NAK carries it.
-                        let resp = &mut self.qps[qi].resp;
+                        let resp = &mut self.qp.resp;
                         resp.epsn = psn;
                         resp.msn = resp.msn.wrapping_sub(1);
                         let key = u64::from(run.imm);
-                        return self.nak_and_fail(s, qi, now, code, completes, CauseCode::BadWindow, key, 0);
+                        return self.nak_and_fail(now, code, completes, CauseCode::BadWindow, key, 0);
                     }
                     flags |= wc_flags::WITH_INV;
                 }
-                let mut c = self.recv_wc(qi, wc_status::SUCCESS, offset as u32, run.imm, flags);
+                let mut c = self.recv_wc(wc_status::SUCCESS, offset as u32, run.imm, flags);
                 if run.kind == Kind::Write {
                     c.opcode = wc_opcode::RECV_RDMA_WITH_IMM;
                 }
-                self.counters.rdma_recvs += 1;
-                self.qps[qi].counters.rdma_recvs += 1;
+                self.common.counters.rdma_recvs += 1;
+                self.qp.counters.rdma_recvs += 1;
                 wc = Some(c);
             }
         } else {
             qp.resp.incoming = kind;
         }
-        self.end_part(s, qi, run, psn, wc);
-        self.acks.owe(&mut self.qps[qi], &mut self.ready, qi, now, run.n, run.ack_req);
+        self.end_part(run, psn, wc);
+        self.common.acks.owe(&mut *self.qp, &mut self.common.ready, self.qi, now, run.n, run.ack_req);
     }
 
     /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
     #[inline(always)]
-    fn end_part(&mut self, s: &Shared, qi: usize, run: &Run, psn: Psn, wc: Option<crate::verbs::types::Wc>) {
-        let resp = &mut self.qps[qi].resp;
+    fn end_part(&mut self, run: &Run, psn: Psn, wc: Option<crate::verbs::types::Wc>) {
+        let resp = &mut self.qp.resp;
         let waits = resp.placing.is_some() || resp.fence_len > 0;
         if !waits {
             resp.ack_psn = psn;
             resp.ack_msn = resp.msn;
             if let Some(wc) = wc {
-                self.push_reserved(s, qi, wc, run.solicited);
+                self.push_reserved(wc, run.solicited);
             }
         } else if run.last || run.ack_req {
             // The peer waits for an ACK inside the message: its window is not endless. Of those fences
@@ -468,12 +458,12 @@ impl Transport {
                     (resp.fences[last].provider, resp.fences[last].token)
                 }
             };
-            self.push_fence(qi, Fence { provider, token, psn, msn, wc, solicited: run.solicited });
+            self.push_fence(Fence { provider, token, psn, msn, wc, solicited: run.solicited });
         }
     }
 
-    fn execute_read(&mut self, qi: usize, run: &Run) -> Result<(), Refusal> {
-        let qp = &mut self.qps[qi];
+    fn execute_read(&mut self, run: &Run) -> Result<(), Refusal> {
+        let qp = &mut *self.qp;
         if qp.resp.incoming != Incoming::Idle || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE {
             return Err(bad_request(run));
         }
@@ -482,7 +472,8 @@ impl Transport {
             return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, run.va));
         }
         if run.dma_len > 0 {
-            self.regions
+            self.common
+                .regions
                 .remote(run.rkey, qp.pd, qp.qpn, run.va, run.dma_len, access::REMOTE_READ)
                 .map_err(|e| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(run.rkey), run.va))?;
         }
@@ -496,12 +487,12 @@ impl Transport {
             len: run.dma_len,
             ..Resource::default()
         };
-        self.answer_later(qi, run, job)
+        self.answer_later(run, job)
     }
 
     #[inline(never)]
-    fn execute_atomic(&mut self, qi: usize, run: &Run) -> Result<(), Refusal> {
-        let qp = &mut self.qps[qi];
+    fn execute_atomic(&mut self, run: &Run) -> Result<(), Refusal> {
+        let qp = &mut *self.qp;
         if qp.resp.incoming != Incoming::Idle {
             return Err(bad_request(run));
         }
@@ -514,6 +505,7 @@ impl Transport {
             return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, run.va));
         }
         let target = self
+            .common
             .regions
             .remote(run.rkey, qp.pd, qp.qpn, run.va, 8, access::REMOTE_ATOMIC)
             .map_err(|e| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), key, run.va))?;
@@ -525,7 +517,7 @@ impl Transport {
         } else {
             AtomicOp::FetchAdd(run.a)
         };
-        let value = match self.providers.atomic(&target, op, Message::answer(qp.qpn, run.psn.get(), 8)) {
+        let value = match self.common.providers.atomic(&target, op, Message::answer(qp.qpn, run.psn.get(), 8)) {
             Ok(v) => v,
             Err(Access::Fault) => {
                 return Err(Refusal::Nak(NakCode::RemoteOperation, CauseCode::LocalMemoryGone, key, run.va))
@@ -543,12 +535,12 @@ impl Transport {
             value,
             ..Resource::default()
         };
-        self.answer_later(qi, run, job)
+        self.answer_later(run, job)
     }
 
     /// Keeps a READ or atomic for duplicates and queues its answer.
-    fn answer_later(&mut self, qi: usize, run: &Run, mut job: Resource) -> Result<(), Refusal> {
-        let resp = &mut self.qps[qi].resp;
+    fn answer_later(&mut self, run: &Run, mut job: Resource) -> Result<(), Refusal> {
+        let resp = &mut self.qp.resp;
         room_for_answer(resp, run)?;
         let depth = resp.resources.len() as u32;
         resp.msn = resp.msn.wrapping_add(1);
@@ -563,24 +555,24 @@ impl Transport {
             resp.ack_psn = resp.epsn.prev();
             resp.ack_msn = resp.msn;
         }
-        self.push_job(qi, job);
+        self.push_job(job);
         Ok(())
     }
 
     /// Takes a packet of a UC peer. What does not fit is dropped, and so is the rest of its message.
-    pub(crate) fn handle_uc(&mut self, s: &Shared, qi: usize, now: u64, run: &Run, payload: &[u8]) {
-        let qp = &mut self.qps[qi];
+    pub(crate) fn handle_uc(&mut self, now: u64, run: &Run, payload: &[u8]) {
+        let qp = &mut *self.qp;
         let gap = run.psn != qp.resp.epsn;
         qp.resp.epsn = run.psn.add(run.n);
         if !matches!(run.kind, Kind::Send | Kind::Write) {
-            return self.drop_message(qi);
+            return self.drop_message();
         }
         if gap && qp.resp.incoming != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next one.
             qp.resp.incoming = Incoming::Skip;
-            self.drop_message(qi);
+            self.drop_message();
         }
-        let qp = &mut self.qps[qi];
+        let qp = &mut *self.qp;
         if run.first {
             qp.resp.incoming = Incoming::Idle;
         } else if gap || qp.resp.incoming == Incoming::Skip || qp.resp.incoming == Incoming::Idle {
@@ -589,16 +581,16 @@ impl Transport {
             return;
         }
         let epsn = qp.resp.epsn;
-        let outcome = self.check_sequence(qi, run, payload).and_then(|()| {
+        let outcome = self.check_sequence(run, payload).and_then(|()| {
             if run.kind == Kind::Send {
-                self.place_send(s, qi, run, payload)
+                self.place_send(run, payload)
             } else {
-                self.place_write(s, qi, run, payload)
+                self.place_write(run, payload)
             }
         });
         match outcome {
             Ok(pending) => {
-                let resp = &mut self.qps[qi].resp;
+                let resp = &mut self.qp.resp;
                 if pending.is_some() {
                     resp.placing = pending;
                 }
@@ -606,35 +598,35 @@ impl Transport {
                 let fences_full = resp.fence_len as usize >= MAX_FENCES - 1;
                 if fences_full {
                     resp.epsn = epsn;
-                    return self.drop_message(qi);
+                    return self.drop_message();
                 }
-                self.accept(s, qi, now, run, payload);
+                self.accept(now, run, payload);
                 if !run.last {
                     // The rest may never come, and nobody would tell: the CQE stays free for others meanwhile.
-                    self.release_cqe(qi);
+                    self.release_cqe();
                 }
-                let resp = &mut self.qps[qi].resp;
+                let resp = &mut self.qp.resp;
                 resp.ack_owed = false;
-                self.acks.forget(qi);
+                self.common.acks.forget(self.qi);
             }
             Err(Refusal::NakRecv(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
                 // The program's own buffer is bad: that it must hear.
-                self.note(qi, now, cause, status, a, b);
-                self.fail_recv(s, qi, status);
-                self.enter_error(s, qi, None);
+                self.note(now, cause, status, a, b);
+                self.fail_recv(status);
+                self.enter_error(None);
             }
             Err(_) => {
-                self.drop_message(qi);
-                let qp = &mut self.qps[qi];
+                self.drop_message();
+                let qp = &mut *self.qp;
                 qp.resp.incoming = if run.last { Incoming::Idle } else { Incoming::Skip };
             }
         }
-        debug_assert!(self.qps[qi].state == qp_state::ERR || self.qps[qi].resp.epsn == epsn);
+        debug_assert!(self.qp.state == qp_state::ERR || self.qp.resp.epsn == epsn);
     }
 
-    pub(crate) fn drop_message(&mut self, qi: usize) {
-        self.release_cqe(qi);
-        self.counters.rcvd_dropped += 1;
-        self.qps[qi].counters.rcvd_dropped += 1;
+    pub(crate) fn drop_message(&mut self) {
+        self.release_cqe();
+        self.common.counters.rcvd_dropped += 1;
+        self.qp.counters.rcvd_dropped += 1;
     }
 }

@@ -8,11 +8,10 @@
 //!
 //! Requests that take no receive request are kept back by a refused one only, since all arrive in order.
 
+use super::conn::Conn;
 use super::siege::RNR_NS;
-use super::Transport;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Hold, Qp, Ready, WqeState};
-use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
@@ -74,27 +73,27 @@ impl Qp {
     }
 }
 
-impl Transport {
+impl Conn<'_> {
     /// Takes an RNR NAK.
     #[inline(never)]
-    pub(super) fn handle_rnr(&mut self, s: &Shared, qi: usize, now: u64, psn: Psn, timer: u8) {
-        self.counters.rcvd_rnr_err += 1;
-        self.qps[qi].counters.rcvd_rnr_err += 1;
-        let besieged = self.qps[qi].is_besieged(now);
+    pub(super) fn handle_rnr(&mut self, now: u64, psn: Psn, timer: u8) {
+        self.common.counters.rcvd_rnr_err += 1;
+        self.qp.counters.rcvd_rnr_err += 1;
+        let besieged = self.qp.is_besieged(now);
         if !besieged {
-            self.ack_before(s, qi, now, psn);
+            self.ack_before(now, psn);
         }
-        let Some(index) = self.oldest_open(s, qi) else { return };
-        let qp = &mut self.qps[qi];
+        let Some(index) = self.oldest_open() else { return };
+        let qp = &mut *self.qp;
         if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Rnr(_)) || !qp.can_send() {
             return;
         }
         if qp.req.rnr_left == 0 && !besieged {
             let made = u64::from(qp.attr.rnr_retry);
-            self.counters.retry_rnr_exceeded_err += 1;
+            self.common.counters.retry_rnr_exceeded_err += 1;
             qp.counters.retry_rnr_exceeded_err += 1;
-            self.note(qi, now, CauseCode::RnrRetryExceeded, wc_status::RNR_RETRY_EXC_ERR, made, 0);
-            self.fail_wqe(s, qi, now, index, wc_status::RNR_RETRY_EXC_ERR);
+            self.note(now, CauseCode::RnrRetryExceeded, wc_status::RNR_RETRY_EXC_ERR, made, 0);
+            self.fail_wqe(now, index, wc_status::RNR_RETRY_EXC_ERR);
             return;
         }
         let mut wait = RNR_TIMER_NS[usize::from(timer & 31)];
@@ -105,8 +104,8 @@ impl Transport {
         }
         // Not from `psn`: answers of READs before it may have been lost.
         let una = qp.req.una_psn;
-        self.rewind(qi, una);
-        let qp = &mut self.qps[qi];
+        self.rewind(una);
+        let qp = &mut *self.qp;
         qp.req.rewound = None;
         // The peer lives: silence begins anew when the request leaves again.
         qp.req.retry_left = qp.attr.retry_cnt;
@@ -114,6 +113,6 @@ impl Transport {
         qp.req.probe_at = 0;
         qp.req.hold = Hold::Rnr(now + wait);
         (qp.ready, qp.ready_psn) = (Ready::Refused, psn);
-        self.arm(qi);
+        self.arm();
     }
 }

@@ -19,6 +19,7 @@
 //! What is left: below the rate that besieges a queue pair (640 guesses a second, seven hours for all PSNs), and by a stranger who
 //! can send from the peer's port, a forged ACK or SEND at the right PSN is taken.
 
+use super::conn::Conn;
 use super::{Origin, Transport};
 use crate::verbs::objects::Qp;
 use crate::verbs::types::qp_type;
@@ -99,36 +100,12 @@ impl Qp {
 }
 
 impl Transport {
-    /// A packet came for a QP that no honest peer sends.
-    #[cold]
-    pub(crate) fn note_odd(&mut self, qi: usize, now: u64) {
-        let siege = &mut self.qps[qi].siege;
-        if now.saturating_sub(siege.since) >= ODD_NS {
-            (siege.since, siege.count) = (now, 0);
-        }
-        siege.count += 1;
-        if siege.count >= ODD_MAX {
-            siege.until = now.saturating_add(SIEGE_NS);
-            self.siege_until = siege.until;
-        }
-    }
-
-    /// An answer to nothing that is outstanding.
-    #[cold]
-    pub(crate) fn stray(&mut self, qi: usize, now: u64, off: i32) {
-        self.counters.rcvd_stray += 1;
-        self.qps[qi].counters.rcvd_stray += 1;
-        if off.abs() > NEAR {
-            self.note_odd(qi, now);
-        }
-    }
-
     /// Whether a packet, of which nothing was checked, is for a besieged QP and cannot be its peer's.
     #[cold]
     pub(crate) fn is_odd(&self, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some(header) = packet.first_chunk() else { return false };
         let bth = Bth::parse(header);
-        let Some(qp) = self.qp_of(bth.dest_qp.get()).and_then(|qi| self.qps.get(qi)) else { return false };
+        let Some(qp) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.qps.get(qi)) else { return false };
         if !qp.is_besieged(now) || qp.kind != qp_type::RC {
             return false;
         }
@@ -146,6 +123,32 @@ impl Transport {
             // One that was asked before may be as old as the READ is long.
             Kind::ReadRequest => false,
             _ => bth.psn.diff(qp.resp.epsn).abs() > NEAR,
+        }
+    }
+}
+
+impl Conn<'_> {
+    /// A packet came for a QP that no honest peer sends.
+    #[cold]
+    pub(crate) fn note_odd(&mut self, now: u64) {
+        let siege = &mut self.qp.siege;
+        if now.saturating_sub(siege.since) >= ODD_NS {
+            (siege.since, siege.count) = (now, 0);
+        }
+        siege.count += 1;
+        if siege.count >= ODD_MAX {
+            siege.until = now.saturating_add(SIEGE_NS);
+            self.common.siege_until = siege.until;
+        }
+    }
+
+    /// An answer to nothing that is outstanding.
+    #[cold]
+    pub(crate) fn stray(&mut self, now: u64, off: i32) {
+        self.common.counters.rcvd_stray += 1;
+        self.qp.counters.rcvd_stray += 1;
+        if off.abs() > NEAR {
+            self.note_odd(now);
         }
     }
 }

@@ -226,12 +226,12 @@ fn a_notification_that_is_owed_ends_with_its_queue_pair() {
         net.post(&a, write(&a, &b, 100).flags(0));
         net.send_from(0);
         let now = net.now;
-        assert!(!net.lock(&b).transport.cnp_owed.is_empty());
+        assert!(!net.lock(&b).transport.common.cnp_owed.is_empty());
         end(&mut net, &b);
         let mut buf = vec![0; 65_536];
         while net.lock(&b).poll_transmit(now, &mut buf).is_some() {}
         let g = net.lock(&b);
-        assert!(g.transport.cnp_owed.is_empty(), "a look at it would never end");
+        assert!(g.transport.common.cnp_owed.is_empty(), "a look at it would never end");
         assert_eq!(g.counters().np_cnp_sent, 0);
     }
 }

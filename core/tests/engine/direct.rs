@@ -90,10 +90,10 @@ impl World {
             let peer = &t.peers[q.peer as usize];
             out += &format!("  windows {:?} {:?}\n", peer.tx.inflight(), peer.rx.inflight());
             for cq in [e.scq, e.rcq] {
-                let c = &t.cqs[(cq & 0xff_ffff) as usize];
+                let c = &t.common.cqs[(cq & 0xff_ffff) as usize];
                 out += &format!("  cq {:?}\n", (c.reserved, c.armed));
             }
-            out += &format!("  device {:?} {}\n", g.counters(), t.cause.code);
+            out += &format!("  device {:?} {}\n", g.counters(), t.common.cause.code);
         }
         out
     }

@@ -331,15 +331,17 @@ impl World {
             out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
             let peer = &t.peers[q.peer as usize];
             out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
-            let bits = [&t.ready, &t.cq_wait, &t.full_cqs, &t.win_wait, &t.event_qps].map(|b| b.next_from(0));
-            out += &format!("  bits {bits:?} {:?}\n", t.acks);
+            let bits =
+                [&t.common.ready, &t.common.cq_wait, &t.common.full_cqs, &t.common.win_wait, &t.common.event_qps]
+                    .map(|b| b.next_from(0));
+            out += &format!("  bits {bits:?} {:?}\n", t.common.acks);
             for cq in [e.scq, e.rcq] {
-                let c = &t.cqs[index(cq)];
+                let c = &t.common.cqs[index(cq)];
                 out += &format!("  cq {:?} {}\n", (c.reserved, c.armed), g.shared().cqs[index(cq)].ring.len());
             }
             let shared = &g.shared().qps[qi];
             out += &format!("  queues {} {}\n", shared.sq.len(), shared.rq.len());
-            out += &format!("  device {:?} {}\n", g.counters(), t.cause.code);
+            out += &format!("  device {:?} {}\n", g.counters(), t.common.cause.code);
         }
         out
     }
@@ -448,7 +450,7 @@ fn compare(seed: u64, way: Way) -> Ways {
                 let mut g = w.net.lock(e);
                 for cq in [e.scq, e.rcq] {
                     let entries = g.shared().cqs[index(cq)].ring.capacity();
-                    g.transport.cqs[index(cq)].reserved = entries - 1;
+                    g.transport.common.cqs[index(cq)].reserved = entries - 1;
                 }
             }
         }

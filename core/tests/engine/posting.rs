@@ -8,13 +8,13 @@ use crate::util::*;
 /// What waits in a send queue: the slots as they are, from the one of an index on.
 fn sent(net: &Net, e: &End, from: u32) -> Vec<String> {
     let g = net.lock(e);
-    let sq = g.shared().sq(index(e.qp), &g.transport.key);
+    let sq = g.shared().sq(index(e.qp), &g.transport.common.key);
     (from..sq.end()).map(|i| format!("{:?} {:?}", sq.at(i).header(), &sq.at(i).tail()[..32])).collect()
 }
 
 fn received(net: &Net, e: &End, from: u32) -> Vec<String> {
     let g = net.lock(e);
-    let rq = g.shared().rq(index(e.qp), &g.transport.key);
+    let rq = g.shared().rq(index(e.qp), &g.transport.common.key);
     (from..rq.end()).map(|i| format!("{:?} {:?}", rq.at(i).header(), &rq.at(i).tail()[..16])).collect()
 }
 

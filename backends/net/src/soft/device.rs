@@ -206,7 +206,7 @@ impl Device for SoftDevice {
     fn query(&self) -> Result<DeviceAttr> {
         self.fork.check()?;
         let mut held = self.lock_held();
-        let c: Config = held.guard.transport.config;
+        let c: Config = held.guard.transport.common.config;
         // The link may have got narrower since the device was opened, and wider again.
         let link = held.port().udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu);
         drop(held);

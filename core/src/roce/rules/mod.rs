@@ -6,3 +6,4 @@
 pub(crate) mod ack;
 pub(super) mod complete;
 pub(super) mod cq;
+pub(super) mod receive;

@@ -1,0 +1,67 @@
+//! The last cause of a queue pair and of its device: why something failed, and what the network has said since.
+
+use super::conn::Conn;
+use crate::counters::Counters;
+use crate::verbs::cause::{Cause, CauseCode};
+
+impl Conn<'_> {
+    /// Notes a cause on the QP and on the device.
+    #[cold]
+    pub(crate) fn note(&mut self, now: u64, code: CauseCode, status: u32, arg0: u64, arg1: u64) {
+        let qp = &mut *self.qp;
+        let cause = Cause {
+            code: code as u32,
+            wc_status: status,
+            peer: self.peer.addr.gid,
+            qpn: qp.qpn,
+            remote_qpn: qp.attr.dest_qp_num,
+            psn: qp.req.una_psn.get(),
+            counter: counter_of(code),
+            arg0,
+            arg1,
+            time_ns: now,
+        };
+        self.common.cause = cause;
+        qp.cause = cause;
+    }
+
+    /// What the network has said of the peer since then: it explains more than the peer's silence does.
+    pub(crate) fn explanation(&self, since: u64) -> Option<(CauseCode, u64, u64)> {
+        let cause = &self.qp.cause;
+        let known = CauseCode::from_u32(cause.code).unwrap_or_default();
+        let explains = matches!(
+            known,
+            CauseCode::PeerUnreachable
+                | CauseCode::MtuExceeded
+                | CauseCode::Socket
+                | CauseCode::Firewall
+                | CauseCode::NoRoute
+                | CauseCode::NotPolled
+                | CauseCode::Unanswered
+        );
+        (explains && cause.time_ns >= since).then_some((known, cause.arg0, cause.arg1))
+    }
+}
+
+/// The counter (by index) that goes with a cause.
+fn counter_of(code: CauseCode) -> u32 {
+    let name = match code {
+        CauseCode::RetryExceeded
+        | CauseCode::Deadline
+        | CauseCode::PeerUnreachable
+        | CauseCode::NotPolled
+        | CauseCode::Unanswered => "retry_exceeded_err",
+        CauseCode::Keepalive => "keepalives",
+        CauseCode::RnrRetryExceeded => "retry_rnr_exceeded_err",
+        CauseCode::RemoteAccess | CauseCode::RemoteInvalidRequest | CauseCode::RemoteOperation => "rcvd_nak_err",
+        CauseCode::PeerUsedBadKey
+        | CauseCode::PeerLeftRange
+        | CauseCode::PeerLacksAccess
+        | CauseCode::PeerBadRequest
+        | CauseCode::MessageTooLong
+        | CauseCode::MisalignedAtomic => "send_nak_err",
+        CauseCode::Socket | CauseCode::Firewall | CauseCode::NoRoute | CauseCode::MtuExceeded => "send_err",
+        _ => return u32::MAX,
+    };
+    Counters::NAMES.iter().position(|n| *n == name).map_or(u32::MAX, |i| i as u32)
+}

@@ -1,0 +1,45 @@
+//! One queue pair with all that its rules need, looked up once: the borrow that the transport's functions pass along.
+
+use super::peer::Peer;
+use super::{Common, Transport};
+use crate::verbs::objects::Qp;
+use crate::verbs::shared::{QpShared, Shared};
+
+/// A queue pair, its peer, and what all queue pairs of the engine share.
+///
+/// The state machines of RC and UC are methods of it. It reaches no other queue pair: what concerns several (QPs that wait for a
+/// CQ, a window) is noted in [`Common`], and the engine goes on with them.
+pub(crate) struct Conn<'t> {
+    /// Index of the queue pair.
+    pub(crate) qi: usize,
+    /// The engine's half of it.
+    pub(crate) qp: &'t mut Qp,
+    /// The half that the program sees.
+    pub(crate) q: &'t QpShared,
+    /// The record of its peer's address; where it has none (UD, before RTR), one that names nobody and is reached by no path.
+    pub(crate) peer: &'t mut Peer,
+    /// The program's half of the engine.
+    pub(crate) s: &'t Shared,
+    /// What the queue pairs of the engine share.
+    pub(crate) common: &'t mut Common,
+}
+
+impl Transport {
+    /// The QP at an index, if it has a peer.
+    #[inline(always)]
+    pub(crate) fn connected<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Option<Conn<'t>> {
+        let Transport { qps, peers, common, .. } = self;
+        let (qp, q) = (qps.get_mut(qi)?, s.qps.get(qi)?);
+        let peer = peers.get_mut(qp.peer as usize)?;
+        Some(Conn { qi, qp, q, peer, s, common })
+    }
+
+    /// The QP at an index of the engine's own: of a table, a bitmap, a timer.
+    #[inline]
+    pub(crate) fn conn<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Conn<'t> {
+        let Transport { qps, peers, nobody, common } = self;
+        let (qp, q) = (&mut qps[qi], &s.qps[qi]);
+        let peer = peers.get_mut(qp.peer as usize).unwrap_or(nobody);
+        Conn { qi, qp, q, peer, s, common }
+    }
+}

@@ -1,0 +1,133 @@
+//! Receiving: what is taken from whom.
+
+use crate::roce::conn::Conn;
+use crate::roce::peer::Path;
+use crate::roce::run::Run;
+use crate::roce::Origin;
+use crate::verbs::types::{qp_state, qp_type};
+use crate::wire::{Class, Kind, NakCode, Psn, Syndrome};
+
+/// Whether a run answers a request.
+#[inline]
+fn is_answer(run: &Run) -> bool {
+    matches!(run.kind, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
+}
+
+impl Conn<'_> {
+    /// Whether what came is from the peer of a connected QP: from its address, by a path that it may use, and, where its UDP
+    /// ports are known, from one of them.
+    #[inline(always)]
+    pub(in crate::roce) fn is_from_peer(&self, from: &Origin) -> bool {
+        self.has_address_of_peer(&from.gid, from.path) && !self.has_other_port(from)
+    }
+
+    /// Whether an address is that of the QP's peer, and a path one that it may use. What comes from this engine itself names no
+    /// address that could be another's.
+    #[inline(always)]
+    pub(in crate::roce) fn has_address_of_peer(&self, gid: &[u8; 16], path: Path) -> bool {
+        let peer = &*self.peer;
+        self.qp.loopback && path == Path::Loopback
+            || peer.addr.gid == *gid && peer.path.answers(path, self.common.mixed_paths)
+    }
+
+    /// Whether a packet came from a UDP port from which the QP's peer does not send.
+    #[inline(always)]
+    pub(in crate::roce) fn has_other_port(&self, from: &Origin) -> bool {
+        self.qp.own_port && from.path == Path::Port && !self.peer.sends_from(from.port)
+    }
+
+    /// Takes one run that names this QP.
+    #[inline]
+    pub(in crate::roce) fn handle_run(&mut self, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
+        let qp = &mut *self.qp;
+        if !qp.can_receive() {
+            if !self.repeat_nak(from, run) {
+                self.common.counters.rcvd_no_qp += 1;
+            }
+            return;
+        }
+        let class = match qp.kind {
+            qp_type::RC => Class::Rc,
+            qp_type::UC => Class::Uc,
+            _ => Class::Ud,
+        };
+        if run.class == Class::Cnp && qp.kind != qp_type::UD {
+            return self.handle_cnp(now, from);
+        }
+        // The membership bit of a P_Key may differ; a limited member may not talk to another.
+        if run.class != class || run.pkey & 0x7fff != 0x7fff {
+            return self.refuse(now);
+        }
+        if class != Class::Ud {
+            if !self.has_address_of_peer(&from.gid, from.path) {
+                return self.refuse(now);
+            }
+            if self.has_other_port(from) {
+                self.common.refused_port = Some((self.peer.addr, from.port));
+                return self.refuse(now);
+            }
+        }
+        let bytes = run.wire_bytes(run.n, payload.len() as u32);
+        for c in [&mut self.qp.counters, &mut self.common.counters] {
+            c.rcvd_pkts += u64::from(run.n);
+            c.rcvd_bytes += bytes;
+        }
+        match class {
+            Class::Rc => {
+                let stood = (self.qp.resp.epsn, self.qp.req.una_psn);
+                if is_answer(run) {
+                    self.handle_answer(now, from.port, run, payload);
+                } else {
+                    self.handle_request(now, run, payload);
+                }
+                if stood != (self.qp.resp.epsn, self.qp.req.una_psn) {
+                    self.qp.learn_port(from.port);
+                }
+            }
+            Class::Uc => self.handle_uc(now, run, payload),
+            _ => {
+                let own = self.common.gid;
+                self.handle_ud(now, from, &own, run, payload);
+            }
+        }
+    }
+
+    /// A QP that has failed its peer says so again when the peer asks again: the NAK may have been lost. False: it is no
+    /// such QP, or nobody that it answers.
+    #[cold]
+    fn repeat_nak(&mut self, from: &Origin, run: &Run) -> bool {
+        let ours = self.is_from_peer(from) && run.pkey & 0x7fff == 0x7fff;
+        let qp = &mut *self.qp;
+        let Some(syndrome) = qp.resp.fatal_nak else { return false };
+        if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
+            return false;
+        }
+        let resp = &mut qp.resp;
+        resp.nak_owed = Some(syndrome);
+        // The answer that failed may have been one that the peer no longer waits for; a NAK behind what it asks for now
+        // would mean nothing to it. Everything before the expected PSN was executed.
+        if run.psn.diff(resp.fatal_psn) > 0 {
+            resp.fatal_psn = if run.psn.diff(resp.epsn) < 0 { run.psn } else { resp.epsn };
+        }
+        self.common.ready.set(self.qi);
+        true
+    }
+
+    /// Owes the peer a NAK that ends the connection at a PSN.
+    #[cold]
+    pub(crate) fn owe_fatal_nak(&mut self, code: NakCode, psn: Psn) {
+        let syndrome = Syndrome::Nak(code).byte();
+        let resp = &mut self.qp.resp;
+        resp.nak_owed = Some(syndrome);
+        resp.fatal_nak = Some(syndrome);
+        resp.fatal_psn = psn;
+        self.common.ready.set(self.qi);
+    }
+
+    #[cold]
+    fn refuse(&mut self, now: u64) {
+        self.common.counters.rcvd_refused += 1;
+        self.qp.counters.rcvd_refused += 1;
+        self.note_odd(now);
+    }
+}

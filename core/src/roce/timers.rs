@@ -1,0 +1,107 @@
+//! Timers of queue pairs, and what waits for slow memory.
+
+use super::conn::Conn;
+use super::Transport;
+use crate::mem::{Access, Token};
+use crate::verbs::objects::Hold;
+use crate::verbs::shared::Shared;
+
+impl Transport {
+    /// Asks slow memory whether what QPs wait for has come. O(waiting QPs).
+    pub fn poll_memory(&mut self, s: &Shared, now: u64) {
+        let mut from = 0;
+        while let Some(qi) = self.common.mem_wait.next_from(from) {
+            if qi < from {
+                break;
+            }
+            from = qi + 1;
+            if !self.conn(s, qi).poll_memory(now) {
+                self.common.mem_wait.clear(qi);
+            }
+        }
+    }
+}
+
+impl Conn<'_> {
+    /// [`Transport::poll_memory`] for one QP. True: it still waits.
+    fn poll_memory(&mut self, now: u64) -> bool {
+        let mut waits = false;
+        if let Hold::Memory(provider, token) = self.qp.req.hold {
+            if matches!(self.common.providers.poll(u32::from(provider), token), Access::Pending(_)) {
+                waits = true;
+            } else {
+                // Ready; or a fault, which the next fetch will see and report.
+                self.qp.go_on();
+                self.common.ready.set(self.qi);
+            }
+        }
+        waits |= self.pass_fences(now);
+        waits |= self.complete(now);
+        if self.qp.resp.job_len > 0 {
+            self.common.ready.set(self.qi);
+            waits = true;
+        }
+        waits
+    }
+
+    /// Runs the timer of a QP that the wheel gave back.
+    pub fn on_timer(&mut self, now: u64) {
+        self.qp.req.armed_at = 0;
+        match self.qp.req.hold {
+            Hold::Rnr(at) | Hold::Rate(at) if at <= now => {
+                self.qp.go_on();
+                self.common.ready.set(self.qi);
+            }
+            _ => {}
+        }
+        if self.qp.resp.job_len > 0 {
+            // An answer that waited for its rate.
+            self.common.ready.set(self.qi);
+        }
+        let req = &mut self.qp.req;
+        if req.probe_at != 0 && req.probe_at <= now {
+            req.probe_wait = req.probe_wait.saturating_mul(2);
+            req.probe_at = now.saturating_add(req.probe_wait);
+            req.probe = true;
+            self.common.ready.set(self.qi);
+        }
+        let deadline = self.qp.req.ack_deadline;
+        if deadline != 0 && deadline <= now {
+            self.on_ack_timeout(now);
+        }
+        self.arm();
+        if self.qp.keep.at != 0 {
+            if self.qp.keep.at <= now {
+                self.keep_alive(now);
+            }
+            let at = self.qp.keep.at;
+            self.wake_at(if at == 0 { u64::MAX } else { at });
+        }
+    }
+
+    /// Makes sure that the wheel wakes the QP for its earliest deadline. An armed timer that is too
+    /// early is left alone: it fires, finds nothing due and is armed again.
+    #[inline(always)]
+    pub(crate) fn arm(&mut self) {
+        let at = self.qp.req.next_deadline();
+        self.wake_at(at);
+    }
+
+    /// The QP's timer runs at this time at the latest; `u64::MAX`: it need not.
+    #[inline(always)]
+    pub(crate) fn wake_at(&mut self, at: u64) {
+        let req = &mut self.qp.req;
+        // The wheel's own answer to the same question takes another two cache lines.
+        if at != u64::MAX && (req.armed_at == 0 || req.armed_at > at) {
+            req.armed_at = at;
+            self.common.wheel.arm(self.qi, at);
+        }
+    }
+
+    /// Marks a QP that waits for slow memory.
+    #[cold]
+    pub(crate) fn hold_for_memory(&mut self, provider: u32, token: Token) {
+        self.qp.req.hold = Hold::Memory(provider as u8, token);
+        self.common.mem_wait.set(self.qi);
+    }
+}
