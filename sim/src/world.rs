@@ -429,7 +429,7 @@ impl World {
                 let t = &g.transport;
                 let qi = crate::link::index(e.qp);
                 let recv = &t.qps[qi].resp.recv;
-                let (fences, jobs) = (t.qps[qi].resp.fence_len, t.qps[qi].resp.job_len);
+                let (fences, jobs) = (t.qps[qi].resp.fence_len(), t.qps[qi].resp.job_len());
                 out += &format!(" {:?}", t.qps[qi].req);
                 out += &format!(" taken {} reserved {} fences {fences} jobs {jobs}", recv.taken, recv.reserved);
                 for c in e.cqs.map(|c| crate::link::index(self.hosts[e.host].cqs[c])) {

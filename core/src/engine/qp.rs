@@ -13,7 +13,9 @@ use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::Path;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Qp, Req, Resource, Resp, WqeState, NONE};
+use crate::verbs::objects::{Qp, NONE};
+use crate::verbs::req::{tx_block, Req, WqeState};
+use crate::verbs::resp::Resource;
 use crate::verbs::shared::{QpShared, Shared};
 use crate::verbs::transition;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpCap, QpInit};
@@ -36,7 +38,7 @@ impl Inner {
         let qp = &mut t.qps[qi];
         let fences = qp.resp.fences;
         let promised = u32::from(qp.resp.recv.reserved)
-            + (0..qp.resp.fence_len)
+            + (0..qp.resp.fence_len())
                 .filter(|k| fences[(qp.resp.fence_head + k) as usize % fences.len()].wc.is_some())
                 .count() as u32;
         t.common.unreserve(rcq as u32, promised);
@@ -54,15 +56,12 @@ impl Inner {
         if qp.req.max_psn != Psn::default() {
             qp.former_psn = qp.req.max_psn;
         }
-        qp.req = Req { una: at, acked: at, next: at, ..Req::default() };
-        let resources = core::mem::take(&mut qp.resp.resources);
-        let jobs = core::mem::take(&mut qp.resp.jobs);
-        qp.resp = Resp { resources, jobs, ..Resp::default() };
-        qp.resp.resources.fill(Resource::default());
+        qp.req = Req::starting_at(at);
+        qp.resp.reset();
         // Limits belong to the attributes and the path, both of which end.
         qp.bucket = TokenBucket::default();
         qp.congestion = Dcqcn::default();
-        qp.paced = false;
+        qp.set_paced(false);
         let (peer, qpn) = (qp.peer, qp.qpn);
         qp.peer = NONE;
         qp.loopback = false;
@@ -91,7 +90,7 @@ impl Inner {
         if from == qp_state::RESET {
             t.conn(s, qi).set_state(qp_state::ERR);
         } else {
-            if from != qp_state::ERR && !t.qps[qi].req.failed {
+            if from != qp_state::ERR && !t.qps[qi].req.is(tx_block::FAILED) {
                 t.conn(s, qi).note(now, CauseCode::Flushed, 0, 0, 0);
             }
             t.conn(s, qi).enter_error(None);
@@ -103,7 +102,7 @@ impl Inner {
         let t = &self.transport;
         let q = &t.qps[qi];
         let received = q.srq != NONE || s.rq(qi, &t.common.key).is_empty();
-        s.sq(qi, &t.common.key).is_empty() && received && !q.resp.recv.taken && q.resp.fence_len == 0
+        s.sq(qi, &t.common.key).is_empty() && received && !q.resp.recv.taken && q.resp.fence_len() == 0
     }
 }
 
@@ -221,24 +220,12 @@ impl Guard<'_> {
         q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
         q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
         let t = &mut inner.transport;
-        let mut qp = Qp {
-            live: true,
-            kind: init.qp_type,
-            qpn,
-            pd: pd as u32,
-            scq: scq as u32,
-            rcq: rcq as u32,
-            srq,
-            init: QpInit { cap: given, ..*init },
-            attr: QpAttr { cap: given, port_num: 1, ..QpAttr::default() },
-            mtu: config.max_mtu,
-            peer: NONE,
-            timeout_ns: config.deadline_ns,
-            wqes: undo.wqes.take().unwrap_or_default(),
-            sq_mem: Some(sq_mem),
-            rq_mem: undo.rq,
-            ..Qp::default()
-        };
+        let mut qp = Qp::new(qpn, QpInit { cap: given, ..*init });
+        qp.pd = pd as u32;
+        (qp.scq, qp.rcq, qp.srq) = (scq as u32, rcq as u32, srq);
+        (qp.mtu, qp.timeout_ns) = (config.max_mtu, config.deadline_ns);
+        qp.wqes = undo.wqes.take().unwrap_or_default();
+        (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);
         qp.resp.resources = undo.resources.take().unwrap_or_default();
         qp.resp.jobs = undo.jobs.take().unwrap_or_default();
         t.qps[qi] = qp;
@@ -321,7 +308,7 @@ impl Guard<'_> {
         }
         if m & mask::RATE_LIMIT != 0 {
             q.bucket.set_rate(now, attr.rate_limit_bps, RATE_BURST);
-            q.paced = attr.rate_limit_bps != 0 || q.congestion.is_limiting();
+            q.set_paced(attr.rate_limit_bps != 0 || q.congestion.is_limiting());
         }
         if to == from {
             return Ok(());
@@ -332,15 +319,15 @@ impl Guard<'_> {
             qp_state::SQD => {
                 t.conn(s, qi).set_state(to);
                 let q = &mut t.qps[qi];
-                q.req.draining = true;
+                q.req.set(tx_block::DRAINING, true);
                 q.attr.sq_draining = 1;
-                q.req.drain_event = attr.en_sqd_async_notify != 0 && m & mask::EN_SQD_ASYNC_NOTIFY != 0;
-                let silent = !q.req.drain_event;
-                q.req.drain_event = true;
+                q.req.set(tx_block::DRAIN_EVENT, attr.en_sqd_async_notify != 0 && m & mask::EN_SQD_ASYNC_NOTIFY != 0);
+                let silent = !q.req.is(tx_block::DRAIN_EVENT);
+                q.req.set(tx_block::DRAIN_EVENT, true);
                 t.conn(s, qi).check_drained();
                 if silent {
                     t.qps[qi].events &= !(1 << async_event::SQ_DRAINED);
-                    t.qps[qi].req.drain_event = false;
+                    t.qps[qi].req.set(tx_block::DRAIN_EVENT, false);
                     if t.qps[qi].req.acked != t.qps[qi].req.next {
                         t.qps[qi].attr.sq_draining = 1;
                     }
@@ -350,12 +337,12 @@ impl Guard<'_> {
                 t.conn(s, qi).set_state(to);
                 let q = &mut t.qps[qi];
                 q.met |= to != qp_state::INIT && !q.loopback;
-                q.req.draining = false;
+                q.req.set(tx_block::DRAINING, false);
                 q.attr.sq_draining = 0;
                 if from == qp_state::SQE {
-                    q.req.hold = Default::default();
-                    q.req.failed = false;
-                    q.req.broken = false;
+                    q.req.set_hold(Default::default());
+                    q.req.set(tx_block::FAILED, false);
+                    q.req.set(tx_block::BROKEN, false);
                 }
                 if to == qp_state::RTS {
                     t.conn(s, qi).begin_keepalive(now);

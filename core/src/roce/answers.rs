@@ -7,7 +7,7 @@ use super::txbuf::TxBuf;
 use super::{Sent, AHEAD};
 use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::Resp;
+use crate::verbs::resp::{rx_block, Resp};
 use crate::verbs::types::{access, qp_state};
 use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Syndrome};
 
@@ -31,7 +31,7 @@ impl Resp {
 impl Conn<'_> {
     /// Sends queued answers. `Full`: there is more than fits.
     pub(crate) fn transmit_answers(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
-        while self.qp.resp.job_len > 0 {
+        while self.qp.resp.job_len() > 0 {
             let qp = &mut *self.qp;
             let at = qp.resp.job_head as usize % qp.resp.jobs.len();
             let job = qp.resp.jobs[at];
@@ -52,7 +52,7 @@ impl Conn<'_> {
                 run.first = job.sent == 0;
                 run.n = job.npkts - job.sent;
                 bytes = job.len - offset.min(job.len);
-                if qp.paced {
+                if qp.is_paced() {
                     match qp.pace_congestion(now) {
                         Ok(most) if most < run.n => {
                             run.n = most;
@@ -101,7 +101,7 @@ impl Conn<'_> {
             let finished = job_ref.sent == job.npkts;
             let carried = bytes.min(packets.wrapping_mul(qp.mtu));
             let wire = if packets > 0 { run.wire_bytes(packets, carried) } else { 0 };
-            if qp.paced {
+            if qp.is_paced() {
                 qp.congestion.on_sent(now, wire as u32);
             }
             for c in [&mut qp.counters, &mut self.common.counters] {
@@ -110,8 +110,8 @@ impl Conn<'_> {
             }
             if finished {
                 qp.resp.job_head = (qp.resp.job_head + 1) % qp.resp.jobs.len() as u32;
-                qp.resp.job_len -= 1;
-                if qp.resp.job_len == 0 && qp.resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
+                qp.resp.set_job_len(qp.resp.job_len() - 1);
+                if qp.resp.job_len() == 0 && qp.resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
                     // The answer has acknowledged everything.
                     self.common.acks.left(&mut qp.resp, self.qi);
                 }
@@ -128,7 +128,7 @@ impl Conn<'_> {
                     // A duplicate may be as old as the network makes it, and the key have closed since its answer
                     // was taken. A peer that still waits asks again, and ends by its retries.
                     qp.resp.job_head = (qp.resp.job_head + 1) % qp.resp.jobs.len() as u32;
-                    qp.resp.job_len -= 1;
+                    qp.resp.set_job_len(qp.resp.job_len() - 1);
                 }
                 Some(_) => {
                     // A key that is good and memory that is not: as for a WRITE, no fault of the peer's.
@@ -153,7 +153,7 @@ impl Conn<'_> {
     fn answers_ahead(&self) {
         let qp = &*self.qp;
         let resp = &qp.resp;
-        for k in 1..resp.job_len.min(AHEAD + 1) {
+        for k in 1..resp.job_len().min(AHEAD + 1) {
             let job = &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()];
             if (resp.fences_passed.wrapping_sub(job.after_fence) as i32) < 0 {
                 return;
@@ -172,15 +172,15 @@ impl Conn<'_> {
     pub(crate) fn transmit_ack(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let qp = &mut *self.qp;
         let resp = &mut qp.resp;
-        if resp.job_len > 0 {
+        if resp.job_len() > 0 {
             return true;
         }
-        if resp.nak_later && resp.fence_len == 0 && resp.nak_owed.is_none() {
-            resp.nak_later = false;
-            resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
+        if resp.is(rx_block::NAK_LATER) && !resp.is(rx_block::FENCES | rx_block::NAK) {
+            resp.set_nak_later(false);
+            resp.set_nak(Some(Syndrome::Nak(NakCode::Psn).byte()));
         }
-        if let Some(syndrome) = resp.nak_owed {
-            if resp.fence_len > 0 && qp.state != qp_state::ERR {
+        if let Some(syndrome) = resp.nak_owed() {
+            if resp.fence_len() > 0 && qp.state != qp_state::ERR {
                 return true;
             }
             if resp.pkts_since_ack > 0 && syndrome == Syndrome::Nak(NakCode::Psn).byte() {
@@ -206,7 +206,7 @@ impl Conn<'_> {
             if !tx.emit_bare(&run) {
                 return false;
             }
-            resp.nak_owed = None;
+            resp.set_nak(None);
             let not_ready = matches!(Syndrome::parse(syndrome), Syndrome::Rnr { .. });
             for c in [&mut qp.counters, &mut self.common.counters] {
                 *if not_ready { &mut c.send_rnr_err } else { &mut c.send_nak_err } += 1;
@@ -236,7 +236,7 @@ impl Conn<'_> {
     pub(crate) fn take_local_ack(&mut self) -> Option<Run> {
         let qp = &mut *self.qp;
         let resp = &mut qp.resp;
-        if !resp.ack_owed || resp.job_len > 0 || resp.owes_nak() || qp.state == qp_state::ERR {
+        if !resp.ack_owed || resp.job_len() > 0 || resp.owes_nak() || qp.state == qp_state::ERR {
             return None;
         }
         let run = resp.ack(qp.attr.dest_qp_num);

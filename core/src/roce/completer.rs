@@ -9,7 +9,7 @@ use super::run::Run;
 use super::READ_PIECE;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::Hold;
+use crate::verbs::req::{tx_block, Hold};
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
@@ -170,7 +170,7 @@ impl Conn<'_> {
         qp.req.rewound = None;
         qp.req.retry_left = qp.attr.retry_cnt;
         qp.req.ack_deadline = now + qp.timeout_ns;
-        qp.req.hold = Hold::Rate(now + STAGING_WAIT_NS);
+        qp.req.set_hold(Hold::Rate(now + STAGING_WAIT_NS));
         self.arm();
     }
 
@@ -183,7 +183,7 @@ impl Conn<'_> {
         if qp.req.next != sq.end() {
             self.common.ready.set(self.qi);
         }
-        if qp.req.drain_event {
+        if qp.req.is(tx_block::DRAIN_EVENT) {
             self.check_drained();
         }
         self.common.wake_windows();
@@ -206,7 +206,7 @@ impl Conn<'_> {
         if code != NakCode::Psn && port.is_some_and(|port| !qp.believes_end(now, psn, code, port)) {
             // A peer that is alive acknowledges the newest packet when it comes again, and the NAK is forged; one that has
             // failed says so again, or nothing more.
-            qp.req.probe = true;
+            qp.req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
             return;
         }
@@ -224,7 +224,7 @@ impl Conn<'_> {
                 qp.counters.rcvd_seq_err += 1;
                 // Besieged, it acknowledges nothing, and what comes before it is sent again as well.
                 let psn = if besieged { qp.req.una_psn } else { psn };
-                if psn != qp.req.una_psn || matches!(qp.req.hold, Hold::Rnr(_)) {
+                if psn != qp.req.una_psn || matches!(qp.req.hold(), Hold::Rnr(_)) {
                     return;
                 }
                 qp.req.naks = qp.req.naks.saturating_add(1);

@@ -63,7 +63,7 @@ impl Qp {
     pub(crate) fn pace_congestion(&mut self, now: u64) -> Result<u32, u64> {
         let have = FlowControl::available(&mut self.congestion, now);
         // The limit may just have ended.
-        self.paced = self.bucket.rate_bps() != 0 || self.congestion.is_limiting();
+        self.set_paced(self.bucket.rate_bps() != 0 || self.congestion.is_limiting());
         if have == 0 {
             return Err(self.congestion.ready_at(now, self.mtu));
         }
@@ -80,7 +80,7 @@ impl Qp {
             // What the forged ones have done is undone.
             self.cnp_deaf = now.saturating_add(CNP_DEAF_NS);
             self.congestion = Dcqcn::default();
-            self.paced = self.bucket.rate_bps() != 0;
+            self.set_paced(self.bucket.rate_bps() != 0);
         }
         now >= self.cnp_deaf
     }
@@ -157,7 +157,9 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         let handled = ours && capable && qp.credits_notification(now) && {
             let handled = FlowControl::on_congestion(&mut qp.congestion, now, line);
-            qp.paced |= handled;
+            if handled {
+                qp.set_paced(true);
+            }
             handled
         };
         for c in [&mut qp.counters, &mut self.common.counters] {

@@ -31,6 +31,7 @@ impl Transport {
         let Transport { qps, peers, common, .. } = self;
         let (qp, q) = (qps.get_mut(qi)?, s.qps.get(qi)?);
         let peer = peers.get_mut(qp.peer as usize)?;
+        debug_assert!(qp.blocks_are_true());
         Some(Conn { qi, qp, q, peer, s, common })
     }
 
@@ -40,6 +41,7 @@ impl Transport {
         let Transport { qps, peers, nobody, common } = self;
         let (qp, q) = (&mut qps[qi], &s.qps[qi]);
         let peer = peers.get_mut(qp.peer as usize).unwrap_or(nobody);
+        debug_assert!(qp.blocks_are_true() || !qp.live);
         Conn { qi, qp, q, peer, s, common }
     }
 }

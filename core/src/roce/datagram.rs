@@ -10,7 +10,8 @@ use super::{Origin, Sent, Transport};
 use crate::mem::{Access, Message};
 use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Ah, Hold, NONE};
+use crate::verbs::objects::{Ah, NONE};
+use crate::verbs::req::{tx_block, Hold};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
@@ -80,12 +81,12 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.head().wrapping_add(sq.len());
         let qp = &mut *self.qp;
-        if !qp.can_send() || qp.req.draining || qp.req.failed {
+        if !qp.can_send() || qp.req.is(tx_block::DRAINING) || qp.req.is(tx_block::FAILED) {
             return None;
         }
-        match qp.req.hold {
+        match qp.req.hold() {
             Hold::None => {}
-            Hold::Rate(at) if at <= now => qp.req.hold = Hold::None,
+            Hold::Rate(at) if at <= now => qp.req.set_hold(Hold::None),
             _ => {
                 self.arm();
                 return None;
@@ -121,7 +122,7 @@ impl Conn<'_> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let wqe = slot.header();
         if qp.bucket.available(now) == 0 {
-            qp.req.hold = Hold::Rate(qp.bucket.ready_at(now, wqe.length as u32).max(now + 1));
+            qp.req.set_hold(Hold::Rate(qp.bucket.ready_at(now, wqe.length as u32).max(now + 1)));
             self.arm();
             return Some(Sent::Idle);
         }
@@ -151,7 +152,7 @@ impl Conn<'_> {
                 return Some(Sent::Idle);
             }
             Some(Stop::Busy) => {
-                qp.req.hold = Hold::Rate(now + 10_000);
+                qp.req.set_hold(Hold::Rate(now + 10_000));
                 self.arm();
                 return Some(Sent::Idle);
             }
@@ -188,7 +189,7 @@ impl Conn<'_> {
             return;
         }
         if payload.len() > self.common.config.max_mtu as usize
-            || qp.resp.fence_len as usize >= crate::verbs::objects::MAX_FENCES - 1
+            || qp.resp.fence_len() as usize >= crate::verbs::resp::MAX_FENCES - 1
         {
             return self.drop_message();
         }
@@ -230,7 +231,7 @@ impl Conn<'_> {
                 self.common.counters.rdma_recvs += 1;
                 self.qp.counters.rdma_recvs += 1;
                 match pending {
-                    None if self.qp.resp.fence_len == 0 => self.push_reserved(wc, run.solicited),
+                    None if self.qp.resp.fence_len() == 0 => self.push_reserved(wc, run.solicited),
                     _ => {
                         let resp = &self.qp.resp;
                         let (provider, token) = pending.map_or_else(
@@ -240,7 +241,7 @@ impl Conn<'_> {
                             },
                             |(p, t)| (p as u8, t),
                         );
-                        let fence = crate::verbs::objects::Fence {
+                        let fence = crate::verbs::resp::Fence {
                             provider,
                             token,
                             wc: Some(wc),

@@ -17,34 +17,15 @@ use super::rules::complete::{prepare, Left};
 use super::Transport;
 use crate::counters::Counters;
 use crate::mem::{Access, Message};
-use crate::verbs::objects::{Incoming, Qp, Req, Resp};
+use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, qp_state, qp_type, wc_status, wr_opcode};
+use crate::verbs::types::{access, qp_type, wc_status, wr_opcode};
 use crate::wire::{packet_bytes, Opcode};
-
-impl Req {
-    /// Whether all that was sent has ended and nothing keeps the next request back.
-    #[inline(always)]
-    pub(super) fn is_idle(&self) -> bool {
-        self.una == self.next && self.una_psn == self.max_psn && self.goes_on()
-    }
-}
-
-impl Resp {
-    /// Whether no message is under way and nothing is owed.
-    #[inline(always)]
-    fn is_idle(&self) -> bool {
-        self.incoming == Incoming::Idle
-            && (self.fence_len | self.job_len) == 0
-            && self.placing.is_none()
-            && !self.owes_answer()
-    }
-}
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle.
 #[inline(always)]
 fn is_local(qp: &Qp) -> bool {
-    qp.loopback && qp.kind == qp_type::RC && qp.resp.is_idle()
+    qp.loopback && qp.kind == qp_type::RC && qp.resp.blocks() == 0 && !qp.resp.ack_owed
 }
 
 impl Transport {
@@ -57,8 +38,8 @@ impl Transport {
         let a = &self.qps[qi];
         let index = a.req.next;
         let mut sq = s.sq(qi, &self.common.key);
-        if a.state != qp_state::RTS || a.paced || !is_local(a) || !a.req.is_idle() || sq.end() != index.wrapping_add(1)
-        {
+        let alone = sq.end() == index.wrapping_add(1);
+        if !alone || !a.may_send_new() || !a.req.nothing_in_flight() || !is_local(a) {
             return false;
         }
         let slot = sq.at(index);

@@ -11,6 +11,7 @@ use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Keep, NONE};
+use crate::verbs::req::tx_block;
 use crate::verbs::types::{qp_type, wc_status};
 use crate::wire::{Class, Kind};
 
@@ -32,7 +33,7 @@ impl Conn<'_> {
     pub(crate) fn keep_alive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
         let qp = &mut *self.qp;
-        if !qp.can_send() || qp.req.failed {
+        if !qp.can_send() || qp.req.is(tx_block::FAILED) {
             qp.keep = Keep::default();
             return;
         }
@@ -58,7 +59,7 @@ impl Conn<'_> {
         qp.keep.tries += 1;
         qp.keep.ask = true;
         qp.keep.at = now.saturating_add(qp.timeout_ns.min(every));
-        qp.req.probe = true;
+        qp.req.set(tx_block::PROBE, true);
         self.common.ready.set(self.qi);
     }
 

@@ -19,9 +19,11 @@ use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
 use crate::mem::{Access, Message};
 use crate::ring::{EngineConsumer, SlotRef};
-use crate::verbs::objects::{Hold, Incoming, Qp, Req, Resp, NONE};
+use crate::verbs::objects::{Qp, NONE};
+use crate::verbs::req::Hold;
+use crate::verbs::resp::rx_block;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, qp_state, qp_type, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
+use crate::verbs::types::{access, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{packet_bytes, Opcode, Psn, Syndrome};
 
@@ -82,17 +84,6 @@ pub trait Frame {
     fn commit(self, len: usize);
 }
 
-impl Req {
-    /// Whether what is posted next may leave: nothing is sent again, and nothing keeps it back.
-    #[inline(always)]
-    pub(super) fn goes_on(&self) -> bool {
-        self.cur_pkt == 0
-            && self.next_psn == self.max_psn
-            && self.hold == Hold::None
-            && !(self.failed | self.broken | self.draining | self.drain_event | self.probe)
-    }
-}
-
 /// The request of [`Qp::ask_lone`].
 pub(super) struct Asked<'q> {
     pub(super) slot: SlotRef<'q, SendWqe>,
@@ -107,10 +98,7 @@ impl Qp {
     pub(super) fn ask_lone<'q>(&mut self, sq: &'q EngineConsumer<'_, SendWqe>) -> Option<Asked<'q>> {
         let index = self.req.next;
         let alone = sq.end() == index.wrapping_add(1);
-        if !alone || self.state != qp_state::RTS || self.kind != qp_type::RC || self.paced || !self.req.goes_on() {
-            return None;
-        }
-        if (self.resp.job_len | self.resp.fence_len) != 0 || self.resp.owes_nak() || self.wqe(index).started {
+        if !alone || !self.may_send_new() || self.wqe(index).started {
             return None;
         }
         let slot = sq.at(index);
@@ -126,14 +114,6 @@ impl Qp {
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
         let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (opcode & 1) as u8);
         Some(Asked { slot, op, is_write })
-    }
-}
-
-impl Resp {
-    /// Whether no message is under way and nothing waits for slow memory.
-    #[inline(always)]
-    fn is_between(&self) -> bool {
-        self.incoming == Incoming::Idle && self.fence_len == 0 && self.placing.is_none()
     }
 }
 
@@ -196,7 +176,7 @@ impl Transport {
         let Some(mut c) = self.connected(s, qi) else { return };
         let under_way = c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
         // What is sent again gets its date then.
-        if c.qp.live && c.qp.can_send() && under_way && !matches!(c.qp.req.hold, Hold::Rnr(_)) {
+        if c.qp.live && c.qp.can_send() && under_way && !matches!(c.qp.req.hold(), Hold::Rnr(_)) {
             c.date_request(now);
         }
     }
@@ -219,7 +199,7 @@ impl Transport {
         let Some(qi) = self.common.qp_of(low(1) & 0xff_ffff) else { return 0 };
         let Some(mut c) = self.connected(s, qi) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
-        if c.qp.state != qp_state::RTS || c.qp.kind != qp_type::RC || !whole {
+        if !c.qp.is_rc_in_rts() || !whole {
             return 0;
         }
         if !c.has_address_of_peer(gid, Path::Link(0)) {
@@ -404,7 +384,7 @@ impl Conn<'_> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let Received { psn, writes, has_imm, .. } = *r;
         let len = payload.len();
-        if psn != qp.resp.epsn || !qp.resp.is_between() || len > qp.mtu as usize {
+        if psn != qp.resp.epsn || qp.resp.is(rx_block::BEFORE_MESSAGES) || len > qp.mtu as usize {
             return false;
         }
         let mut to = None;
@@ -484,7 +464,7 @@ impl Conn<'_> {
         let next = index.wrapping_add(1);
         let mut sq = self.q.engine_sq(&common.key);
         let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
-        if !all || qp.req.read_inflight != 0 || !qp.req.goes_on() {
+        if !all || qp.req.read_inflight != 0 || qp.req.blocks() != 0 || qp.req.sends_again() {
             return false;
         }
         let slot = sq.at(index);

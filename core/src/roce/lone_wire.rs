@@ -13,7 +13,6 @@ use super::requester::{gather, DEEP};
 use super::{Origin, Transport};
 use crate::mem::Message;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, qp_type};
 use crate::wire::{packet_bytes, pad_len, Aeth, Bth, Flow, ImmDt, Opcode, Qpn, Reth, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
@@ -109,7 +108,7 @@ impl Transport {
         let Some(mut c) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.connected(s, qi)) else {
             return false;
         };
-        if c.qp.state != qp_state::RTS || c.qp.kind != qp_type::RC || !c.is_from_peer(from) {
+        if !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
             return false;
         }
         if bth.opcode == Opcode::RC_ACK {

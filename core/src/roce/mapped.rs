@@ -23,7 +23,7 @@ use crate::mem::{Access, Providers, Regions};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, qp_state, qp_type, wc_status, wr_opcode};
+use crate::verbs::types::{access, qp_type, wc_status, wr_opcode};
 use crate::verbs::wqe::{from_byte, SendWqe};
 
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
@@ -109,7 +109,7 @@ impl Transport {
         let index = qp.req.next;
         let next = index.wrapping_add(1);
         let mut sq = q.engine_sq(key);
-        if sq.end() != next || qp.state != qp_state::RTS || qp.kind != qp_type::RC || qp.paced || !qp.req.is_idle() {
+        if sq.end() != next || !qp.may_send_new() || !qp.req.nothing_in_flight() {
             return false;
         }
         let slot = sq.at(index);
@@ -118,7 +118,6 @@ impl Transport {
         if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE || len.wrapping_sub(1) >= STRETCH || qp.req.placed != 0 {
             return false;
         }
-        let Some(ending) = prepare(s, key, cqs, qp, wqe, wc_status::SUCCESS) else { return false };
         let source = match slot.sges(1).first() {
             _ if wqe.inline != 0 => None,
             Some(sge) if wqe.num_sge == 1 => match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, false) {
@@ -139,6 +138,8 @@ impl Transport {
         if placed != Access::Ready {
             return false;
         }
+        // Not before: what it has found would have to be kept over the copy.
+        let Some(ending) = prepare(s, key, cqs, qp, wqe, wc_status::SUCCESS) else { return false };
         for c in [&mut *counters, &mut qp.counters] {
             c.mapped_writes += 1;
         }
@@ -177,7 +178,7 @@ impl Conn<'_> {
     #[inline]
     pub(crate) fn write_mapped(&mut self, memory: &mut dyn PeerMemory) -> bool {
         let qp = &*self.qp;
-        if qp.state != qp_state::RTS || !qp.req.is_idle() {
+        if !qp.may_send_new() || !qp.req.nothing_in_flight() {
             return false;
         }
         let mut turn = TURN;
@@ -196,7 +197,7 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &*self.qp;
         let index = qp.req.next;
-        if index == sq.end() || qp.kind != qp_type::RC || qp.paced || qp.req.cur_pkt != 0 {
+        if index == sq.end() || qp.kind != qp_type::RC || qp.is_paced() || qp.req.cur_pkt != 0 {
             return Mapped::No;
         }
         let slot = sq.at(index);

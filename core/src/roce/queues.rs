@@ -11,7 +11,9 @@ use super::Transport;
 use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Fence, Hold, Incoming, Ready, MAX_FENCES, NONE};
+use crate::verbs::objects::NONE;
+use crate::verbs::req::{tx_block, Hold, Ready};
+use crate::verbs::resp::{Fence, Incoming, MAX_FENCES};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, Wc};
 use crate::wire::{NakCode, Syndrome};
@@ -52,7 +54,7 @@ impl Transport {
         let holds = |t: &Self, qi: usize| {
             t.qps
                 .get(qi)
-                .is_some_and(|q| q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming == Incoming::Send)
+                .is_some_and(|q| q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming() == Incoming::Send)
         };
         let holder = self.common.cqs[cq as usize].holder as usize;
         let found = if holds(self, holder) { Some(holder) } else { (0..self.qps.len()).find(|&qi| holds(self, qi)) };
@@ -174,7 +176,7 @@ impl Conn<'_> {
                     return false;
                 }
             } else {
-                qp.req.broken = true;
+                qp.req.set(tx_block::BROKEN, true);
                 // What failed counts as dealt with: the flush begins behind it.
                 if (qp.req.acked.wrapping_sub(qp.req.una) as i32) < 0 {
                     qp.req.acked = qp.req.una;
@@ -199,7 +201,7 @@ impl Conn<'_> {
     pub(crate) fn complete_lone(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         let qp = &mut *self.qp;
-        if qp.req.una != index || qp.req.drain_event {
+        if qp.req.una != index || qp.req.is(tx_block::DRAIN_EVENT) {
             return false;
         }
         let ending =
@@ -222,7 +224,7 @@ impl Conn<'_> {
             qp.req.next = index.wrapping_add(1);
             qp.req.cur_pkt = 0;
         }
-        qp.req.failed = true;
+        qp.req.set(tx_block::FAILED, true);
         self.skip_done();
         self.complete(now);
     }
@@ -240,7 +242,7 @@ impl Conn<'_> {
             }
             qp.req.acked = qp.req.acked.wrapping_add(1);
         }
-        if qp.req.drain_event {
+        if qp.req.is(tx_block::DRAIN_EVENT) {
             // Local operations behind the answer that has just come may have been all that was left.
             self.check_drained();
         }
@@ -291,16 +293,16 @@ impl Conn<'_> {
         self.forget_inflight();
         let qp = &mut *self.qp;
         qp.req.ack_deadline = 0;
-        qp.req.hold = Hold::None;
+        qp.req.set_hold(Hold::None);
         qp.ready = Ready::Yes;
-        qp.req.failed = false;
-        qp.resp.incoming = Incoming::Idle;
-        qp.resp.job_len = 0;
-        qp.resp.nak_later = false;
+        qp.req.set(tx_block::FAILED, false);
+        qp.resp.set_incoming(Incoming::Idle);
+        qp.resp.set_job_len(0);
+        qp.resp.set_nak_later(false);
         // A failure is still told to the peer; that something should be sent again is not.
         let fatal = |n: &u8| matches!(Syndrome::parse(*n), Syndrome::Nak(code) if code != NakCode::Psn);
-        qp.resp.nak_owed = qp.resp.nak_owed.filter(fatal);
-        qp.resp.placing = None;
+        qp.resp.set_nak(qp.resp.nak_owed().filter(fatal));
+        qp.resp.set_placing(None);
         qp.req.armed_at = 0;
         qp.keep = Default::default();
         self.common.wheel.cancel(self.qi);
@@ -312,8 +314,7 @@ impl Conn<'_> {
     /// Writes the state and its snapshot.
     pub(crate) fn set_state(&mut self, state: u32) {
         self.common.note_change();
-        self.qp.state = state;
-        self.qp.attr.qp_state = state;
+        self.qp.set_state(state);
         self.q.state.store(state, Ordering::Release);
     }
 
@@ -332,14 +333,16 @@ impl Conn<'_> {
             let una = qp.req.una;
             let ws = *qp.wqe(una);
             // Behind a failure nothing has ended well, not even what was done already.
-            let ended = ws.done && !ws.placing && !qp.req.broken;
+            let ended = ws.done && !ws.placing && !qp.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
             let scq = qp.scq;
             let Some(ending) = prepare(self.s, &self.common.key, &mut self.common.cqs, qp, sq.at(una).header(), status)
             else {
                 return self.wait_for_cq_room(scq);
             };
-            qp.req.broken |= status != wc_status::SUCCESS;
+            if status != wc_status::SUCCESS {
+                qp.req.set(tx_block::BROKEN, true);
+            }
             qp.req.cur_pkt = 0;
             ending.finish(self.s, qp, &mut self.common.counters, &mut sq, Left::Nothing, None);
         }
@@ -482,7 +485,7 @@ impl Conn<'_> {
     /// Ends messages that were over but wait for slow memory: their bytes may still land, so they are reported as
     /// flushed. Their CQEs are reserved.
     fn flush_fences(&mut self) {
-        while self.qp.resp.fence_len > 0 {
+        while self.qp.resp.fence_len() > 0 {
             let fence = self.pop_fence();
             if let Some(mut wc) = fence.wc {
                 wc.status = wc_status::WR_FLUSH_ERR;
@@ -507,10 +510,10 @@ impl Conn<'_> {
     /// Queues the end of a message behind slow memory. The caller has checked that there is a place.
     pub(crate) fn push_fence(&mut self, fence: Fence) {
         let resp = &mut self.qp.resp;
-        debug_assert!((resp.fence_len as usize) < MAX_FENCES);
-        let at = (resp.fence_head + resp.fence_len) as usize % MAX_FENCES;
+        debug_assert!((resp.fence_len() as usize) < MAX_FENCES);
+        let at = (resp.fence_head + resp.fence_len()) as usize % MAX_FENCES;
         resp.fences[at] = fence;
-        resp.fence_len += 1;
+        resp.set_fence_len(resp.fence_len() + 1);
         resp.fences_pushed = resp.fences_pushed.wrapping_add(1);
         self.common.mem_wait.set(self.qi);
     }
@@ -519,14 +522,14 @@ impl Conn<'_> {
         let resp = &mut self.qp.resp;
         let fence = resp.fences[resp.fence_head as usize % MAX_FENCES];
         resp.fence_head = (resp.fence_head + 1) % MAX_FENCES as u32;
-        resp.fence_len -= 1;
+        resp.set_fence_len(resp.fence_len() - 1);
         resp.fences_passed = resp.fences_passed.wrapping_add(1);
         fence
     }
 
     /// Passes message ends whose bytes have landed. True: some still wait.
     pub(crate) fn pass_fences(&mut self, now: u64) -> bool {
-        while self.qp.resp.fence_len > 0 {
+        while self.qp.resp.fence_len() > 0 {
             let resp = &self.qp.resp;
             let fence = resp.fences[resp.fence_head as usize % MAX_FENCES];
             match self.common.providers.poll(u32::from(fence.provider), fence.token) {
@@ -572,8 +575,8 @@ impl Conn<'_> {
     #[cold]
     pub(crate) fn check_drained(&mut self) {
         let req = &mut self.qp.req;
-        if req.drain_event && req.acked == req.next && req.cur_pkt == 0 {
-            req.drain_event = false;
+        if req.is(tx_block::DRAIN_EVENT) && req.acked == req.next && req.cur_pkt == 0 {
+            req.set(tx_block::DRAIN_EVENT, false);
             self.qp.attr.sq_draining = 0;
             self.raise_qp(async_event::SQ_DRAINED);
         }

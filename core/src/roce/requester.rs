@@ -10,7 +10,8 @@ use crate::device::async_event;
 use crate::mem::{Access, KeyError, Message, Providers, Regions};
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Hold, Qp, Ready, WqeState, NONE};
+use crate::verbs::objects::{Qp, NONE};
+use crate::verbs::req::{tx_block, Hold, Ready, WqeState};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_status, wr_opcode, Sge};
 use crate::verbs::wqe::{from_byte, SendWqe};
@@ -174,7 +175,7 @@ impl Conn<'_> {
         if !tx.aim(to, &peer.flow, peer.max_seg) {
             return Sent::Full;
         }
-        if self.qp.resp.job_len > 0 && self.transmit_answers(tx, now) == Sent::Full {
+        if self.qp.resp.job_len() > 0 && self.transmit_answers(tx, now) == Sent::Full {
             return Sent::Full;
         }
         let sq = self.q.engine_sq(&self.common.key);
@@ -191,10 +192,10 @@ impl Conn<'_> {
             }
             self.arm();
         }
-        if !self.qp.req.probe && !self.qp.resp.owes_answer() {
+        if !self.qp.req.is(tx_block::PROBE) && !self.qp.resp.owes_answer() {
             return Sent::Idle;
         }
-        if self.qp.req.probe && self.qp.can_send() && !self.transmit_probe(tx) {
+        if self.qp.req.is(tx_block::PROBE) && self.qp.can_send() && !self.transmit_probe(tx) {
             return Sent::Full;
         }
         if self.transmit_ack(tx) {
@@ -209,7 +210,7 @@ impl Conn<'_> {
     fn transmit_request(&mut self, sq: &EngineConsumer<'_, SendWqe>, tx: &mut TxBuf<'_>, now: u64) -> Step {
         let tail = sq.end();
         let qp = &mut *self.qp;
-        match qp.req.hold {
+        match qp.req.hold() {
             Hold::None | Hold::Unready => {}
             Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.go_on(),
             _ => return Step::Idle,
@@ -222,13 +223,13 @@ impl Conn<'_> {
             ws = *qp.wqe(qp.req.next);
         }
         let index = qp.req.next;
-        if index == tail || qp.req.failed && behind_failed(qp, index) {
+        if index == tail || qp.req.is(tx_block::FAILED) && behind_failed(qp, index) {
             return Step::Idle;
         }
         let slot = sq.at(index);
         let wqe = slot.header();
         if !ws.started {
-            if qp.req.draining {
+            if qp.req.is(tx_block::DRAINING) {
                 return Step::Idle;
             }
             if qp.ready == Ready::Doubtful {
@@ -326,11 +327,11 @@ impl Conn<'_> {
         }
         let offset = u64::from(first_pkt) * u64::from(mtu);
         let rest = wqe.length - offset.min(wqe.length);
-        if qp.paced {
+        if qp.is_paced() {
             match qp.pace(now) {
                 Ok(most) => n = n.min(most),
                 Err(at) => {
-                    qp.req.hold = Hold::Rate(at);
+                    qp.req.set_hold(Hold::Rate(at));
                     return Step::Idle;
                 }
             }
@@ -372,7 +373,7 @@ impl Conn<'_> {
                 c.sent_pkts += u64::from(done.packets);
                 c.sent_bytes += wire_bytes;
             }
-            if qp.paced {
+            if qp.is_paced() {
                 qp.bucket.take(now, (wire_bytes as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
                 qp.congestion.on_sent(now, wire_bytes as u32);
             }
@@ -422,7 +423,7 @@ impl Conn<'_> {
             }
             Some(Stop::Busy) => {
                 // No staging room: try again soon.
-                self.qp.req.hold = Hold::Rate(now + 10_000);
+                self.qp.req.set_hold(Hold::Rate(now + 10_000));
                 Step::Idle
             }
             Some(Stop::Error(code, lkey, addr)) => {
@@ -464,10 +465,11 @@ impl Conn<'_> {
     fn transmit_probe(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &mut *self.qp;
-        qp.req.probe = false;
+        qp.req.set(tx_block::PROBE, false);
         if qp.keep.ask {
-            self.qp.req.probe = !self.transmit_keepalive(tx);
-            return !self.qp.req.probe;
+            let sent = self.transmit_keepalive(tx);
+            self.qp.req.set(tx_block::PROBE, !sent);
+            return sent;
         }
         let psn = qp.req.next_psn.prev();
         if psn.diff(qp.req.una_psn) < 0 || !qp.req.may_repeat() {
@@ -511,7 +513,7 @@ impl Conn<'_> {
             }
         });
         if done.packets == 0 && done.memory == Access::Ready {
-            self.qp.req.probe = true;
+            self.qp.req.set(tx_block::PROBE, true);
             return false;
         }
         let qp = &mut *self.qp;
@@ -594,7 +596,7 @@ impl Conn<'_> {
     /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does.
     #[inline(never)]
     pub(crate) fn fail_path(&mut self, now: u64) {
-        if !self.qp.can_receive() || self.qp.req.failed {
+        if !self.qp.can_receive() || self.qp.req.is(tx_block::FAILED) {
             return;
         }
         let sq = self.q.engine_sq(&self.common.key);
@@ -692,7 +694,7 @@ impl Qp {
         self.req.unasked.saturating_add(cost) >= window.size() / 4
             || room < cost.saturating_add(MAX_BURST as u32)
             || psn != self.req.max_psn
-            || self.paced
+            || self.is_paced()
             || psns_end
     }
 }

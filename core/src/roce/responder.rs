@@ -10,7 +10,7 @@ use super::run::Run;
 use super::siege::NEAR;
 use crate::mem::{Access, AtomicOp, KeyError, Message, Token};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Fence, Incoming, Resource, Resp, MAX_FENCES};
+use crate::verbs::resp::{rx_block, Fence, Incoming, Resource, Resp, MAX_FENCES};
 use crate::verbs::types::{access, qp_state, wc_flags, wc_opcode, wc_status};
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
@@ -44,15 +44,15 @@ fn bad_request(run: &Run) -> Refusal {
 /// Whether one more READ or atomic can be answered.
 fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
     let depth = resp.resources.len();
-    if (resp.job_len as usize) < depth {
+    if (resp.job_len() as usize) < depth {
         return Ok(());
     }
-    let jobs = (0..resp.job_len).map(|k| &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()]);
+    let jobs = (0..resp.job_len()).map(|k| &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()]);
     if depth == 0 || jobs.filter(|job| !job.again).count() >= depth {
         // More outstanding than max_dest_rd_atomic (IBTA C9-75).
         return Err(bad_request(run));
     }
-    if resp.job_len as usize == resp.jobs.len() {
+    if resp.job_len() as usize == resp.jobs.len() {
         return Err(Refusal::Later);
     }
     Ok(())
@@ -109,11 +109,11 @@ impl Conn<'_> {
             }
             Refusal::Rnr(timer) => {
                 let resp = &mut self.qp.resp;
-                resp.nak_owed = Some(Syndrome::Rnr { timer }.byte());
+                resp.set_nak(Some(Syndrome::Rnr { timer }.byte()));
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
                 self.common.ready.set(self.qi);
-                if self.qp.resp.incoming != Incoming::Send {
+                if self.qp.resp.incoming() != Incoming::Send {
                     // No message has begun: its CQE is free for others until the peer comes again.
                     self.release_cqe();
                 }
@@ -123,7 +123,7 @@ impl Conn<'_> {
                 let resp = &mut self.qp.resp;
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
-                resp.nak_later = true;
+                resp.set_nak_later(true);
             }
             Refusal::Nak(code, cause, a, b) => self.nak_and_fail(now, code, false, cause, a, b),
             Refusal::NakRecv(code, cause, status, a, b) => {
@@ -170,7 +170,7 @@ impl Conn<'_> {
         }
         resp.nak_sent = true;
         resp.nak_high = psn;
-        resp.nak_owed = Some(Syndrome::Nak(NakCode::Psn).byte());
+        resp.set_nak(Some(Syndrome::Nak(NakCode::Psn).byte()));
         self.common.ready.set(self.qi);
     }
 
@@ -197,11 +197,11 @@ impl Conn<'_> {
                 });
                 let Some(found) = found.copied() else { return };
                 // The same answer may be on its way out already.
-                let pending = (0..resp.job_len).any(|k| {
+                let pending = (0..resp.job_len()).any(|k| {
                     let job = &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()];
                     job.psn == run.psn && job.atomic == atomic && job.sent == 0
                 });
-                if pending || resp.job_len as usize == resp.jobs.len() {
+                if pending || resp.job_len() as usize == resp.jobs.len() {
                     return;
                 }
                 let job = Resource {
@@ -228,9 +228,9 @@ impl Conn<'_> {
 
     pub(crate) fn push_job(&mut self, job: Resource) {
         let resp = &mut self.qp.resp;
-        let at = (resp.job_head + resp.job_len) as usize % resp.jobs.len();
+        let at = (resp.job_head + resp.job_len()) as usize % resp.jobs.len();
         resp.jobs[at] = job;
-        resp.job_len += 1;
+        resp.set_job_len(resp.job_len() + 1);
         self.common.ready.set(self.qi);
     }
 
@@ -238,7 +238,7 @@ impl Conn<'_> {
     #[inline(always)]
     fn execute(&mut self, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        if qp.resp.fence_len as usize >= MAX_FENCES - 1 {
+        if qp.resp.fence_len() as usize >= MAX_FENCES - 1 {
             return Err(Refusal::Later);
         }
         match run.kind {
@@ -250,7 +250,7 @@ impl Conn<'_> {
                     self.place_write(run, payload)?
                 };
                 if let Some(p) = pending {
-                    self.qp.resp.placing = Some(p);
+                    self.qp.resp.set_placing(Some(p));
                 }
                 self.accept(now, run, payload);
                 Ok(())
@@ -267,7 +267,7 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         let resp = &mut qp.resp;
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
-        let in_order = if run.first { resp.incoming == Incoming::Idle } else { resp.incoming == kind };
+        let in_order = if run.first { resp.incoming() == Incoming::Idle } else { resp.incoming() == kind };
         let len = payload.len() as u64;
         let full = u64::from(run.n) * u64::from(qp.mtu);
         let before_last = full - u64::from(qp.mtu);
@@ -386,7 +386,7 @@ impl Conn<'_> {
         let psn = qp.resp.epsn.prev();
         let mut wc = None;
         if run.last {
-            qp.resp.incoming = Incoming::Idle;
+            qp.resp.set_incoming(Incoming::Idle);
             qp.resp.msn = qp.resp.msn.wrapping_add(1);
             if run.kind == Kind::Send || run.has_imm {
                 let mut flags = 0;
@@ -420,7 +420,7 @@ impl Conn<'_> {
                 wc = Some(c);
             }
         } else {
-            qp.resp.incoming = kind;
+            qp.resp.set_incoming(kind);
         }
         self.end_part(run, psn, wc);
         self.common.acks.owe(&mut *self.qp, &mut self.common.ready, self.qi, now, run.n, run.ack_req);
@@ -430,7 +430,7 @@ impl Conn<'_> {
     #[inline(always)]
     fn end_part(&mut self, run: &Run, psn: Psn, wc: Option<crate::verbs::types::Wc>) {
         let resp = &mut self.qp.resp;
-        let waits = resp.placing.is_some() || resp.fence_len > 0;
+        let waits = resp.is(rx_block::PLACING | rx_block::FENCES);
         if !waits {
             resp.ack_psn = psn;
             resp.ack_msn = resp.msn;
@@ -441,17 +441,17 @@ impl Conn<'_> {
             // The peer waits for an ACK inside the message: its window is not endless. Of those fences
             // the latest replaces the one before, so that places are left for ends of messages.
             let msn = resp.msn;
-            if !run.last && resp.fence_len as usize >= MAX_FENCES / 2 {
+            if !run.last && resp.fence_len() as usize >= MAX_FENCES / 2 {
                 let last = resp.last_fence();
                 if resp.fences[last].wc.is_none() {
                     let (provider, token) =
-                        resp.placing.take().unwrap_or((resp.fences[last].provider, resp.fences[last].token));
+                        resp.take_placing().unwrap_or((resp.fences[last].provider, resp.fences[last].token));
                     resp.fences[last] = Fence { provider, token, psn, msn, ..Fence::default() };
                     return;
                 }
             }
             // Ordered behind the earlier ones even when its own bytes have landed already.
-            let (provider, token) = match resp.placing.take() {
+            let (provider, token) = match resp.take_placing() {
                 Some(p) => p,
                 None => {
                     let last = resp.last_fence();
@@ -464,7 +464,7 @@ impl Conn<'_> {
 
     fn execute_read(&mut self, run: &Run) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        if qp.resp.incoming != Incoming::Idle || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE {
+        if qp.resp.incoming() != Incoming::Idle || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE {
             return Err(bad_request(run));
         }
         if qp.attr.qp_access_flags & access::REMOTE_READ == 0 {
@@ -493,7 +493,7 @@ impl Conn<'_> {
     #[inline(never)]
     fn execute_atomic(&mut self, run: &Run) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        if qp.resp.incoming != Incoming::Idle {
+        if qp.resp.incoming() != Incoming::Idle {
             return Err(bad_request(run));
         }
         room_for_answer(&qp.resp, run)?;
@@ -551,7 +551,7 @@ impl Conn<'_> {
         resp.res_next = (resp.res_next + 1) % depth;
         resp.epsn = resp.epsn.add(job.npkts);
         resp.forget_naks();
-        if resp.fence_len == 0 {
+        if resp.fence_len() == 0 {
             resp.ack_psn = resp.epsn.prev();
             resp.ack_msn = resp.msn;
         }
@@ -567,16 +567,16 @@ impl Conn<'_> {
         if !matches!(run.kind, Kind::Send | Kind::Write) {
             return self.drop_message();
         }
-        if gap && qp.resp.incoming != Incoming::Idle {
+        if gap && qp.resp.incoming() != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next one.
-            qp.resp.incoming = Incoming::Skip;
+            qp.resp.set_incoming(Incoming::Skip);
             self.drop_message();
         }
         let qp = &mut *self.qp;
         if run.first {
-            qp.resp.incoming = Incoming::Idle;
-        } else if gap || qp.resp.incoming == Incoming::Skip || qp.resp.incoming == Incoming::Idle {
-            qp.resp.incoming = if run.last { Incoming::Idle } else { Incoming::Skip };
+            qp.resp.set_incoming(Incoming::Idle);
+        } else if gap || qp.resp.incoming() == Incoming::Skip || qp.resp.incoming() == Incoming::Idle {
+            qp.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             qp.counters.rcvd_dropped += 1;
             return;
         }
@@ -592,10 +592,10 @@ impl Conn<'_> {
             Ok(pending) => {
                 let resp = &mut self.qp.resp;
                 if pending.is_some() {
-                    resp.placing = pending;
+                    resp.set_placing(pending);
                 }
                 resp.epsn = run.psn;
-                let fences_full = resp.fence_len as usize >= MAX_FENCES - 1;
+                let fences_full = resp.fence_len() as usize >= MAX_FENCES - 1;
                 if fences_full {
                     resp.epsn = epsn;
                     return self.drop_message();
@@ -618,7 +618,7 @@ impl Conn<'_> {
             Err(_) => {
                 self.drop_message();
                 let qp = &mut *self.qp;
-                qp.resp.incoming = if run.last { Incoming::Idle } else { Incoming::Skip };
+                qp.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             }
         }
         debug_assert!(self.qp.state == qp_state::ERR || self.qp.resp.epsn == epsn);

@@ -11,7 +11,8 @@
 use super::conn::Conn;
 use super::siege::RNR_NS;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Hold, Qp, Ready, WqeState};
+use crate::verbs::objects::Qp;
+use crate::verbs::req::{Hold, Ready, WqeState};
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
@@ -20,7 +21,7 @@ impl Qp {
     /// What kept its requests back has come.
     #[inline]
     pub(super) fn go_on(&mut self) {
-        self.req.hold = if self.ready == Ready::Yes { Hold::None } else { Hold::Unready };
+        self.req.set_hold(if self.ready == Ready::Yes { Hold::None } else { Hold::Unready });
     }
 
     /// How many of the `room` PSNs from `psn` on, which are of the request `wqe`, may leave to a peer that was not ready. A request for a
@@ -67,7 +68,7 @@ impl Qp {
     }
 
     fn end_unready(&mut self) {
-        if matches!(self.req.hold, Hold::Unready) {
+        if matches!(self.req.hold(), Hold::Unready) {
             self.go_on();
         }
     }
@@ -85,7 +86,7 @@ impl Conn<'_> {
         }
         let Some(index) = self.oldest_open() else { return };
         let qp = &mut *self.qp;
-        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold, Hold::Rnr(_)) || !qp.can_send() {
+        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold(), Hold::Rnr(_)) || !qp.can_send() {
             return;
         }
         if qp.req.rnr_left == 0 && !besieged {
@@ -111,7 +112,7 @@ impl Conn<'_> {
         qp.req.retry_left = qp.attr.retry_cnt;
         qp.req.ack_deadline = 0;
         qp.req.probe_at = 0;
-        qp.req.hold = Hold::Rnr(now + wait);
+        qp.req.set_hold(Hold::Rnr(now + wait));
         (qp.ready, qp.ready_psn) = (Ready::Refused, psn);
         self.arm();
     }

@@ -3,7 +3,7 @@
 use super::conn::Conn;
 use super::Transport;
 use crate::mem::{Access, Token};
-use crate::verbs::objects::Hold;
+use crate::verbs::req::{tx_block, Hold};
 use crate::verbs::shared::Shared;
 
 impl Transport {
@@ -26,7 +26,7 @@ impl Conn<'_> {
     /// [`Transport::poll_memory`] for one QP. True: it still waits.
     fn poll_memory(&mut self, now: u64) -> bool {
         let mut waits = false;
-        if let Hold::Memory(provider, token) = self.qp.req.hold {
+        if let Hold::Memory(provider, token) = self.qp.req.hold() {
             if matches!(self.common.providers.poll(u32::from(provider), token), Access::Pending(_)) {
                 waits = true;
             } else {
@@ -37,7 +37,7 @@ impl Conn<'_> {
         }
         waits |= self.pass_fences(now);
         waits |= self.complete(now);
-        if self.qp.resp.job_len > 0 {
+        if self.qp.resp.job_len() > 0 {
             self.common.ready.set(self.qi);
             waits = true;
         }
@@ -47,14 +47,14 @@ impl Conn<'_> {
     /// Runs the timer of a QP that the wheel gave back.
     pub fn on_timer(&mut self, now: u64) {
         self.qp.req.armed_at = 0;
-        match self.qp.req.hold {
+        match self.qp.req.hold() {
             Hold::Rnr(at) | Hold::Rate(at) if at <= now => {
                 self.qp.go_on();
                 self.common.ready.set(self.qi);
             }
             _ => {}
         }
-        if self.qp.resp.job_len > 0 {
+        if self.qp.resp.job_len() > 0 {
             // An answer that waited for its rate.
             self.common.ready.set(self.qi);
         }
@@ -62,7 +62,7 @@ impl Conn<'_> {
         if req.probe_at != 0 && req.probe_at <= now {
             req.probe_wait = req.probe_wait.saturating_mul(2);
             req.probe_at = now.saturating_add(req.probe_wait);
-            req.probe = true;
+            req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
         }
         let deadline = self.qp.req.ack_deadline;
@@ -101,7 +101,7 @@ impl Conn<'_> {
     /// Marks a QP that waits for slow memory.
     #[cold]
     pub(crate) fn hold_for_memory(&mut self, provider: u32, token: Token) {
-        self.qp.req.hold = Hold::Memory(provider as u8, token);
+        self.qp.req.set_hold(Hold::Memory(provider as u8, token));
         self.common.mem_wait.set(self.qi);
     }
 }

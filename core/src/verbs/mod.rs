@@ -4,6 +4,8 @@ pub mod cause;
 pub mod objects;
 #[allow(unsafe_code)] // follows the lists of C callers
 pub mod post;
+pub mod req;
+pub mod resp;
 pub mod shared;
 pub mod transition;
 pub mod types;

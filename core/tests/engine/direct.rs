@@ -78,14 +78,25 @@ impl World {
                 "  req {:?}\n",
                 (r.una, r.acked, r.next, r.cur_pkt, r.next_psn, r.una_psn, r.max_psn, r.inflight, r.read_inflight)
             );
-            let more = (r.rd_out, r.retry_left, r.rnr_left, r.hold, r.failed, r.broken, r.ack_deadline, r.probe_at);
-            out += &format!("  req {more:?} {:?}\n", (r.probe, r.naks, r.rewound, r.draining, r.drain_event));
+            let more =
+                (r.rd_out, r.retry_left, r.rnr_left, r.hold(), r.blocks(), q.blocks(), r.ack_deadline, r.probe_at);
+            out += &format!("  req {more:?} {:?}\n", (r.naks, r.rewound));
             out += &format!(
                 "  resp {:?}\n",
-                (p.epsn, p.msn, p.ack_psn, p.ack_msn, p.incoming, p.recv.taken, p.recv.reserved, p.ack_owed, p.ack_now)
+                (
+                    p.epsn,
+                    p.msn,
+                    p.ack_psn,
+                    p.ack_msn,
+                    p.incoming(),
+                    p.recv.taken,
+                    p.recv.reserved,
+                    p.ack_owed,
+                    p.ack_now
+                )
             );
-            let owed = (p.pkts_since_ack, p.nak_owed, p.fatal_nak, p.nak_sent, p.nak_later, p.last_wqe);
-            out += &format!("  resp {owed:?} {:?}\n", (p.job_len, p.fence_len, p.placing));
+            let owed = (p.pkts_since_ack, p.nak_owed(), p.fatal_nak, p.nak_sent, p.blocks(), p.last_wqe);
+            out += &format!("  resp {owed:?} {:?}\n", (p.job_len(), p.fence_len(), p.placing()));
             out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
             let peer = &t.peers[q.peer as usize];
             out += &format!("  windows {:?} {:?}\n", peer.tx.inflight(), peer.rx.inflight());

@@ -324,10 +324,20 @@ impl World {
             }
             out += &format!(
                 "  resp {:?}\n",
-                (p.epsn, p.msn, p.ack_psn, p.ack_msn, p.incoming, p.recv.taken, p.recv.reserved, p.ack_owed, p.ack_now)
+                (
+                    p.epsn,
+                    p.msn,
+                    p.ack_psn,
+                    p.ack_msn,
+                    p.incoming(),
+                    p.recv.taken,
+                    p.recv.reserved,
+                    p.ack_owed,
+                    p.ack_now
+                )
             );
-            let owed = (p.pkts_since_ack, p.nak_owed, p.fatal_nak, p.fatal_psn, p.nak_sent, p.nak_later, p.nak_high);
-            out += &format!("  resp {owed:?} {:?}\n", (p.job_len, p.fence_len, p.placing, p.last_wqe));
+            let owed = (p.pkts_since_ack, p.nak_owed(), p.fatal_nak, p.fatal_psn, p.nak_sent, p.blocks(), p.nak_high);
+            out += &format!("  resp {owed:?} {:?}\n", (p.job_len(), p.fence_len(), p.placing(), p.last_wqe));
             out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
             let peer = &t.peers[q.peer as usize];
             out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);

@@ -3,7 +3,9 @@
 use crate::bitmap::{Bitmap, Few};
 use crate::roce::peer::{FlowControl, Peer, PROBE_NS};
 use crate::roce::{ACK_DELAY_NS, ACK_PACKETS};
-use crate::verbs::objects::{Qp, Ready, Resp};
+use crate::verbs::objects::Qp;
+use crate::verbs::req::Ready;
+use crate::verbs::resp::{rx_block, Resp};
 
 /// QPs of an engine that owe an ACK, and when the ACKs leave.
 #[derive(Debug)]
@@ -73,7 +75,7 @@ impl AckQueue {
     /// landed.
     #[inline(always)]
     pub(in crate::roce) fn left(&mut self, resp: &mut Resp, qi: usize) {
-        resp.ack_owed = resp.fence_len > 0;
+        resp.ack_owed = resp.is(rx_block::FENCES);
         resp.ack_now = false;
         resp.pkts_since_ack = 0;
         self.forget(qi);

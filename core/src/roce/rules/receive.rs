@@ -103,7 +103,7 @@ impl Conn<'_> {
             return false;
         }
         let resp = &mut qp.resp;
-        resp.nak_owed = Some(syndrome);
+        resp.set_nak(Some(syndrome));
         // The answer that failed may have been one that the peer no longer waits for; a NAK behind what it asks for now
         // would mean nothing to it. Everything before the expected PSN was executed.
         if run.psn.diff(resp.fatal_psn) > 0 {
@@ -118,7 +118,7 @@ impl Conn<'_> {
     pub(crate) fn owe_fatal_nak(&mut self, code: NakCode, psn: Psn) {
         let syndrome = Syndrome::Nak(code).byte();
         let resp = &mut self.qp.resp;
-        resp.nak_owed = Some(syndrome);
+        resp.set_nak(Some(syndrome));
         resp.fatal_nak = Some(syndrome);
         resp.fatal_psn = psn;
         self.common.ready.set(self.qi);

@@ -1,0 +1,217 @@
+//! The requester's half of a queue pair: what was sent, what was acknowledged, and what keeps the next request back.
+
+use crate::mem::Token;
+use crate::wire::{NakCode, Psn};
+
+/// What must be looked at before the next request of a queue pair leaves. Where no bit is set, and nothing is sent again
+/// ([`Req::cur_pkt`], [`Req::max_psn`]), the request leaves by the shortest path.
+pub mod tx_block {
+    /// [`Req::hold`](super::Req::hold) is not `None`.
+    pub const HOLD: u32 = 1;
+    /// A request has failed and waits for those before it to end; nothing behind it is sent, then the queue flushes.
+    pub const FAILED: u32 = 2;
+    /// The error completion of that request was delivered; the requests behind it flush.
+    pub const BROKEN: u32 = 4;
+    /// SQD: begin nothing new.
+    pub const DRAINING: u32 = 8;
+    /// SQ_DRAINED is owed.
+    pub const DRAIN_EVENT: u32 = 16;
+    /// The newest packet is to be sent once more.
+    pub const PROBE: u32 = 32;
+}
+
+/// Progress of one send WQE.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WqeState {
+    /// PSN of its first packet, once started.
+    pub psn: Psn,
+    /// PSNs that it takes.
+    pub npkts: u32,
+    /// READ: response packets placed.
+    pub done_pkts: u32,
+    /// Completion status, once done.
+    pub status: u8,
+    /// Has begun: `psn` and `npkts` hold.
+    pub started: bool,
+    /// Has ended; waits for its turn, and for room in the CQ.
+    pub done: bool,
+    /// Slow memory still places response bytes; `token` says which.
+    pub placing: bool,
+    /// Provider of the token.
+    pub provider: u8,
+    /// Of the last placement that was not ready at once.
+    pub token: Token,
+}
+
+/// Why a requester does not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Hold {
+    /// It may send.
+    #[default]
+    None,
+    /// The peer said RNR; until this time.
+    Rnr(u64),
+    /// Its token bucket is empty; until this time.
+    Rate(u64),
+    /// Slow memory fetches what it wants to send.
+    Memory(u8, Token),
+    /// It may send as far as [`Qp::ready`] allows.
+    Unready,
+}
+
+/// What the requester knows of the peer's receive requests (`roce::rnr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ready {
+    /// It has said nothing.
+    #[default]
+    Yes,
+    /// It has refused the packet with the PSN [`Qp::ready_psn`]. Nothing beyond it leaves until it is accepted.
+    Refused,
+    /// What it refused has been accepted. It may not be ready for the next message either.
+    Doubtful,
+    /// The packet with the PSN [`Qp::ready_psn`] takes the next receive request. Nothing beyond it leaves until it is accepted.
+    Tried,
+}
+
+/// The requester's state: what was sent, what was acknowledged.
+///
+/// Ring indexes are free-running: `una <= acked <= next <= tail`. Slots before `una` are released,
+/// WQEs before `acked` have ended, WQEs before `next` are wholly sent.
+#[derive(Debug, Default)]
+pub struct Req {
+    /// Oldest slot that is not released.
+    pub una: u32,
+    /// Oldest WQE that has not ended.
+    pub acked: u32,
+    /// The WQE being sent, or the next to begin.
+    pub next: u32,
+    /// Packets of `next` already sent (READ: PSNs already asked for).
+    pub cur_pkt: u32,
+    /// Bytes of `next` that lie in memory of the peer already, without a packet.
+    pub placed: u64,
+    /// PSN of the next packet.
+    pub next_psn: Psn,
+    /// Oldest unacknowledged PSN.
+    pub una_psn: Psn,
+    /// One past the highest PSN ever sent.
+    pub max_psn: Psn,
+    /// Bytes that count against the peer's window.
+    pub inflight: u32,
+    /// Of those, what was sent since an ACK was asked for last.
+    pub unasked: u32,
+    /// Bytes asked for by READs and not yet received.
+    pub read_inflight: u32,
+    /// READ requests and atomics outstanding.
+    pub rd_out: u32,
+    /// Timeouts and sequence NAKs that may still follow without progress.
+    pub retry_left: u8,
+    /// RNR NAKs that may still follow.
+    pub rnr_left: u8,
+    /// Why it waits; [`tx_block::HOLD`] says whether it does.
+    hold: Hold,
+    /// What must be looked at before the next request leaves: bits of [`tx_block`].
+    blocks: u32,
+    /// When the peer counts as silent; 0 = nothing outstanding.
+    pub ack_deadline: u64,
+    /// When the peer was last heard of, or asked anew.
+    pub silent_since: u64,
+    /// When the silence began in which the first of several timeouts was.
+    pub mute_since: u64,
+    /// The silence, by when it began, of which a witness was asked.
+    pub asked: u64,
+    /// How often.
+    pub looks: u8,
+    /// When to send the newest packet once more; 0 = nothing outstanding.
+    pub probe_at: u64,
+    /// How long the next such wait is.
+    pub probe_wait: u64,
+    /// When the wheel will fire; 0 = not armed.
+    pub armed_at: u64,
+    /// Sequence NAKs since the last progress.
+    pub naks: u8,
+    /// PSN at which the last rewind happened; a second NAK for it before progress is an echo.
+    pub rewound: Option<Psn>,
+    /// PSN and code of a NAK that would end the connection and was not believed at once.
+    pub doubted: Option<(Psn, NakCode)>,
+}
+
+impl Req {
+    /// That of a send queue whose ring begins at an index.
+    pub fn starting_at(at: u32) -> Req {
+        Req { una: at, acked: at, next: at, ..Req::default() }
+    }
+
+    /// Why it waits.
+    #[inline(always)]
+    pub fn hold(&self) -> Hold {
+        self.hold
+    }
+
+    /// Makes it wait, or go on.
+    #[inline(always)]
+    pub fn set_hold(&mut self, hold: Hold) {
+        self.hold = hold;
+        self.set(tx_block::HOLD, hold != Hold::None);
+    }
+
+    /// Whether any of these bits of [`tx_block`] is set.
+    #[inline(always)]
+    pub fn is(&self, bits: u32) -> bool {
+        self.blocks & bits != 0
+    }
+
+    /// Sets or clears bits of [`tx_block`].
+    #[inline(always)]
+    pub fn set(&mut self, bits: u32, on: bool) {
+        if on {
+            self.blocks |= bits;
+        } else {
+            self.blocks &= !bits;
+        }
+    }
+
+    /// Whether a request is half sent, or requests are sent again.
+    #[inline(always)]
+    pub fn sends_again(&self) -> bool {
+        self.cur_pkt != 0 || self.next_psn != self.max_psn
+    }
+
+    /// Whether all that was sent has ended.
+    #[inline(always)]
+    pub fn nothing_in_flight(&self) -> bool {
+        self.una == self.next && self.una_psn == self.max_psn
+    }
+
+    /// Whether the word says what the fields say that it stands for.
+    pub fn blocks_are_true(&self) -> bool {
+        self.is(tx_block::HOLD) == (self.hold != Hold::None)
+    }
+
+    /// All bits that are set.
+    #[inline(always)]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The earliest time at which something must be done if nothing comes; `u64::MAX`: there is none.
+    #[inline]
+    pub fn next_deadline(&self) -> u64 {
+        let mut at = u64::MAX;
+        if self.ack_deadline != 0 {
+            at = self.ack_deadline;
+            if self.probe_at != 0 {
+                at = at.min(self.probe_at);
+            }
+        }
+        if let Hold::Rnr(t) | Hold::Rate(t) = self.hold {
+            at = at.min(t);
+        }
+        at
+    }
+
+    /// Whether what was sent last may be repeated, or asked for again: it is not kept back altogether.
+    #[inline]
+    pub fn may_repeat(&self) -> bool {
+        matches!(self.hold, Hold::None | Hold::Unready)
+    }
+}

@@ -1,0 +1,338 @@
+//! The responder's half of a queue pair: what is expected, what arrives, what is owed.
+
+use crate::arena::RawSlice;
+use crate::mem::Token;
+use crate::verbs::types::{Sge, Wc};
+use crate::wire::Psn;
+
+/// What must be looked at before a request is taken, or one is sent, by the shortest path.
+pub mod rx_block {
+    /// Answers are being sent.
+    pub const JOBS: u32 = 1;
+    /// Message ends wait for slow memory.
+    pub const FENCES: u32 = 2;
+    /// A NAK is owed.
+    pub const NAK: u32 = 4;
+    /// A request was dropped for want of a place; a sequence NAK is owed once there is one.
+    pub const NAK_LATER: u32 = 8;
+    /// A message is under way.
+    pub const INCOMING: u32 = 16;
+    /// Slow memory places bytes of it.
+    pub const PLACING: u32 = 32;
+    /// What leaves before the next request.
+    pub const BEFORE_REQUESTS: u32 = JOBS | FENCES | NAK | NAK_LATER;
+    /// What a message of one packet may not pass.
+    pub const BEFORE_MESSAGES: u32 = INCOMING | PLACING | FENCES;
+}
+
+/// Largest scatter/gather list that a configuration may ask for.
+pub const MAX_SGE: usize = 32;
+/// Message ends that may wait for slow memory on one QP.
+pub const MAX_FENCES: usize = 8;
+
+/// What kind of message arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Incoming {
+    /// None: the next packet must be FIRST or ONLY.
+    #[default]
+    Idle,
+    /// A SEND.
+    Send,
+    /// A WRITE.
+    Write,
+    /// UC: the rest of a message with a gap; dropped.
+    Skip,
+}
+
+/// The receive request that a message is using.
+#[derive(Clone, Copy)]
+pub struct TakenRecv {
+    /// One is taken.
+    pub taken: bool,
+    /// Its CQE is reserved. Not so while it waits for another message because its own was dropped (UC, UD).
+    pub reserved: bool,
+    /// What it has failed with while its CQ had no room to say so; 0: nothing.
+    pub failed: u32,
+    /// Of the request.
+    pub wr_id: u64,
+    /// Room in bytes.
+    pub length: u32,
+    /// Pieces.
+    pub num_sge: u32,
+    /// The pieces.
+    pub sges: [Sge; MAX_SGE],
+}
+
+impl Default for TakenRecv {
+    fn default() -> Self {
+        TakenRecv {
+            taken: false,
+            reserved: false,
+            failed: 0,
+            wr_id: 0,
+            length: 0,
+            num_sge: 0,
+            sges: [Sge::default(); MAX_SGE],
+        }
+    }
+}
+
+/// A READ or an atomic that was answered, kept for duplicates, and its answer while it is being sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resource {
+    /// In use.
+    pub valid: bool,
+    /// Atomic (then `value` is the answer), else READ.
+    pub atomic: bool,
+    /// First PSN.
+    pub psn: Psn,
+    /// PSNs.
+    pub npkts: u32,
+    /// Remote (our) address.
+    pub va: u64,
+    /// Key that the peer used.
+    pub rkey: u32,
+    /// Bytes.
+    pub len: u32,
+    /// Original value of an atomic.
+    pub value: u64,
+    /// MSN to send.
+    pub msn: u32,
+    /// Response packets already sent.
+    pub sent: u32,
+    /// The answer of a duplicate: it does not count as outstanding.
+    pub again: bool,
+    /// Fences that must have passed before the answer may leave (it acknowledges what came before it).
+    pub after_fence: u32,
+}
+
+/// The end of a message whose bytes are still on their way into slow memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fence {
+    /// Provider.
+    pub provider: u8,
+    /// Last placement.
+    pub token: Token,
+    /// PSN that may be acknowledged afterwards.
+    pub psn: Psn,
+    /// MSN that goes with it.
+    pub msn: u32,
+    /// The receive completion that is due.
+    pub wc: Option<Wc>,
+    /// It is a solicited one.
+    pub solicited: bool,
+}
+
+/// The responder's state.
+#[derive(Default)]
+pub struct Resp {
+    /// Expected PSN.
+    pub epsn: Psn,
+    /// Messages completed.
+    pub msn: u32,
+    /// Last PSN that may be acknowledged, and the MSN to send with it.
+    pub ack_psn: Psn,
+    /// See `ack_psn`.
+    pub ack_msn: u32,
+    /// What arrives now.
+    incoming: Incoming,
+    /// Bytes of it received.
+    pub offset: u64,
+    /// WRITE: where it goes. The key is looked up anew for every packet: it may expire on the way.
+    pub va: u64,
+    /// WRITE: the key.
+    pub rkey: u32,
+    /// WRITE: its length by RETH.
+    pub dma_len: u32,
+    /// The receive request in use.
+    pub recv: TakenRecv,
+    /// An ACK is owed.
+    pub ack_owed: bool,
+    /// The owed ACK must not wait for company.
+    pub ack_now: bool,
+    /// Packets since the last ACK left.
+    pub pkts_since_ack: u32,
+    /// A NAK (AETH syndrome) is owed.
+    nak_owed: Option<u8>,
+    /// The NAK that ended the connection, to be said again when the peer did not hear it.
+    pub fatal_nak: Option<u8>,
+    /// Its PSN.
+    pub fatal_psn: Psn,
+    /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
+    pub nak_sent: bool,
+    /// What must be looked at before a request is taken or sent by the shortest path: bits of [`rx_block`].
+    blocks: u32,
+    /// QP_LAST_WQE_REACHED was raised.
+    pub last_wqe: bool,
+    /// Highest PSN seen since that NAK.
+    pub nak_high: Psn,
+    /// The expected PSN when something ahead of it came that is not believed at once, and when that was.
+    pub ahead: Option<(Psn, u64)>,
+    /// Answered READs and atomics, a ring.
+    pub resources: RawSlice<Resource>,
+    /// Where the next one goes.
+    pub res_next: u32,
+    /// Answers being sent: a ring of copies.
+    pub jobs: RawSlice<Resource>,
+    /// First job.
+    pub job_head: u32,
+    /// Jobs.
+    job_len: u32,
+    /// Message ends that wait for slow memory.
+    pub fences: [Fence; MAX_FENCES],
+    /// First of them.
+    pub fence_head: u32,
+    /// How many.
+    fence_len: u32,
+    /// Fences pushed since the QP began.
+    pub fences_pushed: u32,
+    /// Fences passed.
+    pub fences_passed: u32,
+    /// Last placement of the current message that was not ready at once.
+    placing: Option<(u8, Token)>,
+}
+
+impl Resp {
+    /// Begins anew, with the memory that it has.
+    pub fn reset(&mut self) {
+        let (resources, jobs) = (core::mem::take(&mut self.resources), core::mem::take(&mut self.jobs));
+        *self = Resp { resources, jobs, ..Resp::default() };
+        self.resources.fill(Resource::default());
+    }
+
+    /// Whether any of these bits of [`rx_block`] is set.
+    #[inline(always)]
+    pub fn is(&self, bits: u32) -> bool {
+        self.blocks & bits != 0
+    }
+
+    /// Sets or clears bits of [`rx_block`].
+    #[inline(always)]
+    fn set(&mut self, bits: u32, on: bool) {
+        if on {
+            self.blocks |= bits;
+        } else {
+            self.blocks &= !bits;
+        }
+    }
+
+    /// Whether the word says what the fields say that it stands for.
+    pub fn blocks_are_true(&self) -> bool {
+        self.is(rx_block::JOBS) == (self.job_len != 0)
+            && self.is(rx_block::FENCES) == (self.fence_len != 0)
+            && self.is(rx_block::NAK) == self.nak_owed.is_some()
+            && self.is(rx_block::INCOMING) == (self.incoming != Incoming::Idle)
+            && self.is(rx_block::PLACING) == self.placing.is_some()
+    }
+
+    /// All bits that are set.
+    #[inline(always)]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// What arrives now.
+    #[inline(always)]
+    pub fn incoming(&self) -> Incoming {
+        self.incoming
+    }
+
+    /// A message begins, goes on or ends.
+    #[inline(always)]
+    pub fn set_incoming(&mut self, incoming: Incoming) {
+        self.incoming = incoming;
+        self.set(rx_block::INCOMING, incoming != Incoming::Idle);
+    }
+
+    /// The AETH syndrome of the NAK that is owed.
+    #[inline(always)]
+    pub fn nak_owed(&self) -> Option<u8> {
+        self.nak_owed
+    }
+
+    /// Owes a NAK, or none.
+    #[inline(always)]
+    pub fn set_nak(&mut self, syndrome: Option<u8>) {
+        self.nak_owed = syndrome;
+        self.set(rx_block::NAK, syndrome.is_some());
+    }
+
+    /// A request was dropped for want of a place; a sequence NAK is owed once there is one.
+    #[inline(always)]
+    pub fn set_nak_later(&mut self, later: bool) {
+        self.set(rx_block::NAK_LATER, later);
+    }
+
+    /// Answers being sent.
+    #[inline(always)]
+    pub fn job_len(&self) -> u32 {
+        self.job_len
+    }
+
+    /// So many are.
+    #[inline(always)]
+    pub fn set_job_len(&mut self, n: u32) {
+        self.job_len = n;
+        self.set(rx_block::JOBS, n != 0);
+    }
+
+    /// Message ends that wait for slow memory.
+    #[inline(always)]
+    pub fn fence_len(&self) -> u32 {
+        self.fence_len
+    }
+
+    /// So many do.
+    #[inline(always)]
+    pub fn set_fence_len(&mut self, n: u32) {
+        self.fence_len = n;
+        self.set(rx_block::FENCES, n != 0);
+    }
+
+    /// Last placement of the current message that was not ready at once.
+    #[inline(always)]
+    pub fn placing(&self) -> Option<(u8, Token)> {
+        self.placing
+    }
+
+    /// That is this one, or there is none.
+    #[inline(always)]
+    pub fn set_placing(&mut self, placing: Option<(u8, Token)>) {
+        self.placing = placing;
+        self.set(rx_block::PLACING, placing.is_some());
+    }
+
+    /// Takes it.
+    #[inline]
+    pub fn take_placing(&mut self) -> Option<(u8, Token)> {
+        let placing = self.placing;
+        self.set_placing(None);
+        placing
+    }
+
+    /// Whether an ACK or a NAK is owed.
+    #[inline]
+    pub fn owes_answer(&self) -> bool {
+        self.ack_owed || self.owes_nak()
+    }
+
+    /// Whether a NAK is owed.
+    #[inline]
+    pub fn owes_nak(&self) -> bool {
+        self.is(rx_block::NAK | rx_block::NAK_LATER)
+    }
+
+    /// Where the latest fence stands. Only while there is one.
+    #[inline]
+    pub fn last_fence(&self) -> usize {
+        (self.fence_head + self.fence_len - 1) as usize % MAX_FENCES
+    }
+
+    /// The expected PSN has come: NAKs about it have no object any more.
+    #[inline]
+    pub fn forget_naks(&mut self) {
+        self.nak_sent = false;
+        self.nak_owed = None;
+        self.blocks &= !(rx_block::NAK | rx_block::NAK_LATER);
+    }
+}
