@@ -35,6 +35,14 @@ impl Transport {
         Some(Conn { qi, qp, q, peer, s, common })
     }
 
+    /// The QP at an index, whose peer is a QP of this engine: no window stands between them.
+    #[inline(always)]
+    pub(super) fn within<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Option<Conn<'t>> {
+        let Transport { qps, nobody: peer, common, .. } = self;
+        let (qp, q) = (qps.get_mut(qi)?, s.qps.get(qi)?);
+        Some(Conn { qi, qp, q, peer, s, common })
+    }
+
     /// The QP at an index of the engine's own: of a table, a bitmap, a timer.
     #[inline]
     pub(crate) fn conn<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Conn<'t> {

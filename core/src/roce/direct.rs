@@ -1,25 +1,21 @@
 //! A WRITE of one packet between two queue pairs of one engine with nothing in its way, in one step.
 //!
-//! The usual way of such a request is a chain of questions: is something held back, lost, repeated, under way, paced,
-//! owed, full? For a lone request between two idle queue pairs all answers are no, and asking them one after the other,
-//! each where the state of its part lies, takes longer than the rest. Here they are asked together, before anything is
-//! changed. One yes, a key that is refused, memory that is gone, and nothing has happened: the request takes the usual
-//! way, which alone knows what is to be done then. So every rule about what goes wrong stays where it is, and what goes
-//! well leaves the state and the counters that the usual way would have left: `core/tests/engine/direct.rs` runs both
-//! over the same requests and compares all of it.
-//!
-//! It takes no time stamp, because nothing stays outstanding.
+//! The initiator's half is that of [`Single`] requests, the target's half that of messages of one packet
+//! ([`Conn::accept_single`]); between them lies no frame. The WRITE is acknowledged when it has been accepted, so nothing stays
+//! outstanding, and no time is taken. Where anything is in the way, nothing has happened, and the request takes the general path.
+//! `core/tests/engine/direct.rs` runs both over the same requests and compares all that they leave.
 
 use super::answers::ACK_BYTES;
 use super::requester::gather;
+use super::rules::accept::RequestHeader;
 use super::rules::ack::refill_retries;
 use super::rules::complete::{prepare, Left};
+use super::rules::send::{Charge, Departed, Eligible, Single};
 use super::Transport;
-use crate::counters::Counters;
-use crate::mem::{Access, Message};
+use crate::mem::Message;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, qp_type, wc_status, wr_opcode};
+use crate::verbs::types::{qp_type, wc_status};
 use crate::wire::{packet_bytes, Opcode};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle.
@@ -35,77 +31,67 @@ impl Transport {
     /// `scratch`: room for one packet.
     #[inline]
     pub(crate) fn pass(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
-        let a = &self.qps[qi];
-        let index = a.req.next;
-        let mut sq = s.sq(qi, &self.common.key);
-        let alone = sq.end() == index.wrapping_add(1);
-        if !alone || !a.may_send_new() || !a.req.nothing_in_flight() || !is_local(a) {
+        let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
+        if !is_local(qp) || !qp.req.nothing_in_flight() {
             return false;
         }
-        let slot = sq.at(index);
+        let common = &mut self.common;
+        let mut sq = q.engine_sq(&common.key);
+        let Some(Eligible { slot, op: Opcode::RC_WRITE_ONLY, .. }) = qp.next_single(&sq) else { return false };
         let wqe = slot.header();
         let len = wqe.length as u32;
-        let fits = wqe.length.wrapping_sub(1) < u64::from(a.mtu);
-        if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE || !fits {
-            return false;
-        }
-        let Some(bi) = self.common.qp_of(a.attr.dest_qp_num) else { return false };
-        let b = &self.qps[bi];
-        let psn = a.req.next_psn;
-        let connected = b.attr.dest_qp_num == a.qpn && b.resp.epsn == psn && b.mtu == a.mtu;
-        if !connected || !is_local(b) || !b.can_receive() || b.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
-            return false;
-        }
-        let ending = prepare(s, &self.common.key, &mut self.common.cqs, a, wqe, wc_status::SUCCESS);
-        let Some(ending) = ending else { return false };
-        let (at, key) = (wqe.remote_addr, wqe.rkey);
-        let Ok(target) = self.common.regions.remote(key, b.pd, b.qpn, at, len, access::REMOTE_WRITE) else {
-            return false;
-        };
-        if target.provider != 0 {
-            return false;
-        }
+        let (index, psn, mtu) = (qp.req.next, qp.req.next_psn, qp.mtu);
+        let (from, to) = (qp.qpn, qp.attr.dest_qp_num);
         let payload: &[u8] = if wqe.inline != 0 {
             let Some(bytes) = slot.tail().get(..len as usize) else { return false };
             bytes
         } else {
             let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
-            // Slow memory that begins to fetch goes on with it for the usual way.
-            let of = Message::request(a.qpn, index, 0);
-            if gather(&self.common.regions, &self.common.providers, a.pd, &slot, 0, bytes, of).is_err() {
+            // Slow memory that begins to fetch goes on with it for the general path.
+            let of = Message::request(from, index, 0);
+            if gather(&common.regions, &common.providers, qp.pd, &slot, 0, bytes, of).is_err() {
                 return false;
             }
             bytes
         };
-        // Should it fail half way, the usual way writes the same bytes again before it says so.
-        if self.common.providers.place(&target, 0, payload) != Access::Ready {
+        let bytes = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize) as u32;
+        let header = RequestHeader {
+            psn,
+            writes: true,
+            has_imm: false,
+            solicited: false,
+            ack_req: true,
+            imm: 0,
+            bytes,
+            va: wqe.remote_addr,
+            rkey: wqe.rkey,
+            dma_len: len,
+        };
+
+        let Some(mut b) = self.common.qp_of(to).and_then(|bi| self.within(s, bi)) else { return false };
+        let connected = b.qp.attr.dest_qp_num == from && b.qp.mtu == mtu && b.qp.can_receive() && is_local(b.qp);
+        if !connected || !b.accept_single(&header, payload) {
             return false;
         }
+        b.qp.resp.pkts_since_ack = 0;
+        b.count_sent(1, ACK_BYTES);
 
-        let next = psn.next();
-        let packet = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize) as u64;
-        let count = |c: &mut Counters, sender: u64, receiver: u64| {
-            c.sent_pkts += sender + receiver;
-            c.rcvd_pkts += sender + receiver;
-            c.sent_bytes += sender * packet + receiver * ACK_BYTES;
-            c.rcvd_bytes += receiver * packet + sender * ACK_BYTES;
-        };
-        let b = &mut self.qps[bi];
-        b.resp.epsn = next;
-        b.resp.msn = b.resp.msn.wrapping_add(1);
-        b.resp.ack_psn = psn;
-        b.resp.ack_msn = b.resp.msn;
-        b.resp.pkts_since_ack = 0;
-        b.resp.forget_naks();
-        count(&mut b.counters, 0, 1);
-        count(&mut self.common.counters, 1, 1);
-        let a = &mut self.qps[qi];
-        a.req.next_psn = next;
-        a.req.una_psn = next;
-        a.req.max_psn = next;
-        refill_retries(a);
-        count(&mut a.counters, 1, 0);
-        ending.finish(s, a, &mut self.common.counters, &mut sq, Left::NothingUnsent, None);
+        let Some(mut a) = self.within(s, qi) else { return false };
+        a.note_sent::<Single>(&Departed { psn, psns: 1, packets: 1, bytes: bytes.into(), charge: Charge::Free });
+        a.count_received(1, ACK_BYTES);
+        a.qp.req.una_psn = a.qp.req.max_psn;
+        refill_retries(a.qp);
+        let common = &mut *a.common;
+        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp, wqe, wc_status::SUCCESS) {
+            ending.finish(s, a.qp, &mut common.counters, &mut sq, Left::NothingUnsent, None);
+            return true;
+        }
+        // It has ended, and waits for room in its CQ like any other.
+        let ws = a.qp.wqe(index);
+        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
+        let next = index.wrapping_add(1);
+        (a.qp.req.next, a.qp.req.acked) = (next, next);
+        a.complete(0);
         true
     }
 }

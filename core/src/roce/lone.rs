@@ -10,21 +10,19 @@
 
 use super::answers::ACK_BYTES;
 use super::conn::Conn;
-use super::peer::{FlowControl, Path, PACKET_COST, PROBE_NS};
-use super::requester::{gather, PSN_WINDOW};
+use super::peer::{FlowControl, Path, PACKET_COST};
+use super::requester::gather;
+use super::rules::accept::RequestHeader;
 use super::rules::ack::progress;
 use super::rules::complete::{prepare, Left};
-use super::rules::cq::CqSide;
+use super::rules::send::{Charge, Departed, Eligible, Single};
 use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
-use crate::mem::{Access, Message};
-use crate::ring::{EngineConsumer, SlotRef};
-use crate::verbs::objects::{Qp, NONE};
+use crate::mem::Message;
+use crate::verbs::objects::NONE;
 use crate::verbs::req::Hold;
-use crate::verbs::resp::rx_block;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, wc_flags, wc_opcode, wc_status, wr_opcode, Wc};
-use crate::verbs::wqe::SendWqe;
+use crate::verbs::types::{wc_status, wr_opcode};
 use crate::wire::{packet_bytes, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
@@ -37,23 +35,6 @@ const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
 /// What [`Transport::take_lone`] returns that has taken the ACK beside a message, and left the message.
 pub const ACK_BESIDE: usize = usize::MAX;
-
-/// A request of one packet as a peer has sent it, by whatever way.
-#[derive(Clone, Copy)]
-pub(super) struct Received {
-    pub(super) psn: Psn,
-    pub(super) writes: bool,
-    pub(super) has_imm: bool,
-    pub(super) solicited: bool,
-    pub(super) ack_req: bool,
-    pub(super) imm: u32,
-    /// Bytes of the packet, as the counters have it.
-    pub(super) bytes: u32,
-    /// Of a WRITE.
-    pub(super) va: u64,
-    pub(super) rkey: u32,
-    pub(super) dma_len: u32,
-}
 
 /// A request that lies in the port's buffer. Nothing in the engine knows of it yet.
 #[derive(Clone, Copy, Debug)]
@@ -84,39 +65,6 @@ pub trait Frame {
     fn commit(self, len: usize);
 }
 
-/// The request of [`Qp::ask_lone`].
-pub(super) struct Asked<'q> {
-    pub(super) slot: SlotRef<'q, SendWqe>,
-    pub(super) op: Opcode,
-    pub(super) is_write: bool,
-}
-
-impl Qp {
-    /// The only request that waits in the send queue, if it is one packet and nothing of the QP's own is in its way. The peer's
-    /// window is still to be asked.
-    #[inline(always)]
-    pub(super) fn ask_lone<'q>(&mut self, sq: &'q EngineConsumer<'_, SendWqe>) -> Option<Asked<'q>> {
-        let index = self.req.next;
-        let alone = sq.end() == index.wrapping_add(1);
-        if !alone || !self.may_send_new() || self.wqe(index).started {
-            return None;
-        }
-        let slot = sq.at(index);
-        let wqe = slot.header();
-        let opcode = u32::from(wqe.opcode);
-        if opcode > wr_opcode::SEND_WITH_IMM {
-            return None;
-        }
-        let outstanding = self.req.next_psn.diff(self.req.una_psn);
-        if wqe.length > u64::from(self.mtu) || wqe.is_fenced() || outstanding >= PSN_WINDOW as i32 {
-            return None;
-        }
-        let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
-        let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (opcode & 1) as u8);
-        Some(Asked { slot, op, is_write })
-    }
-}
-
 #[inline(always)]
 fn padded(len: usize) -> usize {
     (len + RECORD_ALIGN - 1) & !(RECORD_ALIGN - 1)
@@ -127,11 +75,9 @@ impl Transport {
     #[inline]
     pub(crate) fn wrote_lone(&mut self, s: &Shared, now: u64, lone: Lone) {
         let Some(mut c) = self.connected(s, lone.qi) else { return };
-        c.has_left(lone.payload, lone.bytes, lone.acks);
-        if c.qp.req.ack_deadline == 0 {
-            c.qp.req.probe_at = now + PROBE_NS;
-        }
-        c.date_request(now);
+        c.single_left(lone.payload, lone.bytes, lone.acks);
+        c.start_timers(now);
+        c.arm();
     }
 
     /// Writes the only request that waits in the send queue of the QP at an index into room of its link, and the ACK that the QP owes
@@ -149,15 +95,16 @@ impl Transport {
         let Some(mut c) = self.connected(s, qi) else { return false };
         let Some((written, frame)) = c.write_lone(links) else { return false };
         frame.commit(written.len);
-        c.has_left(written.payload, written.bytes, written.acks);
+        c.single_left(written.payload, written.bytes, written.acks);
         let undated = c.common.undated;
         if c.qp.req.ack_deadline != 0 {
             // An earlier one's answer is waited for: only its timer may be due anew.
-            c.date_request(0);
+            c.arm();
         } else if !wanted && (undated == NONE || undated == qi as u32) {
             c.common.undated = qi as u32;
         } else {
-            c.date_request(clock());
+            c.start_timers(clock());
+            c.arm();
         }
         true
     }
@@ -177,7 +124,8 @@ impl Transport {
         let under_way = c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
         // What is sent again gets its date then.
         if c.qp.live && c.qp.can_send() && under_way && !matches!(c.qp.req.hold(), Hold::Rnr(_)) {
-            c.date_request(now);
+            c.start_timers(now);
+            c.arm();
         }
     }
 
@@ -225,7 +173,7 @@ impl Transport {
                 // The usual way takes the ACK, and it comes first all the same.
                 return 0;
             }
-            let r = Received {
+            let r = RequestHeader {
                 psn: Psn::new(high(1)),
                 writes: is_write,
                 has_imm: op & 1 != 0,
@@ -237,7 +185,7 @@ impl Transport {
                 rkey: low(4),
                 dma_len: high(4),
             };
-            if c.receive_lone(now, &r, &rest[head..head + len]) {
+            if c.take_single(now, &r, &rest[head..head + len]) {
                 taken = end;
             } else if !acked {
                 return 0;
@@ -264,22 +212,6 @@ struct Written {
 }
 
 impl Conn<'_> {
-    /// The request that has just left is the one whose answer is waited for, unless an earlier one is. Over a link nothing
-    /// is probed for ([`Peer::probe_at`](super::peer::Peer::probe_at)), and no time for that is set.
-    #[inline(always)]
-    fn date_request(&mut self, now: u64) {
-        let req = &mut self.qp.req;
-        if req.ack_deadline == 0 {
-            req.silent_since = now;
-            req.ack_deadline = now + self.qp.timeout_ns;
-            req.probe_wait = PROBE_NS;
-        }
-        let at = req.next_deadline();
-        if req.armed_at == 0 || req.armed_at > at {
-            self.wake_at(at);
-        }
-    }
-
     /// The only request that the QP had under way has ended.
     #[inline(always)]
     pub(super) fn lone_ended(&mut self) {
@@ -294,7 +226,7 @@ impl Conn<'_> {
     fn write_lone<'p, L: Links>(&mut self, links: &'p mut L) -> Option<(Written, L::Frame<'p>)> {
         let qp = &mut *self.qp;
         let sq = self.q.engine_sq(&self.common.key);
-        let Asked { slot, op, is_write } = qp.ask_lone(&sq)?;
+        let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
         let wqe = slot.header();
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
         let (index, psn) = (qp.req.next, qp.req.next_psn);
@@ -340,119 +272,18 @@ impl Conn<'_> {
     /// The request that waits has left in a packet of `bytes` with `payload` bytes, behind it the owed ACK where it `acks`: all that
     /// changes by that but the time.
     #[inline(always)]
-    fn has_left(&mut self, payload: u32, bytes: u32, acks: bool) {
-        let (qp, peer) = (&mut *self.qp, &mut *self.peer);
-        let (index, psn) = (qp.req.next, qp.req.next_psn);
-        let ws = qp.wqe(index);
-        // The rest is as the request before it left it: zero.
-        (ws.started, ws.psn, ws.npkts) = (true, psn, 1);
-        let next = psn.next();
-        qp.req.next = index.wrapping_add(1);
-        qp.req.next_psn = next;
-        qp.req.max_psn = next;
-        let cost = PACKET_COST + payload;
-        qp.req.inflight = qp.req.inflight.saturating_add(cost);
-        peer.tx.on_sent(0, cost);
-        let mut packets = 1;
-        let mut bytes = u64::from(bytes);
+    fn single_left(&mut self, payload: u32, bytes: u32, acks: bool) {
+        let (index, psn) = (self.qp.req.next, self.qp.req.next_psn);
+        self.qp.begin_request(index, 1);
+        self.qp.req.next = index.wrapping_add(1);
+        let charge = Charge::Window { bytes: PACKET_COST + payload, asked: true };
+        let mut sent = Departed { psn, psns: 1, packets: 1, bytes: bytes.into(), charge };
         if acks {
-            packets += 1;
-            bytes += ACK_BYTES;
-            self.common.acks.left(&mut qp.resp, self.qi);
+            sent.packets += 1;
+            sent.bytes += ACK_BYTES;
+            self.common.acks.left(&mut self.qp.resp, self.qi);
         }
-        for c in [&mut qp.counters, &mut self.common.counters] {
-            c.sent_pkts += packets;
-            c.sent_bytes += bytes;
-        }
-    }
-
-    /// Takes a request of one packet that the QP's own peer has sent, and owes its ACK, if it is in order and nothing is in its way.
-    /// False: nothing has changed.
-    #[inline(always)]
-    pub(super) fn receive_lone(&mut self, now: u64, r: &Received, payload: &[u8]) -> bool {
-        let taken = self.place_lone(r, payload);
-        if taken {
-            self.common.acks.owe(self.qp, &mut self.common.ready, self.qi, now, 1, r.ack_req);
-        }
-        taken
-    }
-
-    /// Places a request of one packet and completes it, if it is in order and nothing is in its way. False: nothing has changed. The ACK is
-    /// still to be owed.
-    #[inline(always)]
-    fn place_lone(&mut self, r: &Received, payload: &[u8]) -> bool {
-        let (qp, common) = (&mut *self.qp, &mut *self.common);
-        let Received { psn, writes, has_imm, .. } = *r;
-        let len = payload.len();
-        if psn != qp.resp.epsn || qp.resp.is(rx_block::BEFORE_MESSAGES) || len > qp.mtu as usize {
-            return false;
-        }
-        let mut to = None;
-        if writes {
-            if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 || len == 0 || len != r.dma_len as usize {
-                return false;
-            }
-            match common.regions.remote(r.rkey, qp.pd, qp.qpn, r.va, len as u32, access::REMOTE_WRITE) {
-                Ok(t) if t.provider == 0 => to = Some(t.addr),
-                _ => return false,
-            }
-        }
-        let receives = !writes | has_imm;
-        if receives {
-            // As `take_recv` has it: a receive, and an entry of the CQ that nobody was promised.
-            let mut rq = self.q.engine_rq(&common.key);
-            if qp.srq != NONE || qp.resp.recv.taken || rq.end() == rq.head() {
-                return false;
-            }
-            let slot = rq.peek(0);
-            let wqe = slot.header();
-            if !writes && len > 0 {
-                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return false };
-                if len as u64 > u64::from(sge.length) {
-                    return false;
-                }
-                to = common.regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
-                if to.is_none() {
-                    return false;
-                }
-            }
-            let wr_id = wqe.wr_id;
-            let Some(mut cq) = CqSide::of(self.s, &common.key, &mut common.cqs, qp.rcq) else { return false };
-            if !cq.can_reserve() {
-                return false;
-            }
-            // Should it fail half way, the usual way writes the same bytes again before it says so.
-            if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
-                return false;
-            }
-            rq.release(1);
-            let wc = Wc {
-                wr_id,
-                status: wc_status::SUCCESS,
-                opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
-                byte_len: len as u32,
-                imm_data: r.imm,
-                qp_num: qp.qpn,
-                wc_flags: if has_imm { wc_flags::WITH_IMM } else { 0 },
-                ..Wc::default()
-            };
-            cq.hand_over(self.s, &mut common.handoff, wc, r.solicited);
-        } else if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
-            return false;
-        }
-        let bytes = u64::from(r.bytes);
-        for c in [&mut qp.counters, &mut common.counters] {
-            c.rcvd_pkts += 1;
-            c.rcvd_bytes += bytes;
-            c.rdma_recvs += u64::from(receives);
-        }
-        let resp = &mut qp.resp;
-        resp.epsn = psn.next();
-        resp.msn = resp.msn.wrapping_add(1);
-        resp.ack_psn = psn;
-        resp.ack_msn = resp.msn;
-        resp.forget_naks();
-        true
+        self.note_sent::<Single>(&sent);
     }
 
     /// Ends the only request that the QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has

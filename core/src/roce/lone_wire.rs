@@ -7,9 +7,11 @@
 
 use super::answers::ACK_UNLIMITED;
 use super::conn::Conn;
-use super::lone::{Asked, Lone, Received};
+use super::lone::Lone;
 use super::peer::{FlowControl, Path, PeerAddr};
 use super::requester::{gather, DEEP};
+use super::rules::accept::RequestHeader;
+use super::rules::send::Eligible;
 use super::{Origin, Transport};
 use crate::mem::Message;
 use crate::verbs::shared::Shared;
@@ -36,7 +38,7 @@ impl Transport {
             return None;
         }
         let sq = q.engine_sq(&common.key);
-        let Asked { slot, op, is_write } = qp.ask_lone(&sq)?;
+        let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
         let wqe = slot.header();
         let (index, psn) = (qp.req.next, qp.req.next_psn);
         // With so many under way it waits for others.
@@ -135,8 +137,8 @@ impl Transport {
         let Some(payload) = rest.len().checked_sub(bth.pad.into()).map(|len| &rest[..len]) else { return false };
         let (psn, solicited, ack_req) = (bth.psn, bth.solicited, bth.ack_req);
         let bytes = packet_bytes(bth.opcode, payload.len()) as u32;
-        let r = Received { psn, writes: names_memory, has_imm, solicited, ack_req, imm, bytes, va, rkey, dma_len };
-        let taken = c.receive_lone(now, &r, payload);
+        let r = RequestHeader { psn, writes: names_memory, has_imm, solicited, ack_req, imm, bytes, va, rkey, dma_len };
+        let taken = c.take_single(now, &r, payload);
         if taken {
             c.qp.learn_port(from.port);
         }

@@ -157,7 +157,7 @@ impl Transport {
             && qp.attr.dest_qp_num == from_qpn
             && peer.addr.gid == *gid
             && matches!(peer.path, Path::Link(_));
-        if !connected || qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
+        if !connected || !qp.takes_writes() {
             return None;
         }
         self.common.regions.whole(rkey, qp.pd).filter(|region| region.access & access::REMOTE_WRITE != 0)

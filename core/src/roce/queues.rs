@@ -465,21 +465,12 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         qp.resp.recv.taken = false;
         qp.resp.recv.reserved = false;
-        Wc {
-            wr_id: qp.resp.recv.wr_id,
-            status,
-            opcode: wc_opcode::RECV,
-            vendor_err: match status {
-                wc_status::SUCCESS => 0,
-                wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
-                _ => qp.cause.code,
-            },
-            byte_len: bytes,
-            imm_data: imm,
-            qp_num: qp.qpn,
-            wc_flags: flags,
-            ..Wc::default()
-        }
+        let vendor_err = match status {
+            wc_status::SUCCESS => 0,
+            wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
+            _ => qp.cause.code,
+        };
+        Wc { status, vendor_err, ..qp.recv_completion(qp.resp.recv.wr_id, false, bytes, imm, flags) }
     }
 
     /// Ends messages that were over but wait for slow memory: their bytes may still land, so they are reported as

@@ -2,7 +2,8 @@
 
 use super::conn::Conn;
 use super::mapped::Mapped;
-use super::peer::{FlowControl, Path, Window, PACKET_COST, PROBE_NS};
+use super::peer::{FlowControl, Path, Window, PACKET_COST};
+use super::rules::send::{Charge, Departed, General, PSN_WINDOW};
 use super::run::Run;
 use super::txbuf::{TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
@@ -16,9 +17,6 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, qp_type, wc_status, wr_opcode, Sge};
 use crate::verbs::wqe::{from_byte, SendWqe};
 use crate::wire::{Class, Kind, Psn};
-
-/// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
-pub(super) const PSN_WINDOW: u32 = (1 << 23) - 1;
 
 /// Requests of one QP under way from which on further ones may wait for company: a datagram costs a microsecond,
 /// whatever it holds, and with so much under way nobody waits for the next one alone.
@@ -208,143 +206,30 @@ impl Conn<'_> {
     /// Sends the next piece of the send queue, or says why not.
     #[inline]
     fn transmit_request(&mut self, sq: &EngineConsumer<'_, SendWqe>, tx: &mut TxBuf<'_>, now: u64) -> Step {
-        let tail = sq.end();
-        let qp = &mut *self.qp;
-        match qp.req.hold() {
-            Hold::None | Hold::Unready => {}
-            Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.go_on(),
-            _ => return Step::Idle,
-        }
-        // Local operations between WQEs that a rewind sends again have been executed already.
-        let mut ws = *qp.wqe(qp.req.next);
-        while qp.req.next != tail && ws.done && ws.npkts == 0 {
-            qp.req.next = qp.req.next.wrapping_add(1);
-            qp.req.cur_pkt = 0;
-            ws = *qp.wqe(qp.req.next);
-        }
-        let index = qp.req.next;
-        if index == tail || qp.req.is(tx_block::FAILED) && behind_failed(qp, index) {
-            return Step::Idle;
-        }
+        let index = match self.next_request(sq, tx, now) {
+            Ok(index) => index,
+            Err(step) => return step,
+        };
         let slot = sq.at(index);
         let wqe = slot.header();
-        if !ws.started {
-            if qp.req.is(tx_block::DRAINING) {
-                return Step::Idle;
-            }
-            if qp.ready == Ready::Doubtful {
-                qp.doubt_ends(wqe);
-            }
-            if wqe.is_fenced() {
-                // Exact, not by count: after a loss an answer may come for a request that was sent twice.
-                let mut i = qp.req.acked;
-                while i != index {
-                    if !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic() {
-                        return Step::Idle;
-                    }
-                    i = i.wrapping_add(1);
-                }
-            }
-            if wqe.is_local() {
-                let wqe = *wqe;
-                return self.execute_local(now, index, &wqe);
-            }
-            if let Some((memory, turn)) = tx.memory() {
-                match self.place_mapped(memory, turn, now) {
-                    Mapped::No => {}
-                    Mapped::Later => return Step::Idle,
-                    Mapped::Part => return Step::Full,
-                    Mapped::Whole => return Step::Sent,
-                }
-            }
-            let qp = &mut *self.qp;
-            ws.started = true;
-            ws.psn = qp.req.next_psn;
-            ws.npkts = if wqe.length <= u64::from(qp.mtu) { 1 } else { wqe.length.div_ceil(u64::from(qp.mtu)) as u32 };
-            *qp.wqe(index) = ws;
-            qp.req.cur_pkt = 0;
-        }
+        let ws = *self.qp.wqe(index);
+        let Some((n, ends)) = self.packets_allowed(wqe, &ws, now) else { return Step::Idle };
+
         let qp = &mut *self.qp;
-        let first_pkt = qp.req.cur_pkt;
-        let mtu = qp.mtu;
+        let (first_pkt, mtu) = (qp.req.cur_pkt, qp.mtu);
         let psn = ws.psn.add(first_pkt);
-        let left = ws.npkts - first_pkt;
-        let rc = qp.kind == qp_type::RC;
-        let outstanding = psn.diff(qp.req.una_psn).max(0) as u32;
-        let mut psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
-        if qp.ready != Ready::Yes {
-            psn_room = qp.room_of_unready(wqe, &ws, psn, psn_room);
-        }
-        if psn_room == 0 {
-            return Step::Idle;
-        }
-        let is_read = u32::from(wqe.opcode) == wr_opcode::RDMA_READ;
-        let peer = &mut *self.peer;
-
-        // A retry is due whatever the window says: other queue pairs that wait longer for a peer that is gone would
-        // keep it shut, and so delay the end of this one.
-        let due = qp.req.retry_left < qp.attr.retry_cnt
-            && qp.req.una_psn != qp.req.max_psn
-            && qp.req.inflight == 0
-            && qp.req.read_inflight == 0;
-
-        // How much may leave now.
-        let mut n;
-        let mut cost;
-        if is_read {
-            if qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1) {
-                return Step::Idle;
-            }
-            let piece = (READ_PIECE / mtu).max(1);
-            n = left.min(piece - first_pkt % piece).min(psn_room);
-            let room = peer.rx.available(now);
-            if room == 0 && due {
-                n = 1;
-            } else if room == 0 {
-                self.common.win_wait.set(self.qi);
-                self.common.counters.window_closed += 1;
-                qp.counters.window_closed += 1;
-                return Step::Idle;
-            }
-            cost = 0;
-        } else {
-            if wqe.is_read_or_atomic() && qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1) {
-                return Step::Idle;
-            }
-            n = left.min(psn_room);
-            if rc {
-                let room = peer.tx.available(now);
-                let fits = if n > 1 { room / (mtu + PACKET_COST) } else { u32::from(room > 0) };
-                if (room == 0 || fits < n && qp.waits_for_more(fits, &peer.tx)) && !due {
-                    self.common.win_wait.set(self.qi);
-                    self.common.counters.window_closed += 1;
-                    qp.counters.window_closed += 1;
-                    return Step::Idle;
-                }
-                n = n.min(fits.max(1));
-            }
-            cost = PACKET_COST;
-        }
         let offset = u64::from(first_pkt) * u64::from(mtu);
         let rest = wqe.length - offset.min(wqe.length);
-        if qp.is_paced() {
-            match qp.pace(now) {
-                Ok(most) => n = n.min(most),
-                Err(at) => {
-                    qp.req.set_hold(Hold::Rate(at));
-                    return Step::Idle;
-                }
-            }
-        }
         let bytes = rest.min(u64::from(n) * u64::from(mtu)) as u32;
-
         let run = request_run(qp, wqe, &ws, first_pkt, n, bytes);
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        let asks = rc && (!carries || qp.asks_for_ack(&peer.tx, bytes + n * PACKET_COST, psn, n == psn_room));
+        let payload = if carries { bytes } else { 0 };
+        let rc = qp.kind == qp_type::RC;
+        let asks = rc && (!carries || qp.asks_for_ack(&self.peer.tx, bytes + n * PACKET_COST, psn, ends));
         let mut stop = None;
         let (regions, providers, pd) = (&self.common.regions, &self.common.providers, qp.pd);
         let of = Message::request(qp.qpn, index, 0);
-        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, asks, |off, dst| {
+        let done = tx.emit(&run, mtu, payload, asks, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
@@ -356,49 +241,28 @@ impl Conn<'_> {
 
         // What left counts, whatever stopped the rest.
         if done.packets > 0 {
+            let is_read = run.kind == Kind::ReadRequest;
             let psns = if is_read { n } else { done.packets };
             let sent_bytes = if is_read { bytes } else { bytes.min(done.packets * mtu) };
-            qp.req.cur_pkt = first_pkt + psns;
-            qp.req.next_psn = psn.add(psns);
-            let again = qp.req.max_psn.diff(psn).max(0) as u64;
-            if again > 0 {
-                qp.counters.retransmitted_pkts += again.min(u64::from(done.packets));
-                self.common.counters.retransmitted_pkts += again.min(u64::from(done.packets));
-            }
-            if qp.req.next_psn.diff(qp.req.max_psn) > 0 {
-                qp.req.max_psn = qp.req.next_psn;
-            }
-            let wire_bytes = run.wire_bytes(done.packets, if carries { sent_bytes } else { 0 });
-            for c in [&mut qp.counters, &mut self.common.counters] {
-                c.sent_pkts += u64::from(done.packets);
-                c.sent_bytes += wire_bytes;
-            }
+            let payload = if carries { sent_bytes } else { 0 };
+            let asked = asks || run.ack_req && done.packets == n;
+            let charge = match () {
+                () if is_read => Charge::ReadWindow(sent_bytes),
+                () if rc => Charge::Window { bytes: PACKET_COST * done.packets + payload, asked },
+                () => Charge::Free,
+            };
+            let wire = run.wire_bytes(done.packets, payload);
             if qp.is_paced() {
-                qp.bucket.take(now, (wire_bytes as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
-                qp.congestion.on_sent(now, wire_bytes as u32);
+                qp.bucket.take(now, (wire as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
+                qp.congestion.on_sent(now, wire as u32);
             }
-            if is_read {
-                qp.req.rd_out += 1;
-                qp.req.read_inflight = qp.req.read_inflight.saturating_add(sent_bytes);
-                peer.rx.on_sent(now, sent_bytes);
-            } else {
-                if !carries {
-                    qp.req.rd_out += 1;
-                }
-                if rc {
-                    cost = cost * done.packets + if carries { sent_bytes } else { 0 };
-                    qp.req.inflight = qp.req.inflight.saturating_add(cost);
-                    qp.req.unasked =
-                        if asks || run.ack_req && done.packets == n { 0 } else { qp.req.unasked.saturating_add(cost) };
-                    peer.tx.on_sent(now, cost);
-                }
+            qp.req.rd_out += u32::from(!carries);
+            qp.req.cur_pkt = first_pkt + psns;
+            self.note_sent::<General>(&Departed { psn, psns, packets: done.packets, bytes: wire, charge });
+            if rc {
+                self.start_timers(now);
             }
-            if rc && qp.req.ack_deadline == 0 {
-                qp.req.silent_since = now;
-                qp.req.ack_deadline = now + qp.timeout_ns;
-                qp.req.probe_at = peer.probe_at(now);
-                qp.req.probe_wait = PROBE_NS;
-            }
+            let qp = &mut *self.qp;
             if qp.req.cur_pkt == ws.npkts {
                 qp.req.next = index.wrapping_add(1);
                 qp.req.cur_pkt = 0;
@@ -413,25 +277,143 @@ impl Conn<'_> {
             }
         }
         match stop {
-            None if done.packets == run.n && qp.req.next == tail => Step::Last,
+            None if done.packets == run.n && self.qp.req.next == sq.end() => Step::Last,
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
-            Some(Stop::Pending(provider, token)) => {
+            Some(stop) => self.memory_stops(sq, index, stop, now),
+        }
+    }
+
+    /// The local memory of the request at an index stops it.
+    #[cold]
+    fn memory_stops(&mut self, sq: &EngineConsumer<'_, SendWqe>, index: u32, stop: Stop, now: u64) -> Step {
+        match stop {
+            Stop::Pending(provider, token) => {
                 self.fetch_ahead(sq, index);
                 self.hold_for_memory(provider, token);
-                Step::Idle
             }
-            Some(Stop::Busy) => {
-                // No staging room: try again soon.
-                self.qp.req.set_hold(Hold::Rate(now + 10_000));
-                Step::Idle
-            }
-            Some(Stop::Error(code, lkey, addr)) => {
+            // No staging room: try again soon.
+            Stop::Busy => self.qp.req.set_hold(Hold::Rate(now + 10_000)),
+            Stop::Error(code, lkey, addr) => {
                 self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_wqe(now, index, wc_status::LOC_PROT_ERR);
-                Step::Idle
             }
         }
+        Step::Idle
+    }
+
+    /// The index of the request that is next, which has begun, and nothing of the queue pair's own is in its way. Err: something
+    /// is; or it was executed here, without a packet.
+    #[inline(always)]
+    fn next_request(&mut self, sq: &EngineConsumer<'_, SendWqe>, tx: &mut TxBuf<'_>, now: u64) -> Result<u32, Step> {
+        let tail = sq.end();
+        let qp = &mut *self.qp;
+        match qp.req.hold() {
+            Hold::None | Hold::Unready => {}
+            Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.go_on(),
+            _ => return Err(Step::Idle),
+        }
+        // Local operations between WQEs that a rewind sends again have been executed already.
+        let mut ws = qp.wqe(qp.req.next);
+        while ws.done && ws.npkts == 0 && qp.req.next != tail {
+            qp.req.next = qp.req.next.wrapping_add(1);
+            qp.req.cur_pkt = 0;
+            ws = qp.wqe(qp.req.next);
+        }
+        let index = qp.req.next;
+        if index == tail || qp.req.is(tx_block::FAILED) && behind_failed(qp, index) {
+            return Err(Step::Idle);
+        }
+        if qp.wqe(index).started {
+            return Ok(index);
+        }
+        if qp.req.is(tx_block::DRAINING) {
+            return Err(Step::Idle);
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        if qp.ready == Ready::Doubtful {
+            qp.doubt_ends(wqe);
+        }
+        if wqe.is_fenced() && waits_at_fence(qp, sq, index) {
+            return Err(Step::Idle);
+        }
+        if wqe.is_local() {
+            let wqe = *wqe;
+            return Err(self.execute_local(now, index, &wqe));
+        }
+        if let Some((memory, turn)) = tx.memory() {
+            match self.place_mapped(memory, turn, now) {
+                Mapped::No => {}
+                Mapped::Later => return Err(Step::Idle),
+                Mapped::Part => return Err(Step::Full),
+                Mapped::Whole => return Err(Step::Sent),
+            }
+        }
+        let qp = &mut *self.qp;
+        let mtu = u64::from(qp.mtu);
+        qp.begin_request(index, if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 });
+        qp.req.cur_pkt = 0;
+        Ok(index)
+    }
+
+    /// How many packets (of a READ: of its answer) of a request that has begun may leave now, and whether the PSNs end with them.
+    /// `None`: none may; whatever brings the next chance is noted.
+    #[inline(always)]
+    fn packets_allowed(&mut self, wqe: &SendWqe, ws: &WqeState, now: u64) -> Option<(u32, bool)> {
+        let (qp, peer) = (&mut *self.qp, &mut *self.peer);
+        let first_pkt = qp.req.cur_pkt;
+        let mtu = qp.mtu;
+        let psn = ws.psn.add(first_pkt);
+        let left = ws.npkts - first_pkt;
+        let rc = qp.kind == qp_type::RC;
+        let outstanding = psn.diff(qp.req.una_psn).max(0) as u32;
+        let mut psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
+        if qp.ready != Ready::Yes {
+            psn_room = qp.room_of_unready(wqe, ws, psn, psn_room);
+        }
+        if psn_room == 0 || wqe.is_read_or_atomic() && qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1) {
+            return None;
+        }
+        // A retry is due whatever the window says: other queue pairs that wait longer for a peer that is gone would
+        // keep it shut, and so delay the end of this one.
+        let due = qp.req.retry_left < qp.attr.retry_cnt
+            && qp.req.una_psn != qp.req.max_psn
+            && qp.req.inflight == 0
+            && qp.req.read_inflight == 0;
+        let mut n = left.min(psn_room);
+        let closed;
+        if u32::from(wqe.opcode) == wr_opcode::RDMA_READ {
+            let piece = (READ_PIECE / mtu).max(1);
+            n = n.min(piece - first_pkt % piece);
+            closed = peer.rx.available(now) == 0;
+            if closed {
+                n = 1;
+            }
+        } else if rc {
+            let room = peer.tx.available(now);
+            let fits = if n > 1 { room / (mtu + PACKET_COST) } else { u32::from(room > 0) };
+            closed = room == 0 || fits < n && qp.waits_for_more(fits, &peer.tx);
+            n = n.min(fits.max(1));
+        } else {
+            closed = false;
+        }
+        if closed && !due {
+            self.common.win_wait.set(self.qi);
+            self.common.counters.window_closed += 1;
+            qp.counters.window_closed += 1;
+            return None;
+        }
+        if qp.is_paced() {
+            match qp.pace(now) {
+                Ok(most) => n = n.min(most),
+                Err(at) => {
+                    qp.req.set_hold(Hold::Rate(at));
+                    return None;
+                }
+            }
+        }
+        Some((n, n == psn_room))
     }
 
     /// The requests behind the one at `index`, which waits for slow memory, are next. Keys are checked again when they
@@ -697,6 +679,20 @@ impl Qp {
             || self.is_paced()
             || psns_end
     }
+}
+
+/// Whether a READ or atomic before the fenced request at an index has not ended. Exact, not by count: after a loss an answer may come
+/// for a request that was sent twice.
+#[cold]
+fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> bool {
+    let mut i = qp.req.acked;
+    while i != index {
+        if !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic() {
+            return true;
+        }
+        i = i.wrapping_add(1);
+    }
+    false
 }
 
 /// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before may

@@ -334,7 +334,7 @@ impl Conn<'_> {
     #[inline(always)]
     fn place_write(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
         let qp = &mut *self.qp;
-        if qp.attr.qp_access_flags & access::REMOTE_WRITE == 0 {
+        if !qp.takes_writes() {
             // An operation that the QP does not take at all, whatever the key: not an access error.
             let (key, va) = (u64::from(qp.resp.rkey), qp.resp.va);
             return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, va));
@@ -353,17 +353,10 @@ impl Conn<'_> {
         if run.first && !run.last {
             // The whole range at once, so that nothing is placed of a WRITE that would leave it. (One that comes whole
             // is looked at whole below.)
-            self.common
-                .regions
-                .remote(rkey, qp.pd, qp.qpn, va, qp.resp.dma_len, access::REMOTE_WRITE)
-                .map_err(refuse)?;
+            qp.write_target(&self.common.regions, rkey, va, qp.resp.dma_len).map_err(refuse)?;
         }
         let at = va.wrapping_add(offset);
-        let target = self
-            .common
-            .regions
-            .remote(rkey, qp.pd, qp.qpn, at, payload.len() as u32, access::REMOTE_WRITE)
-            .map_err(refuse)?;
+        let target = qp.write_target(&self.common.regions, rkey, at, payload.len() as u32).map_err(refuse)?;
         match self.common.providers.place(&target, 0, payload) {
             Access::Ready => Ok(None),
             Access::Pending(t) => Ok(Some((target.provider as u8, t))),
@@ -381,13 +374,11 @@ impl Conn<'_> {
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
         let offset = if run.first { 0 } else { qp.resp.offset } + payload.len() as u64;
         qp.resp.offset = offset;
-        qp.resp.epsn = qp.resp.epsn.add(run.n);
-        qp.resp.forget_naks();
+        qp.resp.advance(run.n, run.last);
         let psn = qp.resp.epsn.prev();
         let mut wc = None;
         if run.last {
             qp.resp.set_incoming(Incoming::Idle);
-            qp.resp.msn = qp.resp.msn.wrapping_add(1);
             if run.kind == Kind::Send || run.has_imm {
                 let mut flags = 0;
                 if run.has_imm {
@@ -432,8 +423,7 @@ impl Conn<'_> {
         let resp = &mut self.qp.resp;
         let waits = resp.is(rx_block::PLACING | rx_block::FENCES);
         if !waits {
-            resp.ack_psn = psn;
-            resp.ack_msn = resp.msn;
+            resp.acknowledge_all();
             if let Some(wc) = wc {
                 self.push_reserved(wc, run.solicited);
             }
@@ -543,17 +533,14 @@ impl Conn<'_> {
         let resp = &mut self.qp.resp;
         room_for_answer(resp, run)?;
         let depth = resp.resources.len() as u32;
-        resp.msn = resp.msn.wrapping_add(1);
+        resp.advance(job.npkts, true);
         job.msn = resp.msn;
         job.after_fence = resp.fences_pushed;
         let at = (resp.res_next % depth) as usize;
         resp.resources[at] = job;
         resp.res_next = (resp.res_next + 1) % depth;
-        resp.epsn = resp.epsn.add(job.npkts);
-        resp.forget_naks();
-        if resp.fence_len() == 0 {
-            resp.ack_psn = resp.epsn.prev();
-            resp.ack_msn = resp.msn;
+        if !resp.is(rx_block::FENCES) {
+            resp.acknowledge_all();
         }
         self.push_job(job);
         Ok(())

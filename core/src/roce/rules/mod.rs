@@ -3,7 +3,9 @@
 //! The state machines and the fast paths look up a queue pair, its peer and its CQs, and pass them to these functions; nothing
 //! here looks up anything by an index but a CQ.
 
+pub(super) mod accept;
 pub(crate) mod ack;
 pub(super) mod complete;
 pub(super) mod cq;
 pub(super) mod receive;
+pub(super) mod send;

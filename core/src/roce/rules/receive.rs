@@ -68,10 +68,7 @@ impl Conn<'_> {
             }
         }
         let bytes = run.wire_bytes(run.n, payload.len() as u32);
-        for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.rcvd_pkts += u64::from(run.n);
-            c.rcvd_bytes += bytes;
-        }
+        self.count_received(run.n, bytes);
         match class {
             Class::Rc => {
                 let stood = (self.qp.resp.epsn, self.qp.req.una_psn);

@@ -1,0 +1,163 @@
+//! Accepting a request: what it moves on at the responder, and the whole of it for a message of one packet.
+
+use super::cq::CqSide;
+use crate::mem::{Access, KeyError, Regions, Target};
+use crate::roce::conn::Conn;
+use crate::verbs::objects::{Qp, NONE};
+use crate::verbs::resp::{rx_block, Resp};
+use crate::verbs::types::{access, wc_flags, wc_opcode, wc_status, Wc};
+use crate::wire::Psn;
+
+/// A SEND or WRITE of one packet that the queue pair's own peer has sent, by whatever framing.
+#[derive(Clone, Copy)]
+pub(in crate::roce) struct RequestHeader {
+    pub(in crate::roce) psn: Psn,
+    pub(in crate::roce) writes: bool,
+    pub(in crate::roce) has_imm: bool,
+    pub(in crate::roce) solicited: bool,
+    pub(in crate::roce) ack_req: bool,
+    pub(in crate::roce) imm: u32,
+    /// Bytes from BTH to ICRC.
+    pub(in crate::roce) bytes: u32,
+    /// Of a WRITE, as its RETH says.
+    pub(in crate::roce) va: u64,
+    pub(in crate::roce) rkey: u32,
+    pub(in crate::roce) dma_len: u32,
+}
+
+impl Resp {
+    /// The next `psns` PSNs were accepted; a message `ends` with them. NAKs about the expected one have no object any more.
+    #[inline(always)]
+    pub(in crate::roce) fn advance(&mut self, psns: u32, ends: bool) {
+        self.epsn = self.epsn.add(psns);
+        self.msn = self.msn.wrapping_add(u32::from(ends));
+        self.forget_naks();
+    }
+
+    /// All that was accepted may be acknowledged: none of it waits for slow memory.
+    #[inline(always)]
+    pub(in crate::roce) fn acknowledge_all(&mut self) {
+        self.ack_psn = self.epsn.prev();
+        self.ack_msn = self.msn;
+    }
+}
+
+impl Qp {
+    /// Whether the QP takes WRITEs at all.
+    #[inline(always)]
+    pub(in crate::roce) fn takes_writes(&self) -> bool {
+        self.attr.qp_access_flags & access::REMOTE_WRITE != 0
+    }
+
+    /// Where `len` bytes of a WRITE go. The key is looked up for every packet: it may end on the way.
+    #[inline(always)]
+    pub(in crate::roce) fn write_target(
+        &self,
+        regions: &Regions,
+        rkey: u32,
+        va: u64,
+        len: u32,
+    ) -> Result<Target, KeyError> {
+        regions.remote(rkey, self.pd, self.qpn, va, len, access::REMOTE_WRITE)
+    }
+
+    /// The completion of a receive request.
+    #[inline(always)]
+    pub(in crate::roce) fn recv_completion(&self, wr_id: u64, writes: bool, bytes: u32, imm: u32, flags: u32) -> Wc {
+        Wc {
+            wr_id,
+            status: wc_status::SUCCESS,
+            opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
+            byte_len: bytes,
+            imm_data: imm,
+            qp_num: self.qpn,
+            wc_flags: flags,
+            ..Wc::default()
+        }
+    }
+}
+
+impl Conn<'_> {
+    /// Packets of the QP's peer were taken.
+    #[inline(always)]
+    pub(in crate::roce) fn count_received(&mut self, packets: u32, bytes: u64) {
+        for c in [&mut self.qp.counters, &mut self.common.counters] {
+            c.rcvd_pkts += u64::from(packets);
+            c.rcvd_bytes += bytes;
+        }
+    }
+
+    /// Takes a message of one packet, and owes its ACK, if it is in order and nothing is in its way. False: nothing has changed.
+    #[inline(always)]
+    pub(in crate::roce) fn take_single(&mut self, now: u64, r: &RequestHeader, payload: &[u8]) -> bool {
+        let taken = self.accept_single(r, payload);
+        if taken {
+            self.common.acks.owe(self.qp, &mut self.common.ready, self.qi, now, 1, r.ack_req);
+        }
+        taken
+    }
+
+    /// Places a message of one packet and completes it, if it is in order and nothing is in its way. False: nothing has changed. The
+    /// ACK is still to be owed.
+    #[inline(always)]
+    pub(in crate::roce) fn accept_single(&mut self, r: &RequestHeader, payload: &[u8]) -> bool {
+        let (qp, common) = (&mut *self.qp, &mut *self.common);
+        let RequestHeader { psn, writes, has_imm, .. } = *r;
+        let len = payload.len();
+        if psn != qp.resp.epsn || qp.resp.is(rx_block::BEFORE_MESSAGES) || len > qp.mtu as usize {
+            return false;
+        }
+        let mut to = None;
+        if writes {
+            if !qp.takes_writes() || len == 0 || len != r.dma_len as usize {
+                return false;
+            }
+            match qp.write_target(&common.regions, r.rkey, r.va, len as u32) {
+                Ok(t) if t.provider == 0 => to = Some(t.addr),
+                _ => return false,
+            }
+        }
+        let receives = !writes | has_imm;
+        if receives {
+            // As `take_recv` has it: a receive, and an entry of the CQ that is not reserved.
+            let mut rq = self.q.engine_rq(&common.key);
+            if qp.srq != NONE || qp.resp.recv.taken || rq.end() == rq.head() {
+                return false;
+            }
+            let slot = rq.peek(0);
+            let wqe = slot.header();
+            if !writes && len > 0 {
+                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return false };
+                if len as u64 > u64::from(sge.length) {
+                    return false;
+                }
+                to = common.regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
+                if to.is_none() {
+                    return false;
+                }
+            }
+            let wr_id = wqe.wr_id;
+            let Some(mut cq) = CqSide::of(self.s, &common.key, &mut common.cqs, qp.rcq) else { return false };
+            if !cq.can_reserve() {
+                return false;
+            }
+            // Should it fail half way, the general path writes the same bytes again before it says so.
+            if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
+                return false;
+            }
+            rq.release(1);
+            let flags = if has_imm { wc_flags::WITH_IMM } else { 0 };
+            let wc = qp.recv_completion(wr_id, writes, len as u32, r.imm, flags);
+            cq.hand_over(self.s, &mut common.handoff, wc, r.solicited);
+        } else if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
+            return false;
+        }
+        self.count_received(1, r.bytes.into());
+        for c in [&mut self.qp.counters, &mut self.common.counters] {
+            c.rdma_recvs += u64::from(receives);
+        }
+        self.qp.resp.advance(1, true);
+        self.qp.resp.acknowledge_all();
+        true
+    }
+}

@@ -1,0 +1,152 @@
+//! Sending: which request may leave, and what changes when it has.
+
+use crate::ring::{EngineConsumer, SlotRef};
+use crate::roce::conn::Conn;
+use crate::roce::peer::{FlowControl, PROBE_NS};
+use crate::verbs::objects::Qp;
+use crate::verbs::types::wr_opcode;
+use crate::verbs::wqe::SendWqe;
+use crate::wire::{Opcode, Psn};
+
+/// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
+pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
+
+/// How much a request or a message may ask for. The rules are written once, for every shape; what a shape cannot have is
+/// compiled out of its copy.
+pub(in crate::roce) trait Shape {
+    /// It is one packet of a SEND or a WRITE, and nothing of its queue pair is in its way.
+    const SINGLE: bool;
+}
+
+/// Anything.
+pub(in crate::roce) struct General;
+/// See [`Shape::SINGLE`].
+pub(in crate::roce) struct Single;
+
+impl Shape for General {
+    const SINGLE: bool = false;
+}
+
+impl Shape for Single {
+    const SINGLE: bool = true;
+}
+
+/// A request of [`Single`] shape that may leave.
+pub(in crate::roce) struct Eligible<'q> {
+    pub(in crate::roce) slot: SlotRef<'q, SendWqe>,
+    pub(in crate::roce) op: Opcode,
+    pub(in crate::roce) is_write: bool,
+}
+
+/// Packets that have left.
+pub(in crate::roce) struct Departed {
+    /// PSN of the first.
+    pub(in crate::roce) psn: Psn,
+    /// PSNs that they take; those of a READ request are its answer's.
+    pub(in crate::roce) psns: u32,
+    pub(in crate::roce) packets: u32,
+    /// Bytes from BTH to ICRC.
+    pub(in crate::roce) bytes: u64,
+    pub(in crate::roce) charge: Charge,
+}
+
+/// What packets count against.
+pub(in crate::roce) enum Charge {
+    /// Nothing: nothing will be heard of them (UC).
+    Free,
+    /// So many bytes of the window to the peer; `asked`: the last packet asks for an ACK.
+    Window { bytes: u32, asked: bool },
+    /// So many bytes of the window of READ responses.
+    ReadWindow(u32),
+}
+
+impl Qp {
+    /// The only request that waits in the send queue, if it is of [`Single`] shape. The peer's window is still to be asked.
+    #[inline(always)]
+    pub(in crate::roce) fn next_single<'q>(&mut self, sq: &'q EngineConsumer<'_, SendWqe>) -> Option<Eligible<'q>> {
+        let index = self.req.next;
+        let alone = sq.end() == index.wrapping_add(1);
+        if !alone || !self.may_send_new() || self.wqe(index).started {
+            return None;
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        let opcode = u32::from(wqe.opcode);
+        if opcode > wr_opcode::SEND_WITH_IMM {
+            return None;
+        }
+        let outstanding = self.req.next_psn.diff(self.req.una_psn);
+        let waits = wqe.is_fenced() && self.req.acked != index;
+        if wqe.length > u64::from(self.mtu) || waits || outstanding >= PSN_WINDOW as i32 {
+            return None;
+        }
+        let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
+        let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (opcode & 1) as u8);
+        Some(Eligible { slot, op, is_write })
+    }
+
+    /// The request at an index begins, and takes `npkts` PSNs from the next one on.
+    #[inline(always)]
+    pub(in crate::roce) fn begin_request(&mut self, index: u32, npkts: u32) {
+        let psn = self.req.next_psn;
+        let ws = self.wqe(index);
+        // The rest is as the request before it left it: zero.
+        (ws.started, ws.psn, ws.npkts) = (true, psn, npkts);
+    }
+}
+
+impl Conn<'_> {
+    /// Packets of the request that is next have left: PSNs, windows and counters. Timers are [`Conn::start_timers`].
+    #[inline(always)]
+    pub(in crate::roce) fn note_sent<S: Shape>(&mut self, sent: &Departed) {
+        let (req, peer) = (&mut self.qp.req, &mut *self.peer);
+        let next = sent.psn.add(sent.psns);
+        let again = if S::SINGLE { 0 } else { req.max_psn.diff(sent.psn).max(0) as u32 };
+        req.next_psn = next;
+        if S::SINGLE || next.diff(req.max_psn) > 0 {
+            req.max_psn = next;
+        }
+        match sent.charge {
+            Charge::Free => {}
+            Charge::Window { bytes, asked } => {
+                req.inflight = req.inflight.saturating_add(bytes);
+                if !S::SINGLE {
+                    req.unasked = if asked { 0 } else { req.unasked.saturating_add(bytes) };
+                }
+                peer.tx.on_sent(0, bytes);
+            }
+            Charge::ReadWindow(bytes) => {
+                req.read_inflight = req.read_inflight.saturating_add(bytes);
+                peer.rx.on_sent(0, bytes);
+            }
+        }
+        for c in [&mut self.qp.counters, &mut self.common.counters] {
+            c.sent_pkts += u64::from(sent.packets);
+            c.sent_bytes += sent.bytes;
+            if !S::SINGLE && again > 0 {
+                c.retransmitted_pkts += u64::from(again.min(sent.packets));
+            }
+        }
+    }
+
+    /// Packets that are no request have left.
+    #[inline(always)]
+    pub(in crate::roce) fn count_sent(&mut self, packets: u32, bytes: u64) {
+        for c in [&mut self.qp.counters, &mut self.common.counters] {
+            c.sent_pkts += u64::from(packets);
+            c.sent_bytes += bytes;
+        }
+    }
+
+    /// A request has left whose answer is waited for. The time counts from it, unless an earlier one's is waited for.
+    #[inline(always)]
+    pub(in crate::roce) fn start_timers(&mut self, now: u64) {
+        let req = &mut self.qp.req;
+        if req.ack_deadline == 0 {
+            req.silent_since = now;
+            req.ack_deadline = now + self.qp.timeout_ns;
+            req.probe_at = self.peer.probe_at(now);
+            req.probe_wait = PROBE_NS;
+        }
+    }
+}
