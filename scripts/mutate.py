@@ -251,7 +251,7 @@ FAULTS = [
     ("a lone message overtakes one that was refused", R + "rnr.rs",
      "self.req.set_hold(if self.ready == Ready::Yes {", "self.req.set_hold(if true {", ENGINE),
     ("a lone message is taken before the ACK beside it", R + "lone.rs",
-     "if !acked && psn.is_some() && (!is_write || op & 1 != 0) {", "if false {", ENGINE),
+     "if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {", "if false {", ENGINE),
     ("a peer on the same host is probed for what cannot be lost", R + "peer.rs", "if matches!(self.path, Path::Port) {", "if true {", ENGINE),
     ("a small ACK counts without its AETH where it arrives", R + "lone.rs", "c.rcvd_bytes += ACK_BYTES;", "c.rcvd_bytes += 16;", ENGINE),
     ("a probe counts no bytes", R + "requester.rs", "c.sent_bytes += u64::from(done.packets) * wire_bytes;", "", ENGINE),

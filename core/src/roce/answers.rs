@@ -19,8 +19,8 @@ pub(super) const ACK_BYTES: u64 = packet_bytes(Opcode::RC_ACK, 0) as u64;
 
 impl Resp {
     /// The ACK for everything that may be acknowledged.
-    #[inline]
-    fn ack(&self, dest_qpn: u32) -> Run {
+    #[inline(always)]
+    pub(super) fn ack(&self, dest_qpn: u32) -> Run {
         let mut run = Run::new(Class::Rc, Kind::Ack, dest_qpn, self.ack_psn);
         run.syndrome = ACK_UNLIMITED;
         run.msn = self.ack_msn;

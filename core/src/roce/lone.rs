@@ -16,7 +16,7 @@ use super::rules::accept::RequestHeader;
 use super::rules::ack::progress;
 use super::rules::complete::{prepare, Left};
 use super::rules::send::{Charge, Departed, Eligible, Single};
-use super::run::{base_of_head, head_flags, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
+use super::run::{base_of_head, head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use super::Transport;
 use crate::mem::Message;
 use crate::verbs::objects::NONE;
@@ -142,23 +142,19 @@ impl Transport {
         w: &[u64; HEAD_MAX / 8],
         rest: &[u8],
     ) -> usize {
-        let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
-        let [op, flags, ..] = high(0).to_le_bytes();
-        let Some(qi) = self.common.qp_of(low(1) & 0xff_ffff) else { return 0 };
+        let h = Head(w);
+        let (op, flags, len) = (h.opcode(), h.flags(), h.payload());
+        let Some(qi) = self.common.qp_of(h.dest_qpn()) else { return 0 };
         let Some(mut c) = self.connected(s, qi) else { return 0 };
-        let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && low(2) == 1;
-        if !c.qp.is_rc_in_rts() || !whole {
+        let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && h.packets() == 1;
+        if !c.qp.is_rc_in_rts() || !whole || !c.has_address_of_peer(gid, Path::Link(0)) {
             return 0;
         }
-        if !c.has_address_of_peer(gid, Path::Link(0)) {
-            return 0;
-        }
-        let is_ack = Opcode(op) == Opcode::RC_ACK;
-        let is_write = op & WRITES != 0;
+        let is_ack = op == Opcode::RC_ACK;
+        let is_write = op.0 & WRITES != 0;
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
-        let len = low(0) as usize;
         let end = head + padded(len);
-        let message = op & !1 == if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0;
+        let message = op.0 & !1 == if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0;
         if !is_ack && (!message || end > rest.len()) {
             return 0;
         }
@@ -169,21 +165,22 @@ impl Transport {
         let acked = psn.is_some_and(|psn| c.end_lone(now, psn));
         let mut taken = 0;
         if !is_ack {
-            if !acked && psn.is_some() && (!is_write || op & 1 != 0) {
-                // The usual way takes the ACK, and it comes first all the same.
+            if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {
+                // The general path takes the ACK, and it comes first all the same.
                 return 0;
             }
+            let (va, rkey, dma_len) = h.memory();
             let r = RequestHeader {
-                psn: Psn::new(high(1)),
+                psn: h.psn(),
                 writes: is_write,
-                has_imm: op & 1 != 0,
+                has_imm: op.0 & 1 != 0,
                 solicited: flags & head_flags::SOLICITED != 0,
                 ack_req: flags & head_flags::ACK_REQ != 0,
-                imm: high(2),
-                bytes: packet_bytes(Opcode(op), len) as u32,
-                va: w[3],
-                rkey: low(4),
-                dma_len: high(4),
+                imm: h.extra(),
+                bytes: packet_bytes(op, len) as u32,
+                va,
+                rkey,
+                dma_len,
             };
             if c.take_single(now, &r, &rest[head..head + len]) {
                 taken = end;
@@ -255,9 +252,8 @@ impl Conn<'_> {
         let dest = qp.attr.dest_qp_num;
         record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
         if is_write {
-            record[24..32].copy_from_slice(&wqe.remote_addr.to_le_bytes());
-            record[32..36].copy_from_slice(&wqe.rkey.to_le_bytes());
-            record[36..40].copy_from_slice(&payload.to_le_bytes());
+            let memory = memory_of_head(wqe.remote_addr, wqe.rkey, payload);
+            record[HEAD_MIN..HEAD_MEMORY].copy_from_slice(&memory);
         }
         let acks = qp.resp.ack_owed;
         if acks {

@@ -5,20 +5,35 @@
 //! ACK that a QP owes goes behind its request as the shorter last segment of the same burst. `core/tests/engine/lone.rs` runs both ways
 //! over the same requests and compares all that they leave, burst by burst.
 
-use super::answers::ACK_UNLIMITED;
 use super::conn::Conn;
 use super::lone::Lone;
 use super::peer::{FlowControl, Path, PeerAddr};
 use super::requester::{gather, DEEP};
 use super::rules::accept::RequestHeader;
 use super::rules::send::Eligible;
+use super::run::Run;
 use super::{Origin, Transport};
 use crate::mem::Message;
 use crate::verbs::shared::Shared;
-use crate::wire::{packet_bytes, pad_len, Aeth, Bth, Flow, ImmDt, Opcode, Qpn, Reth, Syndrome, ICRC_LEN};
+use crate::verbs::wqe::SendWqe;
+use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Psn, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
+
+/// The run that a request of one packet is.
+#[inline(always)]
+fn single_run(wqe: &SendWqe, is_write: bool, dest: u32, psn: Psn) -> Run {
+    Run {
+        solicited: wqe.is_solicited(),
+        ack_req: true,
+        va: wqe.remote_addr,
+        rkey: wqe.rkey,
+        dma_len: wqe.length as u32,
+        imm: wqe.imm,
+        ..Run::new(Class::Rc, if is_write { Kind::Write } else { Kind::Send }, dest, psn)
+    }
+}
 
 impl Transport {
     /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and the ACK that the QP owes behind it, if
@@ -46,7 +61,6 @@ impl Transport {
             return None;
         }
         let len = wqe.length as usize;
-        let has_imm = op.has_imm();
         let pad = pad_len(len);
         let size = packet_bytes(op, len);
         let acks = qp.resp.ack_owed;
@@ -54,21 +68,9 @@ impl Transport {
             return None;
         }
         let (packet, behind) = buf.get_mut(..size + ACK_LEN)?.split_at_mut(size);
-        let (header, rest) = packet.split_first_chunk_mut::<{ Bth::LEN }>()?;
-        let dest = Qpn::new(qp.attr.dest_qp_num);
-        let bth = Bth { solicited: wqe.is_solicited(), pad: pad as u8, ack_req: true, ..Bth::new(op, dest, psn) };
-        bth.emit(header);
-        let mut rest = rest;
-        if is_write {
-            let (reth, more) = rest.split_first_chunk_mut::<{ Reth::LEN }>()?;
-            Reth { va: wqe.remote_addr, rkey: wqe.rkey, len: len as u32 }.emit(reth);
-            rest = more;
-        }
-        if has_imm {
-            let (imm, more) = rest.split_first_chunk_mut::<{ ImmDt::LEN }>()?;
-            ImmDt { imm: wqe.imm }.emit(imm);
-            rest = more;
-        }
+        let (head, rest) = packet.split_at_mut_checked(op.header_len())?;
+        let dest = qp.attr.dest_qp_num;
+        single_run(wqe, is_write, dest, psn).emit_headers(op, psn, true, pad as u8, head);
         let (body, tail) = rest.split_at_mut_checked(len)?;
         if len > 0 {
             // Slow memory that begins to fetch goes on with it for the usual way.
@@ -79,10 +81,8 @@ impl Transport {
         let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));
         flow.append_icrc(ident, packet);
         if acks {
-            let (header, rest) = behind.split_first_chunk_mut::<{ Bth::LEN }>()?;
-            Bth::new(Opcode::RC_ACK, dest, qp.resp.ack_psn).emit(header);
-            let aeth = rest.first_chunk_mut::<{ Aeth::LEN }>()?;
-            Aeth { syndrome: ACK_UNLIMITED, msn: qp.resp.ack_msn & 0xff_ffff }.emit(aeth);
+            let ack = qp.resp.ack(dest);
+            ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }
         let lone =
@@ -95,16 +95,17 @@ impl Transport {
     #[inline]
     pub(crate) fn take_lone_packet(&mut self, s: &Shared, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some((header, rest)) = packet.split_first_chunk::<{ Bth::LEN }>() else { return false };
-        let Some((mut rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
+        let Some((rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
         let bth = Bth::parse(header);
-        let (names_memory, has_imm) = match bth.opcode {
-            Opcode::RC_SEND_ONLY | Opcode::RC_ACK => (false, false),
-            Opcode::RC_WRITE_ONLY => (true, false),
-            Opcode::RC_SEND_ONLY_IMM => (false, true),
-            Opcode::RC_WRITE_ONLY_IMM => (true, true),
-            _ => return false,
-        };
-        if bth.tver != 0 || bth.fecn || bth.becn || bth.pkey & 0x7fff != 0x7fff {
+        let single = matches!(
+            bth.opcode,
+            Opcode::RC_SEND_ONLY
+                | Opcode::RC_ACK
+                | Opcode::RC_WRITE_ONLY
+                | Opcode::RC_SEND_ONLY_IMM
+                | Opcode::RC_WRITE_ONLY_IMM
+        );
+        if !single || bth.fecn || bth.becn || bth.pkey & 0x7fff != 0x7fff {
             return false;
         }
         let Some(mut c) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.connected(s, qi)) else {
@@ -113,32 +114,17 @@ impl Transport {
         if !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
             return false;
         }
-        if bth.opcode == Opcode::RC_ACK {
-            let Ok(aeth) = rest.try_into().map(Aeth::parse) else { return false };
-            let acked = bth.pad == 0 && matches!(Syndrome::parse(aeth.syndrome), Syndrome::Ack { .. });
-            let ended = acked && c.end_lone(now, bth.psn);
+        let Ok((run, payload)) = Run::parse_behind(&bth, rest) else { return false };
+        let taken = if run.kind == Kind::Ack {
+            let acked = payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });
+            let ended = acked && c.end_lone(now, run.psn);
             if ended {
                 c.lone_ended();
-                c.qp.learn_port(from.port);
             }
-            return ended;
-        }
-        let (mut va, mut rkey, mut dma_len, mut imm) = (0, 0, 0, 0);
-        if names_memory {
-            let Some((reth, more)) = rest.split_first_chunk::<{ Reth::LEN }>() else { return false };
-            Reth { va, rkey, len: dma_len } = Reth::parse(reth);
-            rest = more;
-        }
-        if has_imm {
-            let Some((bytes, more)) = rest.split_first_chunk::<{ ImmDt::LEN }>() else { return false };
-            imm = ImmDt::parse(bytes).imm;
-            rest = more;
-        }
-        let Some(payload) = rest.len().checked_sub(bth.pad.into()).map(|len| &rest[..len]) else { return false };
-        let (psn, solicited, ack_req) = (bth.psn, bth.solicited, bth.ack_req);
-        let bytes = packet_bytes(bth.opcode, payload.len()) as u32;
-        let r = RequestHeader { psn, writes: names_memory, has_imm, solicited, ack_req, imm, bytes, va, rkey, dma_len };
-        let taken = c.take_single(now, &r, payload);
+            ended
+        } else {
+            c.take_single(now, &RequestHeader::of(&run, packet_bytes(bth.opcode, payload.len())), payload)
+        };
         if taken {
             c.qp.learn_port(from.port);
         }

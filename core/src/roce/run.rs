@@ -177,7 +177,7 @@ impl Run {
     }
 
     /// Writes BTH and the extended headers of one packet. `dst` is exactly `opcode.header_len()` bytes.
-    #[inline]
+    #[inline(always)]
     pub fn emit_headers(&self, opcode: Opcode, psn: Psn, ack_req: bool, pad: u8, dst: &mut [u8]) {
         let mut bth = Bth::new(opcode, Qpn::new(self.dest_qpn), psn);
         bth.solicited = self.solicited && opcode.is_last();
@@ -224,8 +224,13 @@ impl Run {
     /// Reads one packet without its ICRC: the run of one and its payload.
     #[inline]
     pub fn parse_packet(p: &[u8]) -> Result<(Run, &[u8]), Malformed> {
-        let (head, mut rest) = p.split_first_chunk::<{ Bth::LEN }>().ok_or(Malformed::Length)?;
-        let bth = Bth::parse(head);
+        let (head, rest) = p.split_first_chunk::<{ Bth::LEN }>().ok_or(Malformed::Length)?;
+        Run::parse_behind(&Bth::parse(head), rest)
+    }
+
+    /// [`Run::parse_packet`] of what follows a BTH.
+    #[inline(always)]
+    pub(super) fn parse_behind<'p>(bth: &Bth, mut rest: &'p [u8]) -> Result<(Run, &'p [u8]), Malformed> {
         let op = bth.opcode;
         if !op.is_known() {
             return Err(Malformed::UnknownOpcode(op));
@@ -325,7 +330,12 @@ impl Run {
                 }
             };
         }
-        part!(shape.has(Shape::MEMORY), 16, self.va, self.rkey, self.dma_len);
+        if shape.has(Shape::MEMORY) {
+            if let Some((p, r)) = core::mem::take(&mut rest).split_first_chunk_mut::<16>() {
+                *p = memory_of_head(self.va, self.rkey, self.dma_len);
+                rest = r;
+            }
+        }
         part!(shape.has(Shape::WORDS), 16, self.a, self.b);
         part!(shape.has(Shape::DATAGRAM), 8, self.qkey, self.src_qpn);
         debug_assert!(rest.is_empty());
@@ -353,14 +363,14 @@ impl Run {
     /// An opcode that nobody knows, or a number of packets that no run has.
     #[inline]
     pub fn parse_head(w: &[u64; HEAD_MAX / 8]) -> Result<(Run, usize, usize), Malformed> {
-        let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
-        let [opcode, flags, syndrome, _] = high(0).to_le_bytes();
-        let op = Opcode(opcode);
+        let head = Head(w);
+        let op = head.opcode();
         let shape = Shape::of(op);
         if !shape.has(Shape::KNOWN) {
             return Err(Malformed::UnknownOpcode(op));
         }
-        let mut run = Run::new(op.class(), op.kind(), low(1) & 0xff_ffff, Psn::new(high(1)));
+        let mut run = Run::new(op.class(), op.kind(), head.dest_qpn(), head.psn());
+        let flags = head.flags();
         run.first = flags & head_flags::FIRST != 0;
         run.last = flags & head_flags::LAST != 0;
         run.solicited = flags & head_flags::SOLICITED != 0;
@@ -368,16 +378,16 @@ impl Run {
         run.becn = flags & head_flags::BECN != 0;
         run.has_imm = shape.has(Shape::IMM);
         run.has_inv = shape.has(Shape::INV);
-        run.syndrome = syndrome;
-        run.n = low(2);
+        run.syndrome = head.syndrome();
+        run.n = head.packets();
         if shape.has(Shape::MSN) {
-            run.msn = high(2);
+            run.msn = head.extra();
         } else {
-            run.imm = high(2);
+            run.imm = head.extra();
         }
         let mut at = HEAD_MIN / 8;
         if shape.has(Shape::MEMORY) {
-            (run.va, run.rkey, run.dma_len) = (w[at], low(at + 1), high(at + 1));
+            (run.va, run.rkey, run.dma_len) = head.memory();
             at += 2;
         }
         if shape.has(Shape::WORDS) {
@@ -385,13 +395,78 @@ impl Run {
             at += 2;
         }
         if shape.has(Shape::DATAGRAM) {
-            (run.qkey, run.src_qpn) = (low(at), high(at) & 0xff_ffff);
+            (run.qkey, run.src_qpn) = (w[at] as u32, (w[at] >> 32) as u32 & 0xff_ffff);
             at += 1;
         }
         if run.n == 0 || run.n > 1 << 16 {
             return Err(Malformed::Length);
         }
-        Ok((run, low(0) as usize, at * 8))
+        Ok((run, head.payload(), at * 8))
+    }
+}
+
+/// The words of a record's head, field by field. Trusts nothing in it.
+#[derive(Clone, Copy)]
+pub(super) struct Head<'w>(pub(super) &'w [u64; HEAD_MAX / 8]);
+
+impl Head<'_> {
+    #[inline(always)]
+    fn low(self, i: usize) -> u32 {
+        self.0[i] as u32
+    }
+
+    #[inline(always)]
+    fn high(self, i: usize) -> u32 {
+        (self.0[i] >> 32) as u32
+    }
+
+    /// Bytes of the payload.
+    #[inline(always)]
+    pub(super) fn payload(self) -> usize {
+        self.low(0) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn opcode(self) -> Opcode {
+        Opcode(self.high(0).to_le_bytes()[0])
+    }
+
+    /// Bits of [`head_flags`].
+    #[inline(always)]
+    pub(super) fn flags(self) -> u8 {
+        self.high(0).to_le_bytes()[1]
+    }
+
+    #[inline(always)]
+    pub(super) fn syndrome(self) -> u8 {
+        self.high(0).to_le_bytes()[2]
+    }
+
+    #[inline(always)]
+    pub(super) fn dest_qpn(self) -> u32 {
+        self.low(1) & 0xff_ffff
+    }
+
+    #[inline(always)]
+    pub(super) fn psn(self) -> Psn {
+        Psn::new(self.high(1))
+    }
+
+    #[inline(always)]
+    pub(super) fn packets(self) -> u32 {
+        self.low(2)
+    }
+
+    /// Immediate data, a key to invalidate, or an MSN.
+    #[inline(always)]
+    pub(super) fn extra(self) -> u32 {
+        self.high(2)
+    }
+
+    /// Address, key and length of the whole, of an opcode that names memory.
+    #[inline(always)]
+    pub(super) fn memory(self) -> (u64, u32, u32) {
+        (self.0[3], self.low(4), self.high(4))
     }
 }
 
@@ -441,6 +516,16 @@ pub(super) fn base_of_head(
     base[16..20].copy_from_slice(&n.to_le_bytes());
     base[20..24].copy_from_slice(&extra.to_ne_bytes());
     base
+}
+
+/// What a head has behind its base where it names memory.
+#[inline(always)]
+pub(super) fn memory_of_head(va: u64, rkey: u32, len: u32) -> [u8; 16] {
+    let mut memory = [0; 16];
+    memory[0..8].copy_from_slice(&va.to_le_bytes());
+    memory[8..12].copy_from_slice(&rkey.to_le_bytes());
+    memory[12..16].copy_from_slice(&len.to_le_bytes());
+    memory
 }
 
 /// What the head of a record has beside its base.

@@ -3,10 +3,11 @@
 use super::cq::CqSide;
 use crate::mem::{Access, KeyError, Regions, Target};
 use crate::roce::conn::Conn;
+use crate::roce::run::Run;
 use crate::verbs::objects::{Qp, NONE};
 use crate::verbs::resp::{rx_block, Resp};
 use crate::verbs::types::{access, wc_flags, wc_opcode, wc_status, Wc};
-use crate::wire::Psn;
+use crate::wire::{Kind, Psn};
 
 /// A SEND or WRITE of one packet that the queue pair's own peer has sent, by whatever framing.
 #[derive(Clone, Copy)]
@@ -23,6 +24,25 @@ pub(in crate::roce) struct RequestHeader {
     pub(in crate::roce) va: u64,
     pub(in crate::roce) rkey: u32,
     pub(in crate::roce) dma_len: u32,
+}
+
+impl RequestHeader {
+    /// That of a run of one packet, a whole SEND or WRITE, which is `bytes` long from BTH to ICRC.
+    #[inline(always)]
+    pub(in crate::roce) fn of(run: &Run, bytes: usize) -> RequestHeader {
+        RequestHeader {
+            psn: run.psn,
+            writes: run.kind == Kind::Write,
+            has_imm: run.has_imm,
+            solicited: run.solicited,
+            ack_req: run.ack_req,
+            imm: run.imm,
+            bytes: bytes as u32,
+            va: run.va,
+            rkey: run.rkey,
+            dma_len: run.dma_len,
+        }
+    }
 }
 
 impl Resp {
