@@ -136,3 +136,18 @@ counters! {
     /// Connection manager: refusals received.
     cm_rejects_rcvd,
 }
+impl Counters {
+    /// Packets have left. `bytes`: from BTH to ICRC, of all of them.
+    #[inline(always)]
+    pub fn count_sent(&mut self, packets: u32, bytes: u64) {
+        self.sent_pkts += u64::from(packets);
+        self.sent_bytes += bytes;
+    }
+
+    /// Packets were taken. `bytes`: as in [`Counters::count_sent`].
+    #[inline(always)]
+    pub fn count_received(&mut self, packets: u32, bytes: u64) {
+        self.rcvd_pkts += u64::from(packets);
+        self.rcvd_bytes += bytes;
+    }
+}

@@ -105,8 +105,7 @@ impl Conn<'_> {
                 qp.congestion.on_sent(now, wire as u32);
             }
             for c in [&mut qp.counters, &mut self.common.counters] {
-                c.sent_pkts += u64::from(packets);
-                c.sent_bytes += wire;
+                c.count_sent(packets, wire);
             }
             if finished {
                 qp.resp.job_head = (qp.resp.job_head + 1) % qp.resp.jobs.len() as u32;
@@ -191,8 +190,7 @@ impl Conn<'_> {
                 }
                 resp.pkts_since_ack = 0;
                 for c in [&mut qp.counters, &mut self.common.counters] {
-                    c.sent_pkts += 1;
-                    c.sent_bytes += ACK_BYTES;
+                    c.count_sent(1, ACK_BYTES);
                 }
             }
             let mut psn = if resp.fatal_nak.is_some() { resp.fatal_psn } else { resp.epsn };
@@ -224,8 +222,7 @@ impl Conn<'_> {
         }
         self.common.acks.left(resp, self.qi);
         for c in [&mut qp.counters, &mut self.common.counters] {
-            c.sent_pkts += 1;
-            c.sent_bytes += ACK_BYTES;
+            c.count_sent(1, ACK_BYTES);
         }
         true
     }
@@ -242,8 +239,7 @@ impl Conn<'_> {
         let run = resp.ack(qp.attr.dest_qp_num);
         self.common.acks.left(resp, self.qi);
         for c in [&mut qp.counters, &mut self.common.counters] {
-            c.sent_pkts += 1;
-            c.sent_bytes += ACK_BYTES;
+            c.count_sent(1, ACK_BYTES);
         }
         Some(run)
     }

@@ -137,8 +137,7 @@ impl Transport {
             self.common.cnp_owed.clear(qi);
             for c in [&mut qp.counters, &mut self.common.counters] {
                 c.np_cnp_sent += 1;
-                c.sent_pkts += 1;
-                c.sent_bytes += run.wire_bytes(1, CNP_BYTES);
+                c.count_sent(1, run.wire_bytes(1, CNP_BYTES));
             }
         }
     }
@@ -164,8 +163,7 @@ impl Conn<'_> {
         };
         for c in [&mut qp.counters, &mut self.common.counters] {
             if ours {
-                c.rcvd_pkts += 1;
-                c.rcvd_bytes += packet_bytes(Opcode::CNP, CNP_BYTES as usize) as u64;
+                c.count_received(1, packet_bytes(Opcode::CNP, CNP_BYTES as usize) as u64);
             }
             if handled {
                 c.rp_cnp_handled += 1;

@@ -165,8 +165,7 @@ impl Conn<'_> {
         let wire_bytes = run.wire_bytes(1, wqe.length as u32);
         qp.bucket.take(now, wire_bytes as u32);
         for c in [&mut qp.counters, &mut common.counters] {
-            c.sent_pkts += 1;
-            c.sent_bytes += wire_bytes;
+            c.count_sent(1, wire_bytes);
         }
         let psn = qp.req.next_psn;
         let ws = qp.wqe(index);

@@ -81,8 +81,7 @@ impl Conn<'_> {
             return false;
         }
         for c in [&mut qp.counters, &mut self.common.counters] {
-            c.sent_pkts += 1;
-            c.sent_bytes += run.wire_bytes(1, 0);
+            c.count_sent(1, run.wire_bytes(1, 0));
             c.keepalives += 1;
         }
         true

@@ -304,8 +304,7 @@ impl Conn<'_> {
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, wc_status::SUCCESS);
         let Some(ending) = ending else { return false };
         for c in [&mut common.counters, &mut qp.counters] {
-            c.rcvd_pkts += 1;
-            c.rcvd_bytes += ACK_BYTES;
+            c.count_received(1, ACK_BYTES);
         }
         qp.req.una_psn = qp.req.max_psn;
         progress(qp, self.peer, now, 0, 0);

@@ -112,8 +112,7 @@ impl Transport {
             taken = true;
             let bytes = run.wire_bytes(run.n, payload.len() as u32);
             for c in [&mut qp.counters, &mut self.common.counters] {
-                c.rcvd_pkts += 1;
-                c.rcvd_bytes += bytes;
+                c.count_received(1, bytes);
             }
             self.conn(s, qi).handle_ud(now, from, group, run, payload);
         }

@@ -390,92 +390,9 @@ impl Conn<'_> {
         }
     }
 
-    /// Takes a receive request and reserves its CQE, unless one is taken already. False: there is none.
-    #[inline]
-    pub(crate) fn take_recv(&mut self) -> bool {
-        let qp = &mut *self.qp;
-        if qp.resp.recv.taken && qp.resp.recv.reserved {
-            return true;
-        }
-        let Some(mut cq) = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, qp.rcq) else { return false };
-        if !cq.can_reserve() {
-            self.common.counters.cq_full += 1;
-            return false;
-        }
-        if qp.resp.recv.taken {
-            qp.resp.recv.reserved = true;
-            cq.reserve(self.qi);
-            return true;
-        }
-        let mut queue = if qp.srq == NONE {
-            self.q.engine_rq(&self.common.key)
-        } else {
-            self.s.srq(qp.srq as usize, &self.common.key)
-        };
-        let len = queue.len();
-        if len == 0 {
-            return false;
-        }
-        let slot = queue.peek(0);
-        let wqe = *slot.header();
-        let recv = &mut qp.resp.recv;
-        recv.wr_id = wqe.wr_id;
-        recv.length = wqe.length;
-        let sges = slot.sges(wqe.num_sge as usize);
-        let n = sges.len().min(recv.sges.len());
-        recv.sges[..n].copy_from_slice(&sges[..n]);
-        recv.num_sge = n as u32;
-        recv.taken = true;
-        recv.reserved = true;
-        recv.failed = 0;
-        queue.release(1);
-        cq.reserve(self.qi);
-        let srq = qp.srq;
-        if srq != NONE {
-            let q = &mut self.common.srqs[srq as usize];
-            if q.limit != 0 && len - 1 < q.limit {
-                q.limit = 0;
-                q.events |= 1 << async_event::SRQ_LIMIT_REACHED;
-                self.s.notify.store(true, Ordering::Release);
-            }
-        }
-        true
-    }
-
-    /// Gives back the CQE of a receive whose message was dropped; the receive itself serves the next one.
-    #[inline(never)]
-    pub(crate) fn release_cqe(&mut self) {
-        let qp = &mut *self.qp;
-        if core::mem::take(&mut qp.resp.recv.reserved) {
-            let rcq = qp.rcq;
-            self.common.unreserve(rcq, 1);
-        }
-    }
-
-    /// Pushes a completion into the entry that `take_recv` reserved.
-    pub(crate) fn push_reserved(&mut self, wc: Wc, solicited: bool) {
-        let rcq = self.qp.rcq;
-        let cq = &mut self.common.cqs[rcq as usize];
-        cq.reserved = cq.reserved.saturating_sub(1);
-        self.common.push_cqe(self.s, rcq, wc, solicited);
-    }
-
-    /// The completion of the receive in use. `flags`, `imm` and `opcode` as in [`Wc`].
-    pub(crate) fn recv_wc(&mut self, status: u32, bytes: u32, imm: u32, flags: u32) -> Wc {
-        let qp = &mut *self.qp;
-        qp.resp.recv.taken = false;
-        qp.resp.recv.reserved = false;
-        let vendor_err = match status {
-            wc_status::SUCCESS => 0,
-            wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
-            _ => qp.cause.code,
-        };
-        Wc { status, vendor_err, ..qp.recv_completion(qp.resp.recv.wr_id, false, bytes, imm, flags) }
-    }
-
     /// Ends messages that were over but wait for slow memory: their bytes may still land, so they are reported as
     /// flushed. Their CQEs are reserved.
-    fn flush_fences(&mut self) {
+    pub(super) fn flush_fences(&mut self) {
         while self.qp.resp.fence_len() > 0 {
             let fence = self.pop_fence();
             if let Some(mut wc) = fence.wc {
@@ -484,18 +401,6 @@ impl Conn<'_> {
                 self.push_reserved(wc, false);
             }
         }
-    }
-
-    /// Ends the receive in use with an error, behind those that came before it. The caller ends the QP. Inside a message its
-    /// entry of the CQ may have been promised to others meanwhile: then the flush that follows says so when there is room.
-    pub(crate) fn fail_recv(&mut self, status: u32) {
-        self.flush_fences();
-        if !self.take_recv() {
-            self.qp.resp.recv.failed = status;
-            return;
-        }
-        let wc = self.recv_wc(status, 0, 0, 0);
-        self.push_reserved(wc, false);
     }
 
     /// Queues the end of a message behind slow memory. The caller has checked that there is a place.

@@ -501,8 +501,7 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         let wire_bytes = run.wire_bytes(1, if carries { bytes } else { 0 });
         for c in [&mut qp.counters, &mut self.common.counters] {
-            c.sent_pkts += u64::from(done.packets);
-            c.sent_bytes += u64::from(done.packets) * wire_bytes;
+            c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);
             c.retransmitted_pkts += u64::from(done.packets);
         }
         true

@@ -1,6 +1,6 @@
 //! Accepting a request: what it moves on at the responder, and the whole of it for a message of one packet.
 
-use super::cq::CqSide;
+use super::recv::next_receive;
 use crate::mem::{Access, KeyError, Regions, Target};
 use crate::roce::conn::Conn;
 use crate::roce::run::Run;
@@ -102,8 +102,7 @@ impl Conn<'_> {
     #[inline(always)]
     pub(in crate::roce) fn count_received(&mut self, packets: u32, bytes: u64) {
         for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.rcvd_pkts += u64::from(packets);
-            c.rcvd_bytes += bytes;
+            c.count_received(packets, bytes);
         }
     }
 
@@ -139,11 +138,11 @@ impl Conn<'_> {
         }
         let receives = !writes | has_imm;
         if receives {
-            // As `take_recv` has it: a receive, and an entry of the CQ that is not reserved.
-            let mut rq = self.q.engine_rq(&common.key);
-            if qp.srq != NONE || qp.resp.recv.taken || rq.end() == rq.head() {
+            if qp.srq != NONE || qp.resp.recv.taken {
                 return false;
             }
+            let next = next_receive(self.s, self.q, &common.key, &mut common.cqs, qp);
+            let Ok((mut rq, mut cq)) = next else { return false };
             let slot = rq.peek(0);
             let wqe = slot.header();
             if !writes && len > 0 {
@@ -157,10 +156,6 @@ impl Conn<'_> {
                 }
             }
             let wr_id = wqe.wr_id;
-            let Some(mut cq) = CqSide::of(self.s, &common.key, &mut common.cqs, qp.rcq) else { return false };
-            if !cq.can_reserve() {
-                return false;
-            }
             // Should it fail half way, the general path writes the same bytes again before it says so.
             if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
                 return false;

@@ -8,4 +8,5 @@ pub(crate) mod ack;
 pub(super) mod complete;
 pub(super) mod cq;
 pub(super) mod receive;
+pub(super) mod recv;
 pub(super) mod send;

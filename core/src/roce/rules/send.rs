@@ -121,8 +121,7 @@ impl Conn<'_> {
             }
         }
         for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.sent_pkts += u64::from(sent.packets);
-            c.sent_bytes += sent.bytes;
+            c.count_sent(sent.packets, sent.bytes);
             if !S::SINGLE && again > 0 {
                 c.retransmitted_pkts += u64::from(again.min(sent.packets));
             }
@@ -133,8 +132,7 @@ impl Conn<'_> {
     #[inline(always)]
     pub(in crate::roce) fn count_sent(&mut self, packets: u32, bytes: u64) {
         for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.sent_pkts += u64::from(packets);
-            c.sent_bytes += bytes;
+            c.count_sent(packets, bytes);
         }
     }
 
