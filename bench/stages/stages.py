@@ -29,7 +29,7 @@ STAGES = [
     ("keys and placement", ["core/src/mem/"]),
     ("ACK or answer", ["core/src/roce/answers.rs"]),
     ("completer: what is acknowledged", ["core/src/roce/completer.rs"]),
-    ("in one step", ["core/src/roce/direct.rs", "core/src/roce/lone", "core/src/roce/mapped.rs"]),
+    ("in one step", ["core/src/roce/frame/local.rs", "core/src/roce/lone", "core/src/roce/peer_write.rs"]),
     ("completion into the CQ", ["core/src/roce/queues.rs"]),
     ("poll: completion to the program", []),
 ]

@@ -218,7 +218,7 @@ impl Host {
         // SAFETY: request and list live through the call.
         let posted = unsafe { self.engine().post_send(qp, &wr, &mut bad) };
         if posted.is_ok() && len & 1 == 0 {
-            self.engine().try_lock().expect("only user").pass((qp & 0xff_ffff) as usize);
+            self.engine().try_lock().expect("only user").try_local_write((qp & 0xff_ffff) as usize);
         }
     }
 

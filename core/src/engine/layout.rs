@@ -134,7 +134,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         counters: Counters::default(),
         cause: Cause::default(),
         members: Members::new(),
-        undated: NONE,
+        timer_deferred: NONE,
         handoff: Default::default(),
         event_qps,
         changes: 0,

@@ -324,9 +324,10 @@ impl Guard<'_> {
     /// Executes what the QP at this index has just been posted, if it is a WRITE to a QP of this engine that can be done in
     /// one step, without a time stamp. False: nothing has changed, and [`Guard::wake`] is next.
     #[inline(always)]
-    pub fn pass(&mut self, qi: usize) -> bool {
+    pub fn try_local_write(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
-        inner.transport.qps.get(qi).is_some_and(|qp| qp.loopback) && inner.transport.pass(s, qi, &mut inner.scratch)
+        inner.transport.qps.get(qi).is_some_and(|qp| qp.loopback)
+            && inner.transport.try_local_write(s, qi, &mut inner.scratch)
     }
 
     /// Both halves at once.

@@ -2,7 +2,7 @@
 
 use super::{cm, Guard};
 use crate::counters::Counters;
-use crate::roce::lone::{ack_behind, is_ack, ACK_BESIDE};
+use crate::roce::frame::record::{ack_behind, is_ack, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::{head_words, Run, HEAD_MAX, HEAD_MIN};
 use crate::roce::Origin;
@@ -120,7 +120,7 @@ impl Guard<'_> {
             if ident != expected && !inner.rx_flow.1.is_v6() {
                 inner.rx_ident = ident.wrapping_sub(number);
             }
-            if !ce && t.take_lone_packet(s, late, &from, packet) {
+            if !ce && t.take_packet(s, late, &from, packet) {
                 continue;
             }
             let Some((run, payload)) = read(packet, &mut t.common.counters) else { continue };
@@ -143,10 +143,10 @@ impl Guard<'_> {
     /// What [`Guard::handle_packets`] does first for a packet that is whole and not marked: takes it if it is a small message or an ACK
     /// with nothing in its way. False: nothing has changed.
     #[inline]
-    pub fn take_lone_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {
+    pub fn take_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {
         let (inner, s) = self.split();
         let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
-        inner.transport.take_lone_packet(s, now, &from, packet)
+        inner.transport.take_packet(s, now, &from, packet)
     }
 
     /// As [`Guard::handle_packets`], for what came to a group that the port listens for.
@@ -180,21 +180,21 @@ impl Guard<'_> {
     /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a small message or an ACK with nothing in its
     /// way. `head`: its first words, copied out of `rest`. Returns the bytes that it took; 0: nothing has changed.
     #[inline]
-    pub fn take_lone(&mut self, now: u64, gid: &[u8; 16], head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize {
+    pub fn take_record(&mut self, now: u64, gid: &[u8; 16], head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize {
         let (inner, s) = self.split();
-        inner.transport.take_lone(s, now, gid, head, rest)
+        inner.transport.take_record(s, now, gid, head, rest)
     }
 
-    /// This thread polls the CQ at an index, which is empty: the first thing that completes there until [`Guard::take_expected`],
+    /// This thread polls the CQ at an index, which is empty: the first thing that completes there until [`Guard::finish_handoff`],
     /// which must follow under the same lock, is its own, where it can be handed over.
     #[inline(always)]
-    pub fn expect(&mut self, cq: u32) {
+    pub fn begin_handoff(&mut self, cq: u32) {
         self.split().0.transport.common.handoff.begin(cq);
     }
 
     /// What was handed over. It completed before anything that the CQ holds now.
     #[inline(always)]
-    pub fn take_expected(&mut self) -> Option<&Wc> {
+    pub fn finish_handoff(&mut self) -> Option<&Wc> {
         self.split().0.transport.common.handoff.finish()
     }
 
@@ -283,7 +283,7 @@ impl Guard<'_> {
             let behind = behind.filter(|(_, ack)| is_ack(&head_words(ack)));
             // An ACK among the first words is taken with the message, if it can be.
             let together = behind.is_none() || data.len() <= HEAD_MAX;
-            let taken = if together { self.take_lone(now, &src.gid, &words, data) } else { 0 };
+            let taken = if together { self.take_record(now, &src.gid, &words, data) } else { 0 };
             if !matches!(taken, 0 | ACK_BESIDE) {
                 data = &data[taken..];
                 continue;

@@ -4,7 +4,8 @@ use super::cm::local_refusal;
 use super::{Guard, Inner};
 use crate::config::config_flags;
 use crate::device::MrAttr;
-use crate::roce::lone::{Links, Lone};
+use crate::roce::frame::packet::PreparedSend;
+use crate::roce::frame::record::Links;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::peer_memory::PeerMemory;
 use crate::roce::txbuf::TxBuf;
@@ -225,21 +226,21 @@ impl Guard<'_> {
     /// Places what the QP at this index was just posted into memory of its peer, as long as it is WRITEs to what is mapped. True: that
     /// was all there is to send, and nothing else was to be done.
     #[inline]
-    pub fn write_mapped(&mut self, qi: usize, memory: &mut dyn PeerMemory) -> bool {
+    pub fn write_peer(&mut self, qi: usize, memory: &mut dyn PeerMemory) -> bool {
         let (inner, s) = self.split();
-        inner.transport.conn(s, qi).write_mapped(memory)
+        inner.transport.conn(s, qi).write_peer(memory)
     }
 
-    /// As [`Guard::write_mapped`], in one step: if that is one short WRITE with nothing in its way. `memory`: what is mapped of the peer
-    /// that is reached over a link. False: nothing has changed, and [`Guard::write_mapped`] may be next.
+    /// As [`Guard::write_peer`], in one step: if that is one short WRITE with nothing in its way. `memory`: what is mapped of the peer
+    /// that is reached over a link. False: nothing has changed, and [`Guard::write_peer`] may be next.
     #[inline(always)]
-    pub fn write_mapped_lone<'m, M: PeerMemory + ?Sized + 'm>(
+    pub fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
         qi: usize,
         memory: impl FnOnce(u16) -> Option<&'m mut M>,
     ) -> bool {
         let (inner, s) = self.split();
-        inner.transport.write_mapped_lone(s, qi, memory)
+        inner.transport.write_peer_single(s, qi, memory)
     }
 
     /// The region that the peer at `gid` may write by itself ([`PeerMemory`]), with a key of it, through its QP `from_qpn` that is
@@ -255,44 +256,50 @@ impl Guard<'_> {
     }
 
     /// Writes what the QP whose doorbell was rung has for its link, as [`Guard::transmit_to_link`] would, and hands it over, if it is one
-    /// small message with nothing in its way. The clock is only read where a date is `wanted` at once, or another request waits for one; [`Guard::date`] follows otherwise, before anybody asks for deadlines. False: nothing has changed.
+    /// small message with nothing in its way. The clock is only read where a date is `wanted` at once, or another request waits for one; [`Guard::arm_deferred_timer`] follows otherwise, before anybody asks for deadlines. False: nothing has changed.
     #[inline(always)]
-    pub fn send_lone<L: Links>(&mut self, qi: usize, links: &mut L, wanted: bool, clock: impl FnOnce() -> u64) -> bool {
+    pub fn send_single<L: Links>(
+        &mut self,
+        qi: usize,
+        links: &mut L,
+        wanted: bool,
+        clock: impl FnOnce() -> u64,
+    ) -> bool {
         let (inner, s) = self.split();
-        inner.transport.send_lone(s, qi, links, wanted, clock)
+        inner.transport.send_single(s, qi, links, wanted, clock)
     }
 
     /// The time was read: what left without a date counts from now on.
     #[inline(always)]
-    pub fn date(&mut self, now: u64) {
+    pub fn arm_deferred_timer(&mut self, now: u64) {
         let (inner, s) = self.split();
-        inner.transport.date(s, now);
+        inner.transport.arm_deferred_timer(s, now);
     }
 
-    /// As [`Guard::send_lone`], through the port, and still to be handed over: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
+    /// As [`Guard::send_single`], through the port, and still to be handed over: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
     /// where others wait to send. `way`: the flow to an address and the identification of the first packet, where they are others
     /// than those of the port's socket.
     #[inline]
-    pub fn write_lone_packet(
+    pub fn prepare_packet(
         &mut self,
         qi: usize,
         buf: &mut [u8],
         way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
-    ) -> Option<(Burst, Lone)> {
+    ) -> Option<(Burst, PreparedSend)> {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
         if !t.common.ready.is_empty() || !t.common.cnp_owed.is_empty() || inner.cm.is_ready() {
             return None;
         }
-        let (lone, peer, seg) = t.write_lone_packet(s, qi, buf, way)?;
+        let (lone, peer, seg) = t.prepare_packet(s, qi, buf, way)?;
         Some((Burst { dst: t.peers[peer].addr, len: lone.len, seg }, lone))
     }
 
-    /// What [`Guard::write_lone_packet`] wrote was handed over.
+    /// What [`Guard::prepare_packet`] wrote was handed over.
     #[inline]
-    pub fn wrote_lone(&mut self, now: u64, lone: Lone) {
+    pub fn commit_send(&mut self, now: u64, lone: PreparedSend) {
         let (inner, s) = self.split();
-        inner.transport.wrote_lone(s, now, lone);
+        inner.transport.commit_send(s, now, lone);
     }
 
     /// From here on a peer may answer through the port what it hears over a link, and the other way round: links are used where
@@ -442,7 +449,7 @@ impl Guard<'_> {
     /// was stopped must hear its peers before it declares them silent.
     pub fn handle_timeout(&mut self, now: u64) {
         let (inner, s) = self.split();
-        inner.transport.date(s, now);
+        inner.transport.arm_deferred_timer(s, now);
         while let Some(qi) = inner.transport.common.wheel.pop_expired(now) {
             inner.transport.conn(s, qi).on_timer(now);
         }
@@ -466,7 +473,7 @@ impl Guard<'_> {
     /// When `handle_timeout` is wanted next; `None`: only after something else has happened.
     pub fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let (inner, s) = self.split();
-        inner.transport.date(s, now);
+        inner.transport.arm_deferred_timer(s, now);
         let t = &inner.transport;
         let mut at = t.common.wheel.next_deadline().unwrap_or(u64::MAX).min(t.common.acks.flush_at());
         at = at.min(inner.cm.next_timeout().unwrap_or(u64::MAX));

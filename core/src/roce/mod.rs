@@ -15,14 +15,12 @@ mod completer;
 mod congestion;
 mod conn;
 mod datagram;
-mod direct;
+pub mod frame;
 mod keepalive;
-pub mod lone;
-mod lone_wire;
-pub mod mapped;
 pub mod multicast;
 pub mod peer;
 pub mod peer_memory;
+pub mod peer_write;
 mod queues;
 mod requester;
 mod responder;
@@ -152,8 +150,8 @@ pub struct Common {
     pub cause: Cause,
     /// Members of multicast groups.
     pub members: multicast::Members,
-    /// The QP whose only request left without a date ([`Transport::date`]), or [`NONE`](crate::verbs::objects::NONE).
-    pub undated: u32,
+    /// The QP whose only request left without a date ([`Transport::arm_deferred_timer`]), or [`NONE`](crate::verbs::objects::NONE).
+    pub timer_deferred: u32,
     /// CQ polled by the thread that runs this round.
     pub handoff: rules::cq::CompletionHandoff,
     /// QPs and SRQs with asynchronous events: QPs by index.

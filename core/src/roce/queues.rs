@@ -198,7 +198,7 @@ impl Conn<'_> {
     /// Ends the WQE at a ring index well, if nothing before it is left and its completion, where it has one, finds room. False: nothing
     /// has changed; it takes its turn.
     #[inline]
-    pub(crate) fn complete_lone(&mut self, index: u32) -> bool {
+    pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         let qp = &mut *self.qp;
         if qp.req.una != index || qp.req.is(tx_block::DRAIN_EVENT) {

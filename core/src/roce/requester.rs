@@ -1,8 +1,8 @@
 //! The requester: send queue to packets, and again after a loss.
 
 use super::conn::Conn;
-use super::mapped::Mapped;
 use super::peer::{FlowControl, Path, Window, PACKET_COST};
+use super::peer_write::Mapped;
 use super::rules::send::{Charge, Departed, General, PSN_WINDOW};
 use super::run::Run;
 use super::txbuf::{TxBuf, MAX_BURST};
@@ -343,7 +343,7 @@ impl Conn<'_> {
             return Err(self.execute_local(now, index, &wqe));
         }
         if let Some((memory, turn)) = tx.memory() {
-            match self.place_mapped(memory, turn, now) {
+            match self.place_in_peer(memory, turn, now) {
                 Mapped::No => {}
                 Mapped::Later => return Err(Step::Idle),
                 Mapped::Part => return Err(Step::Full),

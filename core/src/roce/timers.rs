@@ -3,10 +3,31 @@
 use super::conn::Conn;
 use super::Transport;
 use crate::mem::{Access, Token};
+use crate::verbs::objects::NONE;
 use crate::verbs::req::{tx_block, Hold};
 use crate::verbs::shared::Shared;
 
 impl Transport {
+    /// Gives the request that left without a date the time of now.
+    #[inline(always)]
+    pub(crate) fn arm_deferred_timer(&mut self, s: &Shared, now: u64) {
+        if self.common.timer_deferred != NONE {
+            self.arm_deferred_timer_of(s, now);
+        }
+    }
+
+    #[inline(never)]
+    fn arm_deferred_timer_of(&mut self, s: &Shared, now: u64) {
+        let qi = core::mem::replace(&mut self.common.timer_deferred, NONE) as usize;
+        let Some(mut c) = self.connected(s, qi) else { return };
+        let under_way = c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
+        // What is sent again gets its date then.
+        if c.qp.live && c.qp.can_send() && under_way && !matches!(c.qp.req.hold(), Hold::Rnr(_)) {
+            c.start_timers(now);
+            c.arm();
+        }
+    }
+
     /// Asks slow memory whether what QPs wait for has come. O(waiting QPs).
     pub fn poll_memory(&mut self, s: &Shared, now: u64) {
         let mut from = 0;

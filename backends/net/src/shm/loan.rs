@@ -1,5 +1,5 @@
 //! Memory of regions that one process lends to another, so that WRITEs between them are copies and no messages
-//! ([`gdrcore_core::roce::mapped`]).
+//! ([`gdrcore_core::roce::peer_write`]).
 //!
 //! ```text
 //! borrower (writes the ring)                          lender (reads the ring)

@@ -11,7 +11,7 @@ use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
-use gdrcore_core::roce::lone::{ack_behind, is_ack, Frame, Links, ACK_BESIDE};
+use gdrcore_core::roce::frame::record::{ack_behind, is_ack, Frame, Links, ACK_BESIDE};
 use gdrcore_core::roce::peer_memory::PeerMemory;
 use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::sleep;

@@ -151,9 +151,9 @@ impl SoftDevice {
         }
         let (mut handled, mut n) = (0, 0);
         if let Some(mut held) = self.try_lock() {
-            held.guard.expect(index as u32);
+            held.guard.begin_handoff(index as u32);
             handled = self.one_round(&mut held, Round::Full, None);
-            if let (Some(found), Some(first)) = (held.guard.take_expected(), wc.first_mut()) {
+            if let (Some(found), Some(first)) = (held.guard.finish_handoff(), wc.first_mut()) {
                 *first = *found;
                 n = 1;
             }

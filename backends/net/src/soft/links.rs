@@ -18,10 +18,10 @@ const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 impl SoftDevice {
     /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way.
     #[inline(always)]
-    pub(super) fn send_lone(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
+    pub(super) fn send_single(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
         // A helper that sleeps wants to know until when it may: then the time is read, once the peer has begun.
-        g.send_lone(qi, shm, !self.is_helper_awake(), now_ns)
+        g.send_single(qi, shm, !self.is_helper_awake(), now_ns)
     }
 
     /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another way.
@@ -53,7 +53,7 @@ impl SoftDevice {
         shm.poll_with(
             &mut (g, share),
             // For what it does with the time, one of a few rounds ago will do: an owed ACK leaves so much earlier.
-            |(g, _), from, head, rest| g.take_lone(now, &from.ip, head, rest),
+            |(g, _), from, head, rest| g.take_record(now, &from.ip, head, rest),
             |(g, share), from, run| match run {
                 Ok((run, payload)) if g.owns(run.dest_qpn) => {
                     let now = if *stale == 0 { now } else { now_ns() };

@@ -50,17 +50,17 @@ impl SoftDevice {
 
     /// Writes what a QP was just posted into memory of its peer that is mapped here. False: not all of it, or none.
     #[inline(always)]
-    pub(super) fn write_mapped(&self, held: &mut Held<'_>, qi: usize) -> bool {
+    pub(super) fn write_peer(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
         let Some(shm) = &mut port.shm else { return false };
-        g.write_mapped_lone(qi, |link| shm.borrowed(link)) || Self::write_all_mapped(g, shm, qi)
+        g.write_peer_single(qi, |link| shm.borrowed(link)) || Self::write_all_mapped(g, shm, qi)
     }
 
     #[inline(never)]
     fn write_all_mapped(g: &mut Guard<'_>, shm: &mut ShmPort, qi: usize) -> bool {
         let Some(Path::Link(link)) = g.path_of(qi) else { return false };
         match shm.borrowed_far(link) {
-            Some(memory) => g.write_mapped(qi, memory),
+            Some(memory) => g.write_peer(qi, memory),
             None => false,
         }
     }

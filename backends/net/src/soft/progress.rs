@@ -52,7 +52,7 @@ impl Port {
             self.stale += 1;
         } else {
             self.set_time(read.unwrap_or_else(now_ns));
-            g.date(self.now);
+            g.arm_deferred_timer(self.now);
         }
         self.now
     }
@@ -171,7 +171,7 @@ impl SoftDevice {
             return;
         }
         let Some(mut held) = self.try_lock() else { return self.leave_mark(qi) };
-        let sent = posted.write && (held.guard.pass(qi) || self.write_mapped(&mut held, qi))
+        let sent = posted.write && (held.guard.try_local_write(qi) || self.write_peer(&mut held, qi))
             || self.send_at_once(&mut held, qi);
         // An event that it has raised is told by the round that follows.
         if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
@@ -209,7 +209,7 @@ impl SoftDevice {
     #[inline(always)]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
-        if self.send_lone(g, port, qi) {
+        if self.send_single(g, port, qi) {
             if !self.is_helper_awake() {
                 self.tell_helper(g, now_ns(), Round::Send);
             }

@@ -10,3 +10,4 @@ pub(super) mod cq;
 pub(super) mod receive;
 pub(super) mod recv;
 pub(super) mod send;
+mod single;

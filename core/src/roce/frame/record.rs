@@ -1,28 +1,19 @@
-//! A message of one packet that travels alone over a link, in one step at either end, and the ACK that ends it.
+//! Single requests and messages as records of a link, and the ACK beside them.
 //!
-//! As in `direct`, all questions of the usual way are asked together before anything is changed: is something held back,
-//! lost, repeated, paced, fenced, full, under way? One yes, and nothing has happened: the usual way takes the request, or
-//! the record, and decides. What goes well leaves the state, the counters and the bytes that the usual way would have left:
-//! `core/tests/engine/lone.rs` runs both over the same requests and compares all of it.
-//!
-//! Sending is in two parts: one asks and writes into the port's buffer, the other notes that it has left. In between the port hands it over, so
-//! that the peer begins meanwhile. [`Transport::send_lone`] is both, for links, and reads no clock; `lone_wire` has the first for packets.
+//! A message is written, handed over and noted in one step, and taken in one step, where nothing is in its way; the general path takes
+//! everything else. What goes well leaves the state, the counters and the bytes that the general path would have left:
+//! `core/tests/engine/single.rs` runs both over the same requests and compares all of it.
 
-use super::answers::ACK_BYTES;
-use super::conn::Conn;
-use super::peer::{FlowControl, Path, PACKET_COST};
-use super::requester::gather;
-use super::rules::accept::RequestHeader;
-use super::rules::ack::progress;
-use super::rules::complete::{prepare, Left};
-use super::rules::send::{Charge, Departed, Eligible, Single};
-use super::run::{base_of_head, head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
-use super::Transport;
 use crate::mem::Message;
+use crate::roce::conn::Conn;
+use crate::roce::peer::{FlowControl, Path};
+use crate::roce::requester::gather;
+use crate::roce::rules::accept::RequestHeader;
+use crate::roce::rules::send::Eligible;
+use crate::roce::run::{base_of_head, head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
+use crate::roce::Transport;
 use crate::verbs::objects::NONE;
-use crate::verbs::req::Hold;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{wc_status, wr_opcode};
 use crate::wire::{packet_bytes, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
@@ -33,21 +24,8 @@ const _: () = assert!(WRITES == 8);
 /// What the flags of a record say of a message of one packet; whether it is solicited and asks for an ACK stands beside it.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
-/// What [`Transport::take_lone`] returns that has taken the ACK beside a message, and left the message.
+/// What [`Transport::take_record`] returns that has taken the ACK beside a message, and left the message.
 pub const ACK_BESIDE: usize = usize::MAX;
-
-/// A request that lies in the port's buffer. Nothing in the engine knows of it yet.
-#[derive(Clone, Copy, Debug)]
-#[must_use = "what was handed over must be noted"]
-pub struct Lone {
-    /// Bytes in the buffer.
-    pub len: usize,
-    pub(super) qi: usize,
-    pub(super) payload: u32,
-    /// Bytes of the request's packet, as the counters have it.
-    pub(super) bytes: u32,
-    pub(super) acks: bool,
-}
 
 /// The links of a port, as far as small messages need them.
 pub trait Links {
@@ -71,20 +49,11 @@ fn padded(len: usize) -> usize {
 }
 
 impl Transport {
-    /// What [`Transport::write_lone_packet`] wrote has left.
-    #[inline]
-    pub(crate) fn wrote_lone(&mut self, s: &Shared, now: u64, lone: Lone) {
-        let Some(mut c) = self.connected(s, lone.qi) else { return };
-        c.single_left(lone.payload, lone.bytes, lone.acks);
-        c.start_timers(now);
-        c.arm();
-    }
-
     /// Writes the only request that waits in the send queue of the QP at an index into room of its link, and the ACK that the QP owes
-    /// behind it, if the request is one packet over a link and nothing is in its way; hands it over and notes it, without a clock: the request is dated ([`Transport::date`]) when the time is read next, since mostly it has been acknowledged by then. Only one can
+    /// behind it, if the request is one packet over a link and nothing is in its way; hands it over and notes it, without a clock: the request is dated ([`Transport::arm_deferred_timer`]) when the time is read next, since mostly it has been acknowledged by then. Only one can
     /// wait for that: `clock` is read where there is another, or a date is `wanted`. False: nothing has changed.
     #[inline(always)]
-    pub(crate) fn send_lone<L: Links>(
+    pub(crate) fn send_single<L: Links>(
         &mut self,
         s: &Shared,
         qi: usize,
@@ -93,15 +62,15 @@ impl Transport {
         clock: impl FnOnce() -> u64,
     ) -> bool {
         let Some(mut c) = self.connected(s, qi) else { return false };
-        let Some((written, frame)) = c.write_lone(links) else { return false };
+        let Some((written, frame)) = c.write_single(links) else { return false };
         frame.commit(written.len);
         c.single_left(written.payload, written.bytes, written.acks);
-        let undated = c.common.undated;
+        let timer_deferred = c.common.timer_deferred;
         if c.qp.req.ack_deadline != 0 {
             // An earlier one's answer is waited for: only its timer may be due anew.
             c.arm();
-        } else if !wanted && (undated == NONE || undated == qi as u32) {
-            c.common.undated = qi as u32;
+        } else if !wanted && (timer_deferred == NONE || timer_deferred == qi as u32) {
+            c.common.timer_deferred = qi as u32;
         } else {
             c.start_timers(clock());
             c.arm();
@@ -109,32 +78,12 @@ impl Transport {
         true
     }
 
-    /// Gives the request that left without a date the time of now.
-    #[inline(always)]
-    pub(crate) fn date(&mut self, s: &Shared, now: u64) {
-        if self.common.undated != NONE {
-            self.date_undated(s, now);
-        }
-    }
-
-    #[inline(never)]
-    fn date_undated(&mut self, s: &Shared, now: u64) {
-        let qi = core::mem::replace(&mut self.common.undated, NONE) as usize;
-        let Some(mut c) = self.connected(s, qi) else { return };
-        let under_way = c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
-        // What is sent again gets its date then.
-        if c.qp.live && c.qp.can_send() && under_way && !matches!(c.qp.req.hold(), Hold::Rnr(_)) {
-            c.start_timers(now);
-            c.arm();
-        }
-    }
-
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a message of one packet in order, or an
     /// ACK that ends the only request under way, and nothing is in its way; the ACK beside a message as well. `w`: its head, copied
     /// out, and what follows it. Returns the bytes that it took; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK was taken that
     /// lies beside the message.
     #[inline(never)]
-    pub(crate) fn take_lone(
+    pub(crate) fn take_record(
         &mut self,
         s: &Shared,
         now: u64,
@@ -162,7 +111,7 @@ impl Transport {
         // sees its own request complete before the peer's reply, as it does on a NIC. That of a short message lies in the words that
         // were copied out.
         let psn = if is_ack { acked(w) } else { beside(w, end, rest.len()) };
-        let acked = psn.is_some_and(|psn| c.end_lone(now, psn));
+        let acked = psn.is_some_and(|psn| c.end_single(now, psn));
         let mut taken = 0;
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {
@@ -187,12 +136,12 @@ impl Transport {
             } else if !acked {
                 return 0;
             } else {
-                c.lone_ended();
+                c.single_ended();
                 return ACK_BESIDE;
             }
         }
         if acked {
-            c.lone_ended();
+            c.single_ended();
             taken += HEAD_MIN;
         }
         taken
@@ -203,24 +152,15 @@ impl Transport {
 struct Written {
     len: usize,
     payload: u32,
-    /// As in [`Lone`].
+    /// As in [`PreparedSend`].
     bytes: u32,
     acks: bool,
 }
 
 impl Conn<'_> {
-    /// The only request that the QP had under way has ended.
-    #[inline(always)]
-    pub(super) fn lone_ended(&mut self) {
-        if self.common.undated == self.qi as u32 {
-            self.common.undated = NONE;
-        }
-        self.common.wake_windows();
-    }
-
     /// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing else has changed.
     #[inline(always)]
-    fn write_lone<'p, L: Links>(&mut self, links: &'p mut L) -> Option<(Written, L::Frame<'p>)> {
+    fn write_single<'p, L: Links>(&mut self, links: &'p mut L) -> Option<(Written, L::Frame<'p>)> {
         let qp = &mut *self.qp;
         let sq = self.q.engine_sq(&self.common.key);
         let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
@@ -241,7 +181,7 @@ impl Conn<'_> {
             match <&mut [u8; 8]>::try_from(&mut *body) {
                 // What most small messages are needs no call.
                 Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
-                // Slow memory that begins to fetch goes on with it for the usual way.
+                // Slow memory that begins to fetch goes on with it for the general path.
                 _ => {
                     let (regions, providers) = (&self.common.regions, &self.common.providers);
                     gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?;
@@ -258,63 +198,16 @@ impl Conn<'_> {
         let acks = qp.resp.ack_owed;
         if acks {
             let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
-            let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, super::answers::ACK_UNLIMITED, dest, psn, 1, msn);
+            let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, crate::roce::answers::ACK_UNLIMITED, dest, psn, 1, msn);
             record[behind..].copy_from_slice(&ack);
         }
         let bytes = packet_bytes(op, len) as u32;
         Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, bytes, acks }, frame))
     }
-
-    /// The request that waits has left in a packet of `bytes` with `payload` bytes, behind it the owed ACK where it `acks`: all that
-    /// changes by that but the time.
-    #[inline(always)]
-    fn single_left(&mut self, payload: u32, bytes: u32, acks: bool) {
-        let (index, psn) = (self.qp.req.next, self.qp.req.next_psn);
-        self.qp.begin_request(index, 1);
-        self.qp.req.next = index.wrapping_add(1);
-        let charge = Charge::Window { bytes: PACKET_COST + payload, asked: true };
-        let mut sent = Departed { psn, psns: 1, packets: 1, bytes: bytes.into(), charge };
-        if acks {
-            sent.packets += 1;
-            sent.bytes += ACK_BYTES;
-            self.common.acks.left(&mut self.qp.resp, self.qi);
-        }
-        self.note_sent::<Single>(&sent);
-    }
-
-    /// Ends the only request that the QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has
-    /// changed. [`Conn::lone_ended`] is next.
-    #[inline(always)]
-    pub(super) fn end_lone(&mut self, now: u64, psn: Psn) -> bool {
-        let (qp, common) = (&mut *self.qp, &mut *self.common);
-        let index = qp.req.una;
-        let next = index.wrapping_add(1);
-        let mut sq = self.q.engine_sq(&common.key);
-        let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
-        if !all || qp.req.read_inflight != 0 || qp.req.blocks() != 0 || qp.req.sends_again() {
-            return false;
-        }
-        let slot = sq.at(index);
-        let wqe = slot.header();
-        let ws = qp.wqe(index);
-        let plain = u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM;
-        if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
-            return false;
-        }
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, wc_status::SUCCESS);
-        let Some(ending) = ending else { return false };
-        for c in [&mut common.counters, &mut qp.counters] {
-            c.count_received(1, ACK_BYTES);
-        }
-        qp.req.una_psn = qp.req.max_psn;
-        progress(qp, self.peer, now, 0, 0);
-        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::Nothing, Some(&mut common.handoff));
-        true
-    }
 }
 
 /// Where the ACK lies in a frame that holds one message of one packet, which takes a receive request, and that ACK. `w`: the first words
-/// of the frame, `len`: its bytes. The reader of the frame takes the ACK first, as [`Transport::take_lone`] does with one that lies among
+/// of the frame, `len`: its bytes. The reader of the frame takes the ACK first, as [`Transport::take_record`] does with one that lies among
 /// the words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {

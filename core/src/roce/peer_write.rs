@@ -10,7 +10,7 @@
 //! of the system that copies from one process into another, which needs no more than an address.
 //!
 //! What cannot be done so (another opcode, a key that opens nothing here, a local key that is refused, memory that is gone) takes
-//! the usual way, which alone knows what is to be done then.
+//! the general path, which alone knows what is to be done then.
 
 use super::conn::Conn;
 use super::peer::Path;
@@ -51,7 +51,7 @@ fn is_worth_waiting(len: u64, before: u32) -> bool {
 /// What became of the request that is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapped {
-    /// It goes the usual way.
+    /// It goes the general path.
     No,
     /// It is worth waiting until all before it has been acknowledged.
     Later,
@@ -63,7 +63,7 @@ pub(crate) enum Mapped {
 
 /// What became of the next bytes of a request.
 enum Stretch {
-    /// They go the usual way, and all before them.
+    /// They go the general path, and all before them.
     No,
     /// They could be placed.
     There,
@@ -92,11 +92,11 @@ impl Qp {
 }
 
 impl Transport {
-    /// [`Transport::write_mapped`] of one short WRITE of one piece behind which nothing waits, in one step: all questions are asked before
+    /// [`Transport::write_peer`] of one short WRITE of one piece behind which nothing waits, in one step: all questions are asked before
     /// anything is changed, as in `lone`. False: nothing has changed, but bytes that are written again. `memory`: what is
     /// mapped of who is reached over a link.
     #[inline(always)]
-    pub(crate) fn write_mapped_lone<'m, M: PeerMemory + ?Sized + 'm>(
+    pub(crate) fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
         s: &Shared,
         qi: usize,
@@ -176,14 +176,14 @@ impl Conn<'_> {
     /// Places what a doorbell has brought, as long as it is WRITEs into mapped memory. True: that was all there is to send. It takes
     /// no time stamp, because nothing stays outstanding and nothing was before.
     #[inline]
-    pub(crate) fn write_mapped(&mut self, memory: &mut dyn PeerMemory) -> bool {
+    pub(crate) fn write_peer(&mut self, memory: &mut dyn PeerMemory) -> bool {
         let qp = &*self.qp;
         if !qp.may_send_new() || !qp.req.nothing_in_flight() {
             return false;
         }
         let mut turn = TURN;
         loop {
-            match self.place_mapped(memory, &mut turn, 0) {
+            match self.place_in_peer(memory, &mut turn, 0) {
                 Mapped::Whole if self.qp.req.next == self.q.engine_sq(&self.common.key).end() => return true,
                 Mapped::Whole => {}
                 _ => return false,
@@ -193,7 +193,7 @@ impl Conn<'_> {
 
     /// Places the request that is next, if it is a WRITE into mapped memory, as far as this turn goes. The caller has seen that the
     /// queue pair may begin something new.
-    pub(crate) fn place_mapped(&mut self, memory: &mut dyn PeerMemory, turn: &mut u64, now: u64) -> Mapped {
+    pub(crate) fn place_in_peer(&mut self, memory: &mut dyn PeerMemory, turn: &mut u64, now: u64) -> Mapped {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &*self.qp;
         let index = qp.req.next;
@@ -219,7 +219,7 @@ impl Conn<'_> {
             match self.place_stretch(qp, &slot, at, end - at, quiet, memory) {
                 Stretch::There => return Mapped::Later,
                 Stretch::Placed(n, by_call) => (at, carried) = (at + n, by_call),
-                // Also where it was taken back half way: the usual way begins anew and writes the same bytes once more.
+                // Also where it was taken back half way: the general path begins anew and writes the same bytes once more.
                 Stretch::No => placed = false,
             }
         }
@@ -235,7 +235,7 @@ impl Conn<'_> {
         for c in [&mut self.common.counters, &mut qp.counters] {
             *(if carried { &mut c.carried_writes } else { &mut c.mapped_writes }) += 1;
         }
-        if self.complete_lone(index) {
+        if self.complete_single(index) {
             return Mapped::Whole;
         }
         let qp = &mut *self.qp;

@@ -3,16 +3,16 @@
 //! The initiator's half is that of [`Single`] requests, the target's half that of messages of one packet
 //! ([`Conn::accept_single`]); between them lies no frame. The WRITE is acknowledged when it has been accepted, so nothing stays
 //! outstanding, and no time is taken. Where anything is in the way, nothing has happened, and the request takes the general path.
-//! `core/tests/engine/direct.rs` runs both over the same requests and compares all that they leave.
+//! `core/tests/engine/local.rs` runs both over the same requests and compares all that they leave.
 
-use super::answers::ACK_BYTES;
-use super::requester::gather;
-use super::rules::accept::RequestHeader;
-use super::rules::ack::refill_retries;
-use super::rules::complete::{prepare, Left};
-use super::rules::send::{Charge, Departed, Eligible, Single};
-use super::Transport;
 use crate::mem::Message;
+use crate::roce::answers::ACK_BYTES;
+use crate::roce::requester::gather;
+use crate::roce::rules::accept::RequestHeader;
+use crate::roce::rules::ack::refill_retries;
+use crate::roce::rules::complete::{prepare, Left};
+use crate::roce::rules::send::{Charge, Departed, Eligible, Single};
+use crate::roce::Transport;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_type, wc_status};
@@ -30,7 +30,7 @@ impl Transport {
     ///
     /// `scratch`: room for one packet.
     #[inline]
-    pub(crate) fn pass(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
+    pub(crate) fn try_local_write(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
         let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
         if !is_local(qp) || !qp.req.nothing_in_flight() {
             return false;

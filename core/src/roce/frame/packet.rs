@@ -1,25 +1,36 @@
-//! What `lone` does for links, for packets: a message of one packet that travels alone through the port, in one step at either
-//! end, and the ACK that ends it.
+//! Single requests and messages as RoCEv2 packets.
 //!
-//! The questions are those of `lone`, and so is what is noted when they were answered; here is how a packet is written and read. The
-//! ACK that a QP owes goes behind its request as the shorter last segment of the same burst. `core/tests/engine/lone.rs` runs both ways
-//! over the same requests and compares all that they leave, burst by burst.
+//! A packet is prepared in the port's buffer, handed over, and then noted ([`Transport::commit_send`]): the peer begins meanwhile. The
+//! ACK that a QP owes goes behind its request as the shorter last segment of the same burst. `core/tests/engine/single.rs` compares
+//! this with the general path, burst by burst.
 
-use super::conn::Conn;
-use super::lone::Lone;
-use super::peer::{FlowControl, Path, PeerAddr};
-use super::requester::{gather, DEEP};
-use super::rules::accept::RequestHeader;
-use super::rules::send::Eligible;
-use super::run::Run;
-use super::{Origin, Transport};
 use crate::mem::Message;
+use crate::roce::conn::Conn;
+use crate::roce::peer::{FlowControl, Path, PeerAddr};
+use crate::roce::requester::{gather, DEEP};
+use crate::roce::rules::accept::RequestHeader;
+use crate::roce::rules::send::Eligible;
+use crate::roce::run::Run;
+use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Psn, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
+
+/// A request that lies in the port's buffer. Nothing in the engine knows of it yet.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "what was handed over must be noted"]
+pub struct PreparedSend {
+    /// Bytes in the buffer.
+    pub len: usize,
+    pub(super) qi: usize,
+    pub(super) payload: u32,
+    /// Bytes of the request's packet, as the counters have it.
+    pub(super) bytes: u32,
+    pub(super) acks: bool,
+}
 
 /// The run that a request of one packet is.
 #[inline(always)]
@@ -37,16 +48,16 @@ fn single_run(wqe: &SendWqe, is_write: bool, dest: u32, psn: Psn) -> Run {
 
 impl Transport {
     /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and the ACK that the QP owes behind it, if
-    /// the request is one packet through the port and nothing is in its way. `way` is as [`crate::engine::Guard::write_lone_packet`] has it. Returns the peer's index and the bytes of the
-    /// request besides; [`Transport::wrote_lone`] is next. `None`: nothing has changed.
+    /// the request is one packet through the port and nothing is in its way. `way` is as [`crate::engine::Guard::prepare_packet`] has it. Returns the peer's index and the bytes of the
+    /// request besides; [`Transport::commit_send`] is next. `None`: nothing has changed.
     #[inline]
-    pub(crate) fn write_lone_packet(
+    pub(crate) fn prepare_packet(
         &mut self,
         s: &Shared,
         qi: usize,
         buf: &mut [u8],
         way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
-    ) -> Option<(Lone, usize, usize)> {
+    ) -> Option<(PreparedSend, usize, usize)> {
         let Conn { qp, peer, q, common, .. } = self.connected(s, qi)?;
         let to = qp.peer as usize;
         if peer.path != Path::Port || peer.tx.available(0) == 0 {
@@ -73,7 +84,7 @@ impl Transport {
         single_run(wqe, is_write, dest, psn).emit_headers(op, psn, true, pad as u8, head);
         let (body, tail) = rest.split_at_mut_checked(len)?;
         if len > 0 {
-            // Slow memory that begins to fetch goes on with it for the usual way.
+            // Slow memory that begins to fetch goes on with it for the general path.
             let of = Message::request(qp.qpn, index, 0);
             gather(&common.regions, &common.providers, qp.pd, &slot, 0, body, of).ok()?;
         }
@@ -85,15 +96,29 @@ impl Transport {
             ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }
-        let lone =
-            Lone { len: size + if acks { ACK_LEN } else { 0 }, qi, payload: len as u32, bytes: size as u32, acks };
+        let lone = PreparedSend {
+            len: size + if acks { ACK_LEN } else { 0 },
+            qi,
+            payload: len as u32,
+            bytes: size as u32,
+            acks,
+        };
         Some((lone, to, size))
+    }
+
+    /// What [`Transport::prepare_packet`] wrote has left.
+    #[inline]
+    pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, lone: PreparedSend) {
+        let Some(mut c) = self.connected(s, lone.qi) else { return };
+        c.single_left(lone.payload, lone.bytes, lone.acks);
+        c.start_timers(now);
+        c.arm();
     }
 
     /// Takes a packet, whose ICRC is right, that came through the port from somebody, if it is a message of one packet in order, or an ACK
     /// that ends the only request under way, and nothing is in its way. False: nothing has changed.
     #[inline]
-    pub(crate) fn take_lone_packet(&mut self, s: &Shared, now: u64, from: &Origin, packet: &[u8]) -> bool {
+    pub(crate) fn take_packet(&mut self, s: &Shared, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some((header, rest)) = packet.split_first_chunk::<{ Bth::LEN }>() else { return false };
         let Some((rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
         let bth = Bth::parse(header);
@@ -117,9 +142,9 @@ impl Transport {
         let Ok((run, payload)) = Run::parse_behind(&bth, rest) else { return false };
         let taken = if run.kind == Kind::Ack {
             let acked = payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });
-            let ended = acked && c.end_lone(now, run.psn);
+            let ended = acked && c.end_single(now, run.psn);
             if ended {
-                c.lone_ended();
+                c.single_ended();
             }
             ended
         } else {

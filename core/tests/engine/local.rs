@@ -58,7 +58,7 @@ impl World {
         if !self.offered {
             return;
         }
-        if self.net.lock(e).pass((e.qp & 0xff_ffff) as usize) {
+        if self.net.lock(e).try_local_write((e.qp & 0xff_ffff) as usize) {
             self.passed += 1;
         } else {
             self.usual += 1;

@@ -104,8 +104,8 @@ fn ring_by(net: &mut Net, a: &End, lone: bool) -> (bool, bool) {
     let at = &mut **memory.as_mut().unwrap();
     let qi = (a.qp & 0xff_ffff) as usize;
     let mut g = net.lock(a);
-    let lone = lone && g.write_mapped_lone(qi, |_| Some(&mut *at));
-    let rung = lone || g.write_mapped(qi, at);
+    let lone = lone && g.write_peer_single(qi, |_| Some(&mut *at));
+    let rung = lone || g.write_peer(qi, at);
     drop(g);
     net.memory = memory;
     (rung, lone)

@@ -1,7 +1,7 @@
 //! Small messages that take the short way leave what the usual way leaves, over a link and as packets: the same requests in two worlds,
 //! of which one is offered the short way at both ends, and everything compared after each step, the bytes in between as well.
 
-use gdrcore_core::roce::lone::{self, Links, ACK_BESIDE};
+use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
 use gdrcore_core::roce::peer::{FlowControl, PeerAddr};
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::*;
@@ -67,7 +67,7 @@ impl Links for Out {
 
 struct Written<'p>(&'p mut usize);
 
-impl lone::Frame for Written<'_> {
+impl record::Frame for Written<'_> {
     fn commit(self, len: usize) {
         *self.0 = len;
     }
@@ -140,13 +140,13 @@ impl World {
             // Who posts and gets the lock leaves no mark.
             g.shared().active.drain(|_| {});
             let alone = g.may_send_alone(qi);
-            let lone = if self.short { g.write_lone_packet(qi, &mut buf, |_| None) } else { None };
+            let lone = if self.short { g.prepare_packet(qi, &mut buf, |_| None) } else { None };
             self.ways.sent += u64::from(lone.is_some());
             self.ways.not_sent += u64::from(self.short && lone.is_none());
             let burst = match lone {
                 Some((burst, lone)) => {
                     assert!(alone);
-                    g.wrote_lone(now, lone);
+                    g.commit_send(now, lone);
                     Some(burst)
                 }
                 None if alone => g.transmit_to_port(now, qi, &mut buf),
@@ -161,8 +161,8 @@ impl World {
             // Every second one gets its date at once, the others when the clock is read.
             let (mut out, wanted) = (Out { link, buf, sent: 0 }, self.ways.sent % 2 == 1);
             let clock = || if wanted { now } else { unreachable!("nobody wants to know the time") };
-            if g.send_lone(qi, &mut out, wanted, clock) {
-                g.date(now);
+            if g.send_single(qi, &mut out, wanted, clock) {
+                g.arm_deferred_timer(now);
                 self.ways.sent += 1;
                 return Some((end, out.buf[..out.sent].to_vec(), out.sent));
             }
@@ -220,7 +220,7 @@ impl World {
             }
             if self.short && !marked && flow.check(i as u16, &packet).is_ok() {
                 let acks = packet[0] == 0x11;
-                if g.take_lone_packet(now, src, &packet) {
+                if g.take_packet(now, src, &packet) {
                     self.ways.acks += u64::from(acks);
                     self.ways.requests += u64::from(!acks);
                     continue;
@@ -244,16 +244,16 @@ impl World {
         // What was handed over leaves room in the CQ, for which a second message might have to wait otherwise.
         let polls = self.polls && requests(bytes) == 1 && g.shared().cqs[index(to.rcq)].ring.is_empty();
         if polls && self.short {
-            g.expect(index(to.rcq) as u32);
+            g.begin_handoff(index(to.rcq) as u32);
         }
         let mut data = &bytes[..];
         while !data.is_empty() {
             let mut beside = 0;
             let words = head_words(data);
-            let behind = lone::ack_behind(&words, data.len()).filter(|at| lone::is_ack(&head_words(&data[*at..])));
+            let behind = record::ack_behind(&words, data.len()).filter(|at| record::is_ack(&head_words(&data[*at..])));
             let apart = behind.filter(|_| data.len() > words.len() * 8 || !self.short);
             if self.short && apart.is_none() {
-                let taken = g.take_lone(now, &src.gid, &words, data);
+                let taken = g.take_record(now, &src.gid, &words, data);
                 if taken == ACK_BESIDE {
                     (self.ways.acks, beside) = (self.ways.acks + 1, 24);
                 } else if taken > 0 {
@@ -269,7 +269,7 @@ impl World {
             if let Some(at) = behind.filter(|_| beside == 0) {
                 // Whatever takes it, the ACK is taken first.
                 let ack = &data[at..];
-                let short = self.short && g.take_lone(now, &src.gid, &head_words(ack), ack) > 0;
+                let short = self.short && g.take_record(now, &src.gid, &head_words(ack), ack) > 0;
                 self.ways.acks += u64::from(short);
                 if let (false, Ok((run, payload, _))) = (short, Run::parse_record(ack)) {
                     g.handle_run(now, &src, &run, payload);
@@ -289,7 +289,7 @@ impl World {
             }
         }
         if polls {
-            let handed = g.take_expected().copied();
+            let handed = g.finish_handoff().copied();
             drop(g);
             self.ways.handed += u64::from(handed.is_some());
             self.polled.extend(handed);
@@ -624,7 +624,7 @@ fn what_leaves_without_a_date_counts_from_the_next_look_at_the_clock() {
     let send = |net: &Net, e: &End, wanted, clock: &dyn Fn() -> u64| {
         net.post(e, Wr::new(wr_opcode::SEND).local(e, 0, 8));
         let mut out = Out { link: b.host as u16, buf: vec![0; 20_000], sent: 0 };
-        assert!(net.lock(e).send_lone(index(e.qp), &mut out, wanted, clock) && out.sent > 0);
+        assert!(net.lock(e).send_single(index(e.qp), &mut out, wanted, clock) && out.sent > 0);
     };
     let deadline = |net: &Net, e: &End| net.lock(e).transport.qps[index(e.qp)].req.ack_deadline;
     let never = || unreachable!();
@@ -638,13 +638,13 @@ fn what_leaves_without_a_date_counts_from_the_next_look_at_the_clock() {
     let next = net.lock(&a).next_timeout(9_000_000).unwrap();
     assert!(next > 5_000_000 && deadline(&net, &a) > 9_000_000, "{next}");
     let first = deadline(&net, &a);
-    net.lock(&a).date(10_000_000);
+    net.lock(&a).arm_deferred_timer(10_000_000);
     assert_eq!(deadline(&net, &a), first, "once");
     // One of a queue pair that is gone from RTS meanwhile gets none; wanted at once, it has it at once.
     let (mut net, a, b) = Net::pair(o);
     send(&net, &a, false, &never);
     net.to_state(&a, qp_state::ERR).unwrap();
-    net.lock(&a).date(1_000_000);
+    net.lock(&a).arm_deferred_timer(1_000_000);
     assert_eq!(deadline(&net, &a), 0);
     let c = net.end(a.host, &o);
     let d = net.end(b.host, &o);

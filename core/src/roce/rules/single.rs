@@ -1,0 +1,69 @@
+//! The way of a single request from its queue to its completion, whatever framing carries it.
+
+use super::ack::progress;
+use super::complete::{prepare, Left};
+use super::send::{Charge, Departed, Single};
+use crate::roce::answers::ACK_BYTES;
+use crate::roce::conn::Conn;
+use crate::roce::peer::PACKET_COST;
+use crate::verbs::objects::NONE;
+use crate::verbs::types::{wc_status, wr_opcode};
+use crate::wire::Psn;
+
+impl Conn<'_> {
+    /// The request that waits has left in a packet of `bytes` with `payload` bytes, behind it the owed ACK where it `acks`: all that
+    /// changes by that but the time.
+    #[inline(always)]
+    pub(in crate::roce) fn single_left(&mut self, payload: u32, bytes: u32, acks: bool) {
+        let (index, psn) = (self.qp.req.next, self.qp.req.next_psn);
+        self.qp.begin_request(index, 1);
+        self.qp.req.next = index.wrapping_add(1);
+        let charge = Charge::Window { bytes: PACKET_COST + payload, asked: true };
+        let mut sent = Departed { psn, psns: 1, packets: 1, bytes: bytes.into(), charge };
+        if acks {
+            sent.packets += 1;
+            sent.bytes += ACK_BYTES;
+            self.common.acks.left(&mut self.qp.resp, self.qi);
+        }
+        self.note_sent::<Single>(&sent);
+    }
+
+    /// Ends the only request that the QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has
+    /// changed. [`Conn::single_ended`] is next.
+    #[inline(always)]
+    pub(in crate::roce) fn end_single(&mut self, now: u64, psn: Psn) -> bool {
+        let (qp, common) = (&mut *self.qp, &mut *self.common);
+        let index = qp.req.una;
+        let next = index.wrapping_add(1);
+        let mut sq = self.q.engine_sq(&common.key);
+        let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
+        if !all || qp.req.read_inflight != 0 || qp.req.blocks() != 0 || qp.req.sends_again() {
+            return false;
+        }
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        let ws = qp.wqe(index);
+        let plain = u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM;
+        if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
+            return false;
+        }
+        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, wc_status::SUCCESS);
+        let Some(ending) = ending else { return false };
+        for c in [&mut common.counters, &mut qp.counters] {
+            c.count_received(1, ACK_BYTES);
+        }
+        qp.req.una_psn = qp.req.max_psn;
+        progress(qp, self.peer, now, 0, 0);
+        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::Nothing, Some(&mut common.handoff));
+        true
+    }
+
+    /// The only request that the QP had under way has ended.
+    #[inline(always)]
+    pub(in crate::roce) fn single_ended(&mut self) {
+        if self.common.timer_deferred == self.qi as u32 {
+            self.common.timer_deferred = NONE;
+        }
+        self.common.wake_windows();
+    }
+}
