@@ -159,10 +159,11 @@ fn nobody_ends_a_connection_by_guessing() {
         from.say("go");
         moves(&from, 2);
         let words = ["forge", &host_of(&y), x.trim_start_matches("soft:"), &at.qpn.to_string()];
-        let forger = stranger(ATTACKER, &words);
-        // Every PSN an eighth of a time over, while data moves.
+        let mut forger = stranger(ATTACKER, &words);
+        // Every PSN an eighth of a time over, in ten parts, while data moves and between them.
         while forger.answer("sent ").parse::<u64>().expect("a number") < 2_000_000 {
             moves(&from, 1);
+            forger.say("more");
         }
         drop(forger);
         moves(&from, 5);
