@@ -13,7 +13,7 @@ use crate::roce::peer::{Path, Peer, PeerAddr, Window, LANES, WINDOW_SURE};
 use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq, NONE};
 use crate::verbs::shared::{CqShared, Shared, SrqShared};
 use crate::verbs::transition::{self, Limits};
-use crate::verbs::types::{mtu, qp_type, AhAttr, Handle, Wc};
+use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
 use crate::verbs::wqe::{recv_stride, RecvWqe};
 use crate::wire::{mtu_code, Flow};
 
@@ -352,8 +352,8 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let qi = s.qp_pool.check(qp)?;
         let kind = inner.transport.qps[qi].kind;
-        if kind != qp_type::UD {
-            return Err(refuse!(Invalid, "qp: of type {}, and only UD joins groups", qp_type::name(kind)));
+        if kind.is_connected() {
+            return Err(refuse!(Invalid, "qp: of type {}, and only UD joins groups", kind));
         }
         if !transition::is_multicast(gid) {
             return Err(unusable(gid, "no group's address"));

@@ -13,12 +13,13 @@ use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::Path;
 use crate::verbs::cause::CauseCode;
+use crate::verbs::kind::QpKind;
 use crate::verbs::objects::{Qp, NONE};
 use crate::verbs::req::{tx_block, Req, WqeState};
 use crate::verbs::resp::Resource;
 use crate::verbs::shared::{QpShared, Shared};
 use crate::verbs::transition;
-use crate::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpCap, QpInit};
+use crate::verbs::types::{qp_attr_mask as mask, qp_state, Handle, QpAttr, QpCap, QpInit};
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
 use crate::wire::{ack_timeout_ns, mtu_bytes, Psn};
 
@@ -107,11 +108,11 @@ impl Inner {
 }
 
 /// Type and sizes of a new queue pair.
-fn check_init(init: &QpInit, config: crate::Config) -> Result<()> {
-    let (kind, cap) = (init.qp_type, init.cap);
-    if !matches!(kind, qp_type::RC | qp_type::UC | qp_type::UD) {
-        return Err(refuse!(Invalid, "qp_type {kind}: RC (2), UC (3) or UD (4)"));
-    }
+fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
+    let cap = init.cap;
+    let Some(kind) = QpKind::of(init.qp_type) else {
+        return Err(refuse!(Invalid, "qp_type {}: RC (2), UC (3) or UD (4)", init.qp_type));
+    };
     let sizes = [
         ("max_send_wr", cap.max_send_wr, MAX_DEPTH),
         ("max_recv_wr", cap.max_recv_wr, MAX_DEPTH),
@@ -120,7 +121,7 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<()> {
         ("max_inline_data", cap.max_inline_data, config.max_inline),
     ];
     match sizes.iter().find(|(_, size, most)| size > most) {
-        None => Ok(()),
+        None => Ok(kind),
         Some((name, size, most)) => Err(refuse!(Invalid, "{name} {size}: at most {most}")),
     }
 }
@@ -139,7 +140,7 @@ impl Guard<'_> {
         let rcq = s.cq_pool.check(init.recv_cq)?;
         let srq = if init.srq == 0 { NONE } else { s.srq_pool.check(init.srq)? as u32 };
         let cap = init.cap;
-        check_init(init, config)?;
+        let kind = check_init(init, config)?;
         if srq != NONE && inner.transport.common.srqs[srq as usize].pd != pd as u32 {
             return Err(refuse!(Invalid, "srq: of another protection domain than the QP"));
         }
@@ -175,7 +176,7 @@ impl Guard<'_> {
             s.qp_pool.grow(&mut inner.heap)?;
         }
         let depth = config.max_rd_atomic as usize;
-        let rc = init.qp_type == qp_type::RC;
+        let rc = kind.is_reliable();
         let sq_mem = inner.ring::<SendWqe>(given.max_send_wr, stride)?;
         let mut undo = Undo { sq: Some(sq_mem), ..Undo::default() };
         let made = (|| {
@@ -220,7 +221,7 @@ impl Guard<'_> {
         q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
         q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
         let t = &mut inner.transport;
-        let mut qp = Qp::new(qpn, QpInit { cap: given, ..*init });
+        let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
         qp.pd = pd as u32;
         (qp.scq, qp.rcq, qp.srq) = (scq as u32, rcq as u32, srq);
         (qp.mtu, qp.timeout_ns) = (config.max_mtu, config.deadline_ns);
@@ -255,7 +256,7 @@ impl Guard<'_> {
         let q = &inner.transport.qps[qi];
         let (from, kind) = (q.state, q.kind);
         let to = transition::modify(kind, from, attr, m, limits)?;
-        if m & mask::AV != 0 && kind != qp_type::UD {
+        if m & mask::AV != 0 && kind.is_connected() {
             let addr = inner.address(&attr.ah)?;
             if from == qp_state::SQD && inner.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
                 return Err(refuse!(Invalid, "dgid: the peer of a connected QP stays the same"));

@@ -13,7 +13,6 @@ use crate::error::Result;
 use crate::random::{Random, Shuffle};
 use crate::reason::refuse;
 use crate::verbs::objects::{Qp, NONE};
-use crate::verbs::types::qp_type;
 
 /// A number whose QP had a peer rests at least this long.
 const REST_MIN_NS: u64 = 100_000_000;
@@ -46,7 +45,7 @@ pub(super) fn rest_ns(qp: &Qp) -> u64 {
         0
     } else if qp.counters.sent_pkts | qp.counters.rcvd_pkts == 0 {
         REST_MIN_NS
-    } else if qp.kind != qp_type::RC {
+    } else if !qp.kind.is_reliable() {
         LIFETIME_NS
     } else {
         longest_ns(qp).max(qp.longest_ns).saturating_mul(4).clamp(REST_MIN_NS, REST_MAX_NS)

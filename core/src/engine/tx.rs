@@ -13,7 +13,7 @@ use crate::roce::{Origin, Sent, Transport};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::NONE;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, qp_type, wc_status};
+use crate::verbs::types::{qp_state, wc_status};
 use crate::wire::Flow;
 
 /// A burst that waits in the port's buffer.
@@ -185,7 +185,7 @@ impl Guard<'_> {
         let t = &self.split().0.transport;
         let qp = &t.qps[qi];
         let peer = t.peers.get(qp.peer as usize)?;
-        (qp.kind != qp_type::UD).then_some(peer.path)
+        (qp.kind.is_connected()).then_some(peer.path)
     }
 
     /// Whether the QP whose doorbell was rung may send by itself ([`Guard::transmit_to_port`]): no other waits to send, and it
@@ -521,7 +521,7 @@ impl Guard<'_> {
         let t = &mut inner.transport;
         for qi in 0..t.qps.len() {
             let qp = &t.qps[qi];
-            if !qp.live || qp.kind == qp_type::UD || qp.peer == NONE {
+            if !qp.live || !qp.kind.is_connected() || qp.peer == NONE {
                 continue;
             }
             let addr = t.peers[qp.peer as usize].addr;

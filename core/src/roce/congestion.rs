@@ -18,7 +18,6 @@ use crate::dcqcn::Dcqcn;
 use crate::mem::Access;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::qp_type;
 use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn};
 
 /// Time between two notifications about one queue pair.
@@ -93,7 +92,7 @@ impl Transport {
         self.common.counters.np_ecn_marked += 1;
         let Some(c) = self.common.qp_of(run.dest_qpn).and_then(|qi| self.connected(s, qi)) else { return };
         // A marked notification is not answered by another. UD has no rate that a notification could be about.
-        if !c.is_from_peer(from) || run.class == Class::Cnp || c.qp.kind == qp_type::UD {
+        if !c.is_from_peer(from) || run.class == Class::Cnp || !c.qp.kind.is_connected() {
             return;
         }
         let (qi, qp) = (c.qi, &mut *c.qp);

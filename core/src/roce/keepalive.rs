@@ -12,7 +12,7 @@ use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Keep, NONE};
 use crate::verbs::req::tx_block;
-use crate::verbs::types::{qp_type, wc_status};
+use crate::verbs::types::wc_status;
 use crate::wire::{Class, Kind};
 
 impl Conn<'_> {
@@ -20,7 +20,7 @@ impl Conn<'_> {
     pub(crate) fn begin_keepalive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
         let qp = &mut *self.qp;
-        if every == 0 || qp.kind != qp_type::RC || qp.loopback || qp.peer == NONE {
+        if every == 0 || !qp.kind.is_reliable() || qp.loopback || qp.peer == NONE {
             return;
         }
         let at = now.saturating_add(every);

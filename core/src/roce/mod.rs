@@ -41,7 +41,6 @@ use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
 use crate::verbs::shared::{EngineKey, Shared};
-use crate::verbs::types::qp_type;
 use crate::wheel::Wheel;
 use run::Run;
 
@@ -167,7 +166,7 @@ impl Transport {
     /// guess the PSN.
     pub(crate) fn has_heard(&self, qpn: u32) -> bool {
         let Some(qp) = self.common.qp_of(qpn).and_then(|qi| self.qps.get(qi)) else { return false };
-        qp.kind == qp_type::RC && qp.can_receive() && qp.resp.epsn.get() != qp.attr.rq_psn
+        qp.kind.is_reliable() && qp.can_receive() && qp.resp.epsn.get() != qp.attr.rq_psn
     }
 
     /// Takes one run from a peer. Anything a peer can send is legal input here.
@@ -183,7 +182,7 @@ impl Transport {
     #[inline]
     pub(crate) fn next_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         let qp = &self.qps[qi];
-        if qp.kind == qp_type::UD {
+        if !qp.kind.is_connected() {
             return self.next_datagram_path(s, qi);
         }
         self.peers.get(qp.peer as usize).map(|p| p.path)

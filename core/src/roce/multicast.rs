@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::reason::refuse;
 use crate::roce::run::Run;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::qp_type;
 use crate::wire::{Class, Qpn};
 
 /// Memberships of all queue pairs of an engine together.
@@ -106,7 +105,7 @@ impl Transport {
             let qi = m.qi as usize;
             let qp = &mut self.qps[qi];
             let own = run.src_qpn == qp.qpn && from.gid == self.common.gid;
-            if m.gid != *group || own || qp.kind != qp_type::UD || !qp.can_receive() {
+            if m.gid != *group || own || qp.kind.is_connected() || !qp.can_receive() {
                 continue;
             }
             taken = true;

@@ -23,7 +23,7 @@ use crate::mem::{Access, Providers, Regions};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, qp_type, wc_status, wr_opcode};
+use crate::verbs::types::{access, wc_status, wr_opcode};
 use crate::verbs::wqe::{from_byte, SendWqe};
 
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
@@ -152,7 +152,7 @@ impl Transport {
     pub(crate) fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
         let qp = &self.qps[self.common.qp_of(qpn)?];
         let peer = self.peers.get(qp.peer as usize)?;
-        let connected = qp.kind == qp_type::RC
+        let connected = qp.kind.is_reliable()
             && qp.can_receive()
             && qp.attr.dest_qp_num == from_qpn
             && peer.addr.gid == *gid
@@ -197,7 +197,7 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &*self.qp;
         let index = qp.req.next;
-        if index == sq.end() || qp.kind != qp_type::RC || qp.is_paced() || qp.req.cur_pkt != 0 {
+        if index == sq.end() || !qp.kind.is_reliable() || qp.is_paced() || qp.req.cur_pkt != 0 {
             return Mapped::No;
         }
         let slot = sq.at(index);

@@ -15,7 +15,7 @@ use crate::verbs::objects::NONE;
 use crate::verbs::req::{tx_block, Hold, Ready};
 use crate::verbs::resp::{Fence, Incoming, MAX_FENCES};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, qp_type, wc_opcode, wc_status, Wc};
+use crate::verbs::types::{qp_state, wc_opcode, wc_status, Wc};
 use crate::wire::{NakCode, Syndrome};
 
 impl Transport {
@@ -185,7 +185,7 @@ impl Conn<'_> {
                     qp.req.next = qp.req.una;
                     qp.req.cur_pkt = 0;
                 }
-                if qp.kind == qp_type::RC {
+                if qp.kind.is_reliable() {
                     self.enter_error(None);
                 } else {
                     self.enter_sqe();

@@ -14,7 +14,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Qp, NONE};
 use crate::verbs::req::{tx_block, Hold, Ready, WqeState};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, qp_type, wc_status, wr_opcode, Sge};
+use crate::verbs::types::{qp_state, wc_status, wr_opcode, Sge};
 use crate::verbs::wqe::{from_byte, SendWqe};
 use crate::wire::{Class, Kind, Psn};
 
@@ -132,7 +132,7 @@ impl Transport {
     #[inline]
     pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
-        if qp.req.next.wrapping_sub(qp.req.acked) < DEEP || qp.kind != qp_type::RC || qp.state != qp_state::RTS {
+        if qp.req.next.wrapping_sub(qp.req.acked) < DEEP || !qp.kind.is_reliable() || qp.state != qp_state::RTS {
             return false;
         }
         let sq = s.sq(qi, &self.common.key);
@@ -147,7 +147,7 @@ impl Transport {
         if !qp.may_transmit() {
             return Sent::Idle;
         }
-        if qp.kind == qp_type::UD {
+        if !qp.kind.is_connected() {
             return self.transmit_ud(s, qi, tx, now);
         }
         self.conn(s, qi).transmit(tx, now)
@@ -224,7 +224,7 @@ impl Conn<'_> {
         let run = request_run(qp, wqe, &ws, first_pkt, n, bytes);
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let payload = if carries { bytes } else { 0 };
-        let rc = qp.kind == qp_type::RC;
+        let rc = qp.kind.is_reliable();
         let asks = rc && (!carries || qp.asks_for_ack(&self.peer.tx, bytes + n * PACKET_COST, psn, ends));
         let mut stop = None;
         let (regions, providers, pd) = (&self.common.regions, &self.common.providers, qp.pd);
@@ -366,7 +366,7 @@ impl Conn<'_> {
         let mtu = qp.mtu;
         let psn = ws.psn.add(first_pkt);
         let left = ws.npkts - first_pkt;
-        let rc = qp.kind == qp_type::RC;
+        let rc = qp.kind.is_reliable();
         let outstanding = psn.diff(qp.req.una_psn).max(0) as u32;
         let mut psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
         if qp.ready != Ready::Yes {
@@ -713,7 +713,7 @@ fn behind_failed(qp: &mut Qp, index: u32) -> bool {
 /// The headers of packets `first_pkt..first_pkt + n` of a WQE, which carry (or ask for) `bytes`.
 #[inline]
 fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, bytes: u32) -> Run {
-    let rc = qp.kind == qp_type::RC;
+    let rc = qp.kind.is_reliable();
     let op = u32::from(wqe.opcode);
     let kind = match op {
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => Kind::Write,

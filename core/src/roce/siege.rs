@@ -22,7 +22,6 @@
 use super::conn::Conn;
 use super::{Origin, Transport};
 use crate::verbs::objects::Qp;
-use crate::verbs::types::qp_type;
 use crate::wire::{Bth, Class, Kind, NakCode, Psn};
 
 /// PSNs of an honest peer are not farther from what is expected, but for those of READs.
@@ -106,7 +105,7 @@ impl Transport {
         let Some(header) = packet.first_chunk() else { return false };
         let bth = Bth::parse(header);
         let Some(qp) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.qps.get(qi)) else { return false };
-        if !qp.is_besieged(now) || qp.kind != qp_type::RC {
+        if !qp.is_besieged(now) || !qp.kind.is_reliable() {
             return false;
         }
         if self.peers.get(qp.peer as usize).is_none_or(|p| p.addr.gid != from.gid) {

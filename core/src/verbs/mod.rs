@@ -1,6 +1,7 @@
 //! Verbs objects: their data, states and tables.
 
 pub mod cause;
+pub mod kind;
 pub mod objects;
 #[allow(unsafe_code)] // follows the lists of C callers
 pub mod post;

@@ -5,9 +5,10 @@ use crate::bucket::TokenBucket;
 use crate::counters::Counters;
 use crate::dcqcn::Dcqcn;
 use crate::verbs::cause::Cause;
+use crate::verbs::kind::QpKind;
 use crate::verbs::req::{Ready, Req, WqeState};
 use crate::verbs::resp::{rx_block, Resp};
-use crate::verbs::types::{qp_state, qp_type, QpAttr, QpInit};
+use crate::verbs::types::{qp_state, QpAttr, QpInit};
 use crate::wire::Psn;
 
 /// No object.
@@ -56,8 +57,8 @@ pub mod qp_block {
 pub struct Qp {
     /// Created and not destroyed.
     pub live: bool,
-    /// `qp_type`.
-    pub kind: u32,
+    /// Its transport service.
+    pub kind: QpKind,
     /// `qp_state`.
     pub state: u32,
     /// QP number.
@@ -134,9 +135,9 @@ pub struct Qp {
 
 impl Qp {
     /// A new one, in RESET, without queues.
-    pub fn new(qpn: u32, init: QpInit) -> Qp {
+    pub fn new(qpn: u32, kind: QpKind, init: QpInit) -> Qp {
         let attr = QpAttr { cap: init.cap, port_num: 1, ..QpAttr::default() };
-        let mut qp = Qp { live: true, kind: init.qp_type, qpn, init, attr, peer: NONE, ..Qp::default() };
+        let mut qp = Qp { live: true, kind, qpn, init, attr, peer: NONE, ..Qp::default() };
         qp.set_state(qp_state::RESET);
         qp
     }
@@ -147,7 +148,7 @@ impl Qp {
         self.state = state;
         self.attr.qp_state = state;
         self.set(qp_block::NOT_RTS, state != qp_state::RTS);
-        self.set(qp_block::NOT_RC, self.kind != qp_type::RC);
+        self.set(qp_block::NOT_RC, !self.kind.is_reliable());
     }
 
     /// Whether a limit of its rate applies now.
@@ -179,7 +180,7 @@ impl Qp {
 
     /// Whether the words say what the fields say that they stand for.
     pub fn blocks_are_true(&self) -> bool {
-        let (state, kind) = (self.state != qp_state::RTS, self.kind != qp_type::RC);
+        let (state, kind) = (self.state != qp_state::RTS, !self.kind.is_reliable());
         let own = state == (self.blocks & qp_block::NOT_RTS != 0) && kind == (self.blocks & qp_block::NOT_RC != 0);
         own && self.req.blocks_are_true() && self.resp.blocks_are_true()
     }

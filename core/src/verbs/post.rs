@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 use crate::mem::host;
 use crate::reason::refuse;
 use crate::ring::Producer;
+use crate::verbs::kind::QpKind;
 use crate::verbs::shared::QpShared;
-use crate::verbs::types::{qp_state, qp_type, send_flags, wr_opcode, RecvWr, SendWr, Sge};
+use crate::verbs::types::{qp_state, send_flags, wr_opcode, RecvWr, SendWr, Sge};
 use crate::verbs::wqe::{RecvWqe, SendWqe};
 
 /// Largest message in bytes (IBTA: 2^31).
@@ -65,7 +66,7 @@ pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
     let w = unsafe { Head::read(wr) };
     // The opcodes of WRITE and SEND, with immediate data and without, are those below.
     let plain = w.opcode <= wr_opcode::SEND_WITH_IMM && w.num_sge == 1 && w.next.is_null() && !w.sg_list.is_null();
-    if !plain || qp.state.load(Relaxed) <= qp_state::RTR || qp.kind.load(Relaxed) == qp_type::UD {
+    if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !qp.kind().is_connected() {
         return None;
     }
     // SAFETY: one readable element, as the caller promises.
@@ -212,11 +213,11 @@ unsafe fn write_send(
     wr: *const SendWr,
     w: &Head,
 ) -> Result<()> {
-    let kind = qp.kind.load(Relaxed);
+    let kind = qp.kind();
     let allowed = match kind {
-        qp_type::RC => ALLOWED_RC,
-        qp_type::UC => ALLOWED_UC,
-        _ => ALLOWED_UD,
+        QpKind::Rc => ALLOWED_RC,
+        QpKind::Uc => ALLOWED_UC,
+        QpKind::Ud => ALLOWED_UD,
     };
     if w.opcode > 31 || allowed & (1 << w.opcode) == 0 {
         return Err(bad_opcode(w.opcode, kind));
@@ -304,7 +305,7 @@ unsafe fn write_send(
             wqe.length = b.bind_info.length;
             wqe.access = b.bind_info.mw_access_flags;
         }
-        _ if kind == qp_type::UD => {
+        _ if !kind.is_connected() => {
             let u = part!(wr.ud);
             wqe.a = u.ah;
             wqe.b = u64::from(u.remote_qpn) << 32 | u64::from(u.remote_qkey);
@@ -424,10 +425,10 @@ fn not_ready(state: u32) -> Error {
 
 #[cold]
 #[inline(never)]
-fn bad_opcode(opcode: u32, kind: u32) -> Error {
+fn bad_opcode(opcode: u32, kind: QpKind) -> Error {
     match wr_opcode::name(opcode) {
         "?" => refuse!(Invalid, "wr->opcode {opcode}: unknown"),
-        name => refuse!(Invalid, "wr->opcode {name}: not for {}", qp_type::name(kind)),
+        name => refuse!(Invalid, "wr->opcode {name}: not for {}", kind),
     }
 }
 

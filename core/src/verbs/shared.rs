@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
+use crate::verbs::kind::QpKind;
 use crate::verbs::types::Wc;
 use crate::verbs::wqe::{RecvWqe, SendWqe};
 
@@ -52,7 +53,7 @@ pub struct QpShared {
     pub rq: SlotRing<RecvWqe>,
     /// Snapshot of the state (`qp_state`), written by the engine.
     pub state: AtomicU32,
-    /// `qp_type`.
+    /// Number of its [`QpKind`].
     pub kind: AtomicU32,
     /// 1: every request is signalled.
     pub sig_all: AtomicU32,
@@ -65,6 +66,12 @@ pub struct QpShared {
 }
 
 impl QpShared {
+    /// Its transport service.
+    #[inline(always)]
+    pub fn kind(&self) -> QpKind {
+        QpKind::of(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
     /// The engine's view of the send queue.
     #[inline(always)]
     #[allow(unsafe_code)]

@@ -18,7 +18,8 @@
 
 use crate::error::Result;
 use crate::reason::refuse;
-use crate::verbs::types::{access, mtu, qp_attr_mask as m, qp_state as s, qp_type, Flags, QpAttr};
+use crate::verbs::kind::QpKind;
+use crate::verbs::types::{access, mtu, qp_attr_mask as m, qp_state as s, Flags, QpAttr};
 
 /// Required and optional attributes of one transition, for one type of QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,13 +155,12 @@ pub const TABLE: &[Transition] = &[
 ];
 
 /// What the transition needs, `None` where it does not exist for this type of QP.
-pub fn lookup(qp_type: u32, from: u32, to: u32) -> Option<Need> {
+pub fn lookup(kind: QpKind, from: u32, to: u32) -> Option<Need> {
     let line = TABLE.iter().find(|t| t.from == from && t.to == to)?;
-    match qp_type {
-        qp_type::RC => line.rc,
-        qp_type::UC => line.uc,
-        qp_type::UD => line.ud,
-        _ => None,
+    match kind {
+        QpKind::Rc => line.rc,
+        QpKind::Uc => line.uc,
+        QpKind::Ud => line.ud,
     }
 }
 
@@ -168,9 +168,8 @@ pub fn lookup(qp_type: u32, from: u32, to: u32) -> Option<Need> {
 ///
 /// # Errors
 /// [`crate::Error::Invalid`]: no such transition, an attribute is missing, or one is not allowed here.
-pub fn check(qp_type: u32, from: u32, to: u32, mask: u32) -> Result<()> {
-    let kind = qp_type::name(qp_type);
-    let need = match lookup(qp_type, from, to) {
+pub fn check(kind: QpKind, from: u32, to: u32, mask: u32) -> Result<()> {
+    let need = match lookup(kind, from, to) {
         Some(need) => need,
         None if from == to => {
             let state = s::name(from);
@@ -224,10 +223,10 @@ const QP_ACCESS: u32 = access::LOCAL_WRITE
 ///
 /// # Errors
 /// [`crate::Error::Invalid`]: a value is out of its range, or above what the port or device carries.
-pub fn validate(qp_type: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Result<()> {
+pub fn validate(kind: QpKind, attr: &QpAttr, mask: u32, limits: Limits) -> Result<()> {
     let has = |bit: u32| mask & bit != 0;
     // The last QPN stands for multicast, which no connection can have as its peer.
-    let last_qpn = if qp_type == qp_type::UD { MAX_24 } else { MAX_24 - 1 };
+    let last_qpn = if !kind.is_connected() { MAX_24 } else { MAX_24 - 1 };
     let numbers = [
         (m::STATE, "qp_state", attr.qp_state, s::ERR),
         (m::CUR_STATE, "cur_qp_state", attr.cur_qp_state, s::ERR),
@@ -274,14 +273,14 @@ pub fn validate(qp_type: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Resul
 ///
 /// # Errors
 /// [`crate::Error::Invalid`], for the reasons of [`check`] and [`validate`].
-pub fn modify(qp_type: u32, from: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Result<u32> {
+pub fn modify(kind: QpKind, from: u32, attr: &QpAttr, mask: u32, limits: Limits) -> Result<u32> {
     if mask & m::CUR_STATE != 0 && attr.cur_qp_state != from {
         let (said, is) = (s::name(attr.cur_qp_state), s::name(from));
         return Err(refuse!(Invalid, "cur_qp_state {said}: the QP is in {is}"));
     }
     let to = if mask & m::STATE != 0 { attr.qp_state } else { from };
-    check(qp_type, from, to, mask)?;
-    validate(qp_type, attr, mask, limits)?;
+    check(kind, from, to, mask)?;
+    validate(kind, attr, mask, limits)?;
     Ok(to)
 }
 

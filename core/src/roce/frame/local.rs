@@ -15,13 +15,13 @@ use crate::roce::rules::send::{Charge, Departed, Eligible, Single};
 use crate::roce::Transport;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_type, wc_status};
+use crate::verbs::types::wc_status;
 use crate::wire::{packet_bytes, Opcode};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle.
 #[inline(always)]
 fn is_local(qp: &Qp) -> bool {
-    qp.loopback && qp.kind == qp_type::RC && qp.resp.blocks() == 0 && !qp.resp.ack_owed
+    qp.loopback && qp.kind.is_reliable() && qp.resp.blocks() == 0 && !qp.resp.ack_owed
 }
 
 impl Transport {

@@ -4,7 +4,7 @@ use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
 use crate::roce::run::Run;
 use crate::roce::Origin;
-use crate::verbs::types::{qp_state, qp_type};
+use crate::verbs::types::qp_state;
 use crate::wire::{Class, Kind, NakCode, Psn, Syndrome};
 
 /// Whether a run answers a request.
@@ -46,12 +46,8 @@ impl Conn<'_> {
             }
             return;
         }
-        let class = match qp.kind {
-            qp_type::RC => Class::Rc,
-            qp_type::UC => Class::Uc,
-            _ => Class::Ud,
-        };
-        if run.class == Class::Cnp && qp.kind != qp_type::UD {
+        let class = qp.kind.class();
+        if run.class == Class::Cnp && qp.kind.is_connected() {
             return self.handle_cnp(now, from);
         }
         // The membership bit of a P_Key may differ; a limited member may not talk to another.
