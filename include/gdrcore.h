@@ -709,6 +709,27 @@ typedef struct gdrc_mr_attr {
     uint32_t reserved2;
 } gdrc_mr_attr;
 
+// Memory to be registered: gdrc_mr_reg_memory.
+typedef struct gdrc_memory {
+    // sizeof(struct gdrc_memory), set by the caller.
+    uint32_t struct_size;
+    // GDRC_MEMORY_HOST or GDRC_MEMORY_CUDA.
+    uint32_t kind;
+    // Address of the first byte: the CPU's, or CUDA's.
+    uint64_t addr;
+    // Length in bytes.
+    uint64_t length;
+    // The address that work requests will use for the first byte (GDRC_MEMORY_IOVA).
+    uint64_t iova;
+    // GDRC_MEMORY_ flags.
+    uint32_t flags;
+    // What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF), or a memfd
+    // (GDRC_MEMORY_SHARED).
+    int32_t dmabuf_fd;
+    // Where the first byte lies in what the descriptor stands for.
+    uint64_t dmabuf_offset;
+} gdrc_memory;
+
 // Memory window.
 typedef struct gdrc_mw {
     // Opaque.
@@ -794,27 +815,6 @@ typedef struct gdrc_srq {
     // Opaque.
     uint64_t handle;
 } gdrc_srq;
-
-// Memory to be registered: gdrc_mr_reg_memory.
-typedef struct gdrc_memory {
-    // sizeof(struct gdrc_memory), set by the caller.
-    uint32_t struct_size;
-    // GDRC_MEMORY_HOST or GDRC_MEMORY_CUDA.
-    uint32_t kind;
-    // Address of the first byte: the CPU's, or CUDA's.
-    uint64_t addr;
-    // Length in bytes.
-    uint64_t length;
-    // The address that work requests will use for the first byte (GDRC_MEMORY_IOVA).
-    uint64_t iova;
-    // GDRC_MEMORY_ flags.
-    uint32_t flags;
-    // What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF), or a memfd
-    // (GDRC_MEMORY_SHARED).
-    int32_t dmabuf_fd;
-    // Where the first byte lies in what the descriptor stands for.
-    uint64_t dmabuf_offset;
-} gdrc_memory;
 
 // A GPU.
 typedef struct gdrc_cuda_attr {
@@ -1471,6 +1471,34 @@ int gdrc_mr_query(struct gdrc_context *ctx,
 int gdrc_mr_dereg(struct gdrc_context *ctx,
                   struct gdrc_mr mr);
 
+// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of this host write it by themselves
+// (docs/using/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
+// caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
+// gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
+// gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its
+// address was given again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is read
+// by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
+//
+// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU memory are atomic among the
+// operations of this context only. The first such registration of a context pins 8 MiB of host memory.
+//
+// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation, or
+// (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no descriptor; -EOPNOTSUPP: the NIC has no way;
+// gdrc_open_error has the words.
+// Threads: any. Cost: calls of the driver.
+int gdrc_mr_reg_memory(struct gdrc_context *ctx,
+                       struct gdrc_pd pd,
+                       const struct gdrc_memory *memory,
+                       uint32_t access,
+                       struct gdrc_mr *out,
+                       struct gdrc_mr_attr *attr);
+
+// A GDRC_ROUTE_ in words. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_mr_route_str(uint32_t route);
+
+// A GDRC_NO_ in words. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_mr_reason_str(uint32_t reason);
+
 // Allocates a memory window of `type` 1 or 2 and tells its first rkey (`rkey` may be NULL).
 // A GDRC_WR_BIND_MW work request opens it.
 //
@@ -1565,34 +1593,6 @@ int gdrc_srq_query(struct gdrc_context *ctx, struct gdrc_srq srq, struct gdrc_sr
 // Errors: -EBUSY: a QP uses it; -EINVAL: stale handle.
 // Threads: any. Cost: none. Source: IBTA verb Destroy Shared Receive Queue; ibv_destroy_srq(3).
 int gdrc_srq_destroy(struct gdrc_context *ctx, struct gdrc_srq srq);
-
-// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of this host write it by themselves
-// (docs/using/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
-// caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
-// gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
-// gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its
-// address was given again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is read
-// by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
-//
-// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU memory are atomic among the
-// operations of this context only. The first such registration of a context pins 8 MiB of host memory.
-//
-// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation, or
-// (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no descriptor; -EOPNOTSUPP: the NIC has no way;
-// gdrc_open_error has the words.
-// Threads: any. Cost: calls of the driver.
-int gdrc_mr_reg_memory(struct gdrc_context *ctx,
-                       struct gdrc_pd pd,
-                       const struct gdrc_memory *memory,
-                       uint32_t access,
-                       struct gdrc_mr *out,
-                       struct gdrc_mr_attr *attr);
-
-// A GDRC_ROUTE_ in words. Static; never NULL. Threads: any. Cost: none.
-const char *gdrc_mr_route_str(uint32_t route);
-
-// A GDRC_NO_ in words. Static; never NULL. Threads: any. Cost: none.
-const char *gdrc_mr_reason_str(uint32_t reason);
 
 // Finds a GPU: by ordinal ("0"), by PCI address with or without domain ("b7:00.0"), or the first (NULL or ""). Fills `attr`
 // (struct_size set; may be NULL). The CUDA driver is opened by the first call that needs it.

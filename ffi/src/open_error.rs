@@ -1,6 +1,6 @@
 //! Why an open failed, with what to do about it. The words are kept where those of all refusals are (`gdrcore_net::reason`).
 
-use crate::detail;
+use crate::error_detail;
 use core::ffi::{c_char, c_int};
 use gdrcore_core::Error;
 use gdrcore_net::addr::DeviceName;
@@ -26,15 +26,15 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
         ),
         (Stage::Memory { need, have }, _) => say!(
             "memory for '{device}' must not be NULL and must be aligned to {} bytes ({have} bytes given, {need} needed)",
-            crate::consts::GDRC_CONTEXT_ALIGN
+            crate::c_consts::GDRC_CONTEXT_ALIGN
         ),
         (Stage::Map { need }, e) => {
             say!("cannot map {need} bytes for '{device}': {e}; lower the bounds of gdrc_config or raise `ulimit -v`")
         }
-        (Stage::Slots, _) => say!("'{device}': this process has {} contexts open; close some", crate::context::SLOTS),
+        (Stage::Slots, _) => say!("'{device}': this process has {} contexts open; close some", crate::context_slots::SLOTS),
         (Stage::Device, Error::Os(n)) => say!(
             "'{device}': the system refused: {} (errno {n})",
-            crate::strings::describe(n).to_str().unwrap_or("error")
+            crate::string_calls::describe(n).to_str().unwrap_or("error")
         ),
         (Stage::Device, Error::NoMemory) => say!(
             "'{device}': memory or a resource limit is exhausted (`ulimit -n` bounds sockets, `ulimit -l` locked memory)"
@@ -96,5 +96,5 @@ pub(crate) enum Stage {
 /// Returns, errors, threads and cost: as gdrc_error_detail.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_open_error(buf: *mut c_char, len: usize) -> c_int {
-    detail::copy(buf, len)
+    error_detail::copy(buf, len)
 }

@@ -4,51 +4,15 @@
 //! the caller's, is the contract of each function in the header; the macros carry that proof to the call sites.
 //! Nothing here panics.
 
-use crate::types::*;
+use crate::c_result::{count, errno, refuse};
+use crate::c_types::*;
 use core::ffi::{c_char, c_int, CStr};
 use core::fmt;
 use core::mem::{size_of, MaybeUninit};
 use gdrcore_core::{Error, Result};
-use gdrcore_net::reason;
 
 /// A struct with more than this from a newer header is refused without looking at its tail.
 const STRUCT_SIZE_MAX: usize = 4096;
-
-/// The C result of a call: a count, or the negative errno.
-#[inline(always)]
-pub(crate) fn ret(r: Result<c_int>) -> c_int {
-    match r {
-        Ok(n) => n,
-        Err(e) => errno(e),
-    }
-}
-
-/// Out of line, so that the good path of the hot calls stays short.
-#[cold]
-#[inline(never)]
-pub(crate) fn errno(e: Error) -> c_int {
-    reason::returned(e);
-    match e.errno() {
-        n @ 1..=4095 => -n,
-        // An `Os` error that carries no errno: a bug below, but not one to confuse the caller's sign test with.
-        _ => -libc::EIO,
-    }
-}
-
-/// A count as a C result.
-#[inline(always)]
-pub(crate) fn count(n: usize) -> c_int {
-    c_int::try_from(n).unwrap_or(c_int::MAX)
-}
-
-/// As `gdrcore_core::refuse!`, in a call that may be the first of the process: somebody keeps the words from here on.
-macro_rules! refuse {
-    ($($words:tt)+) => {{
-        gdrcore_net::reason::install();
-        gdrcore_core::refuse!($($words)+)
-    }};
-}
-pub(crate) use refuse;
 
 /// The pointer argument `name` may be neither null nor misaligned.
 #[inline(always)]
@@ -230,12 +194,12 @@ impl<T: Versioned> VersionedOut<T> {
     }
 }
 
-/// A C string of at most [`GDRC_DEVICE_NAME_MAX`](crate::consts::GDRC_DEVICE_NAME_MAX) bytes as text.
+/// A C string of at most [`GDRC_DEVICE_NAME_MAX`](crate::c_consts::GDRC_DEVICE_NAME_MAX) bytes as text.
 /// # Safety
 /// `p` is null or points to a NUL-terminated string that outlives `'a`.
 pub(crate) unsafe fn text<'a>(p: *const c_char, name: &str) -> Result<&'a str> {
     // SAFETY: the same contract as ours.
-    let s = unsafe { cstr(p, crate::consts::GDRC_DEVICE_NAME_MAX as usize, name) }?;
+    let s = unsafe { cstr(p, crate::c_consts::GDRC_DEVICE_NAME_MAX as usize, name) }?;
     s.to_str().map_err(|_| refuse!(Invalid, "{name}: not UTF-8"))
 }
 
@@ -290,6 +254,13 @@ impl fmt::Write for Writer {
         }
         self.needed = self.needed.saturating_add(s.len());
         Ok(())
+    }
+}
+
+/// Copies a name into a field of a struct of ours: cut where it does not fit, and NUL-terminated.
+pub(crate) fn put_text<const N: usize>(field: &mut [c_char; N], text: &str) {
+    for (to, byte) in field[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = byte as c_char;
     }
 }
 
@@ -361,7 +332,7 @@ pub(crate) unsafe fn read_plain<T: Copy>(p: *const T, name: &str) -> Result<T> {
 pub(crate) unsafe fn wc_slice<'a>(p: *mut gdrc_wc, n: c_int) -> Result<&'a mut [gdrcore_core::verbs::types::Wc]> {
     check(p, "wc")?;
     let n = usize::try_from(n).map_err(|_| negative(n))?;
-    // SAFETY: aligned and non-null by `check`; writable for n by our contract; layout.rs asserts that gdrc_wc and Wc are
+    // SAFETY: aligned and non-null by `check`; writable for n by our contract; c_layout.rs asserts that gdrc_wc and Wc are
     // one layout, integers only, so that whatever bytes lie there are values; n * 48 < isize::MAX as n is a C int.
     Ok(unsafe { core::slice::from_raw_parts_mut(p.cast(), n) })
 }
@@ -370,4 +341,23 @@ pub(crate) unsafe fn wc_slice<'a>(p: *mut gdrc_wc, n: c_int) -> Result<&'a mut [
 #[inline(never)]
 fn negative(n: c_int) -> Error {
     refuse!(Invalid, "num_entries {n}: negative")
+}
+
+/// The head of a list; what follows it is the device's to check while it walks.
+#[inline(always)]
+pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
+    check(wr, "wr")
+}
+
+/// Reports the first request that was not posted.
+/// # Safety
+/// `bad` is null, misaligned or writable.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn report_bad<T>(e: Error, bad: *mut *const T, first: *const T) -> c_int {
+    if !bad.is_null() && bad.is_aligned() {
+        // SAFETY: our contract.
+        unsafe { bad.write(first) };
+    }
+    errno(e)
 }

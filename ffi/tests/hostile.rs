@@ -5,12 +5,7 @@ mod common;
 
 use common::*;
 use core::ptr::{null, null_mut};
-use gdrcore::consts::*;
-use gdrcore::context::*;
-use gdrcore::data::*;
-use gdrcore::objects::*;
-use gdrcore::qp::*;
-use gdrcore::types::*;
+use gdrcore::*;
 
 #[test]
 fn lists_of_requests_that_never_end_stop_at_the_queues_depth() {

@@ -5,22 +5,7 @@ mod common;
 use common::*;
 use core::ffi::c_int;
 use core::ptr::{null, null_mut};
-use gdrcore::channel::*;
-use gdrcore::cm::*;
-use gdrcore::connect::*;
-use gdrcore::consts::*;
-use gdrcore::context::*;
-use gdrcore::cuda::*;
-use gdrcore::data::*;
-use gdrcore::detail::gdrc_error_detail;
-use gdrcore::endpoint::*;
-use gdrcore::objects::*;
-use gdrcore::open_error::gdrc_open_error;
-use gdrcore::pinned::*;
-use gdrcore::qp::*;
-use gdrcore::stats::*;
-use gdrcore::topology::gdrc_topology;
-use gdrcore::types::*;
+use gdrcore::*;
 
 fn detail() -> String {
     let mut buf = vec![0u8; 512];

@@ -1,9 +1,10 @@
 //! The connection manager: listen, connect, accept, and the events that say how it went.
 
-use crate::context::device;
-use crate::objects::ah_attr;
-use crate::ptr::{out, plain_in, refuse, ret, sized_in_optional, sized_out};
-use crate::types::*;
+use crate::ah_calls::ah_attr;
+use crate::c_result::{refuse, ret};
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::ptr::{out, plain_in, sized_in_optional, sized_out};
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::cm::types as cm;
 use gdrcore_core::device::CmDevice;
@@ -495,7 +496,7 @@ fn cm_qp_attr(
     let mask = out!(mask);
     let attr = sized_out!(attr);
     let (a, m) = manager(ctx)?.qp_attr(id.handle, state)?;
-    attr.write(&crate::qp::qp_attr_out(&a));
+    attr.write(&crate::qp_calls::qp_attr_out(&a));
     mask.write(m);
     Ok(0)
 }
@@ -520,7 +521,7 @@ pub extern "C" fn gdrc_cm_event_str(event: u32) -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use crate::fake_device::Fake;
     use crate::ptr::zeroed;
     use gdrcore_core::Error;
 

@@ -1,13 +1,14 @@
 //! The data plane: post, poll, progress, arm, wait. Each call here is the context check and one call of the device.
 
-use crate::context::{device, quick, Quick};
-use crate::ptr::{count, out, ret, wc_slice};
-use crate::soft::SoftDevice;
-use crate::types::*;
-use crate::verbs::{Empty, Polled, Posted, VerbsDevice};
+use crate::c_result::{count, ret};
+use crate::c_types::*;
+use crate::context_slots::{device, fast, FastDevice};
+use crate::ptr::{check_list, out, report_bad, wc_slice};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{RecvWr, SendWr};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Result;
+use gdrcore_net::soft::SoftDevice;
+use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 
 /// Posts a list of send requests, in order, and sends at once what the windows allow: the post is the doorbell.
 /// While eight or more requests of an RC QP are unacknowledged, up to sixteen further ones may wait for the next post,
@@ -29,16 +30,18 @@ pub unsafe extern "C" fn gdrc_post_send(
     wr: *const gdrc_send_wr,
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
-    match quick(ctx) {
-        // SAFETY: the header's contract: the list is readable, bad writable; layout.rs asserts that both structs are one
-        // layout.
-        Quick::Nic(nic) if !bad.is_null() => match unsafe { nic.quick_post_send(qp.handle, wr.cast(), bad.cast()) } {
-            Posted::Done => return 0,
-            Posted::Declined => {}
-            Posted::Refused(rc) => return refused(rc),
-        },
+    match fast(ctx) {
+        FastDevice::Nic(nic) if !bad.is_null() => {
+            // SAFETY: the header's contract: the list is readable, bad writable; c_layout.rs asserts that both structs have
+            // one layout.
+            match unsafe { nic.quick_post_send(qp.handle, wr.cast(), bad.cast()) } {
+                Posted::Done => return 0,
+                Posted::Declined => {}
+                Posted::Refused(rc) => return refused(rc),
+            }
+        }
         // SAFETY: our contract.
-        Quick::Soft(soft) => return unsafe { soft_post_send(soft, qp, wr, bad) },
+        FastDevice::Soft(soft) => return unsafe { soft_post_send(soft, qp, wr, bad) },
         _ => {}
     }
     // SAFETY: our contract.
@@ -63,11 +66,11 @@ unsafe extern "C" fn soft_post_send(
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
     let mut first: *const SendWr = wr.cast();
-    // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
+    // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs are one layout.
     match check_list(wr).and_then(|()| unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) }) {
         Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => unsafe { refuse(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
     }
 }
 
@@ -83,14 +86,14 @@ unsafe extern "C" fn post_send(
 ) -> c_int {
     let mut first: *const SendWr = wr.cast();
     let r = match check_list(wr) {
-        // SAFETY: the header's contract: the list is readable; layout.rs asserts that both structs are one layout.
+        // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs are one layout.
         Ok(()) => device(ctx).and_then(|dev| unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) }),
         Err(e) => Err(e),
     };
     match r {
         Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => unsafe { refuse(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
     }
 }
 
@@ -110,9 +113,9 @@ pub unsafe extern "C" fn gdrc_post_recv(
 ) -> c_int {
     let mut first: *const RecvWr = wr.cast();
     let r = match check_list(wr) {
-        Ok(()) => match quick(ctx) {
+        Ok(()) => match fast(ctx) {
             // SAFETY: as in gdrc_post_send.
-            Quick::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr.cast(), &mut first) },
+            FastDevice::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr.cast(), &mut first) },
             // SAFETY: as in gdrc_post_send.
             _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr.cast(), &mut first) }),
         },
@@ -121,7 +124,7 @@ pub unsafe extern "C" fn gdrc_post_recv(
     match r {
         Ok(()) => 0,
         // SAFETY: as in gdrc_post_send.
-        Err(e) => unsafe { refuse(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
     }
 }
 
@@ -145,27 +148,8 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
     match r {
         Ok(()) => 0,
         // SAFETY: as in gdrc_post_send.
-        Err(e) => unsafe { refuse(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
     }
-}
-
-/// The head of a list; what follows it is the device's to check while it walks.
-#[inline(always)]
-pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
-    crate::ptr::check(wr, "wr")
-}
-
-/// Reports the first request that was not posted.
-/// # Safety
-/// `bad` is null, misaligned or writable.
-#[cold]
-#[inline(never)]
-pub(crate) unsafe fn refuse<T>(e: Error, bad: *mut *const T, first: *const T) -> c_int {
-    if !bad.is_null() && bad.is_aligned() {
-        // SAFETY: our contract.
-        unsafe { bad.write(first) };
-    }
-    ret(Err(e))
 }
 
 /// Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine first, so a
@@ -184,16 +168,18 @@ pub unsafe extern "C" fn gdrc_poll_cq(
 ) -> c_int {
     // One question after the other: together they would be computed, not asked.
     if num_entries > 0 {
-        match quick(ctx) {
-            // SAFETY: the header's contract: wc has num_entries structs; layout.rs asserts that both are one layout.
-            Quick::Nic(nic) if !wc.is_null() => match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
-                Polled::Done(n) => return n,
-                Polled::Failed(n) => return explained(nic, n, wc),
-                Polled::Nothing(cq, n) => return nothing(nic, cq, n),
-                Polled::Declined => {}
-            },
+        match fast(ctx) {
+            FastDevice::Nic(nic) if !wc.is_null() => {
+                // SAFETY: the header's contract: wc has num_entries structs; c_layout.rs asserts that both have one layout.
+                match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
+                    Polled::Done(n) => return n,
+                    Polled::Failed(n) => return explained(nic, n, wc),
+                    Polled::Nothing(cq, n) => return nothing(nic, cq, n),
+                    Polled::Declined => {}
+                }
+            }
             // SAFETY: our contract.
-            Quick::Soft(soft) => return unsafe { soft_poll_cq(soft, cq, num_entries, wc) },
+            FastDevice::Soft(soft) => return unsafe { soft_poll_cq(soft, cq, num_entries, wc) },
             _ => {}
         }
     }
@@ -243,7 +229,7 @@ fn explained(nic: &VerbsDevice, n: c_int, wc: *mut gdrc_wc) -> c_int {
 /// Errors: -EINVAL: not an open context. Threads: any. Cost: bounded; no allocation; system calls of the socket.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
-    if let Quick::Soft(soft) = quick(ctx) {
+    if let FastDevice::Soft(soft) = fast(ctx) {
         return count(soft.quick_progress());
     }
     ret(device(ctx).and_then(|d| d.progress()).map(count))

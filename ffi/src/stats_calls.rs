@@ -1,8 +1,9 @@
 //! Counters and causes.
 
-use crate::context::device;
-use crate::ptr::{self, count, out, plain_in, ret};
-use crate::types::*;
+use crate::c_result::{count, ret};
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::ptr::{self, out, plain_in};
 use core::ffi::{c_char, c_int};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::cause::Cause;

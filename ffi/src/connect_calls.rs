@@ -1,11 +1,12 @@
 //! From RESET to RTS in one call.
 
-use crate::consts::*;
-use crate::context::device;
-use crate::endpoint;
-use crate::objects::ah_attr;
-use crate::ptr::{plain_in, refuse, ret, sized_in, sized_in_optional};
-use crate::types::*;
+use crate::ah_calls::ah_attr;
+use crate::c_consts::*;
+use crate::c_result::{refuse, ret};
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::endpoint_calls;
+use crate::ptr::{plain_in, sized_in, sized_in_optional};
 use core::ffi::c_int;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_state, qp_type as kind, AhAttr, QpAttr};
@@ -109,9 +110,9 @@ impl Plan {
         o: &gdrc_connect_opts,
         opts_given: bool,
     ) -> Result<Plan> {
-        endpoint::check(l, "local")?;
+        endpoint_calls::check(l, "local")?;
         if let Some(r) = r {
-            endpoint::check(r, "remote")?;
+            endpoint_calls::check(r, "remote")?;
         }
         if o.flags & !GDRC_CONNECT_EXACT != 0 {
             return Err(refuse!(Invalid, "opts->flags {:#x}: only GDRC_CONNECT_EXACT is known", o.flags));

@@ -1,7 +1,8 @@
 //! A device that only counts and remembers, behind the C surface in its tests.
 
-use crate::context::{open_test_device, Owned};
-use crate::types::gdrc_context;
+use crate::c_types::gdrc_context;
+use crate::context_device::ContextDevice;
+use crate::context_slots::open_test_device;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
@@ -55,7 +56,7 @@ impl Fake {
     }
 }
 
-impl Owned for Fake {
+impl ContextDevice for Fake {
     unsafe fn close(&self) -> Leaks {
         self.closed.fetch_add(1, Ordering::Relaxed);
         Leaks { qp: 2, mr: 1, ..Leaks::default() }

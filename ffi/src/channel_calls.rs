@@ -1,8 +1,9 @@
 //! Completion channels.
 
-use crate::context::device;
-use crate::ptr::{out, ret};
-use crate::types::{gdrc_channel, gdrc_context, gdrc_cq};
+use crate::c_result::ret;
+use crate::c_types::{gdrc_channel, gdrc_context, gdrc_cq};
+use crate::context_slots::device;
+use crate::ptr::out;
 use core::ffi::c_int;
 use gdrcore_core::Result;
 

@@ -1,9 +1,10 @@
 //! The endpoint descriptor: what two programs exchange to connect, and its 128-byte form on the wire.
 
-use crate::consts::*;
-use crate::context::device;
-use crate::ptr::{out, plain_in, refuse, ret, sized_in, sized_out, zeroed};
-use crate::types::*;
+use crate::c_consts::*;
+use crate::c_result::{refuse, ret};
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::ptr::{out, plain_in, sized_in, sized_out, zeroed};
 use core::ffi::c_int;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::reason;
@@ -272,7 +273,7 @@ mod tests {
         let refused = unsafe { gdrc_endpoint_unpack(w.as_ptr(), &mut end) };
         assert_eq!(refused, -libc::EPROTONOSUPPORT);
         // SAFETY: a string of the library's own.
-        let text = unsafe { core::ffi::CStr::from_ptr(crate::strings::gdrc_strerror(refused)) };
+        let text = unsafe { core::ffi::CStr::from_ptr(crate::string_calls::gdrc_strerror(refused)) };
         let row = format!("| other version | {} |", text.to_str().unwrap());
         assert!(include_str!("../../docs/using/TROUBLES.md").contains(&row), "{row}");
     }

@@ -1,6 +1,6 @@
 //! The C structs against core's: same size, same offset of every field, so that the hot ones are cast and not copied.
 
-use crate::types::*;
+use crate::c_types::*;
 use core::mem::{align_of, offset_of, size_of};
 use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::verbs::cause::Cause;

@@ -1,10 +1,11 @@
 //! Queue pairs: create, modify, query, destroy.
 
-use crate::consts::GDRC_QP_STATE;
-use crate::context::device;
-use crate::objects::ah_attr;
-use crate::ptr::{out, out_optional, ret, sized_in, sized_out, sized_out_optional, zeroed};
-use crate::types::*;
+use crate::ah_calls::ah_attr;
+use crate::c_consts::GDRC_QP_STATE;
+use crate::c_result::ret;
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{QpAttr, QpCap, QpInit};
 use gdrcore_core::Result;

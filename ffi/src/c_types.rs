@@ -1,11 +1,11 @@
-//! The structs of the header. Their layout is ABI: `layout.rs` asserts it against core's types,
+//! The structs of the header. Their layout is ABI: `c_layout.rs` asserts it against core's types,
 //! `tests/c/layout.c` asserts it again from the C side.
 //!
 //! Three families (docs/using/ABI.md): handles (one 64-bit word, passed by value), hot structs (frozen, layout of
 //! their `ibv_` counterparts) and attribute structs (`struct_size` first, append-only).
 //! Numbers are in host byte order unless a field says otherwise.
 
-pub use crate::context::gdrc_context;
+pub use crate::context_slots::gdrc_context;
 use core::ffi::{c_char, c_int, c_void};
 
 /// Protection domain. `{0}` is never valid; a handle of a destroyed object is refused with -EINVAL.

@@ -1,8 +1,8 @@
 //! Which NIC is near which GPU.
 
-use crate::cuda::put;
-use crate::ptr::{self, ret};
-use crate::types::*;
+use crate::c_result::{count, refuse, ret};
+use crate::c_types::*;
+use crate::ptr::{self, put_text};
 use core::ffi::{c_char, c_int, CStr};
 use gdrcore_core::Result;
 use gdrcore_cuda::topology;
@@ -29,7 +29,7 @@ fn pairs_of(root: *const c_char, pairs: *mut gdrc_topology_pair, capacity: u32) 
     if capacity > 0 {
         ptr::check(pairs, "pairs")?;
     }
-    let found = topology::pairs(Path::new(root.to_str().map_err(|_| ptr::refuse!(Invalid, "root: not UTF-8"))?));
+    let found = topology::pairs(Path::new(root.to_str().map_err(|_| refuse!(Invalid, "root: not UTF-8"))?));
     for (i, (nic, gpu, near)) in found.iter().enumerate().take(capacity as usize) {
         let mut pair = gdrc_topology_pair {
             nic: [0; 64],
@@ -44,12 +44,12 @@ fn pairs_of(root: *const c_char, pairs: *mut gdrc_topology_pair, capacity: u32) 
             gpu_device: gpu.device,
             gpu_revision: gpu.revision.into(),
         };
-        put(&mut pair.nic, &nic.name);
-        put(&mut pair.netdev, &nic.netdev);
-        put(&mut pair.nic_bdf, &nic.place.bdf.to_string());
-        put(&mut pair.gpu_bdf, &gpu.place.bdf.to_string());
+        put_text(&mut pair.nic, &nic.name);
+        put_text(&mut pair.netdev, &nic.netdev);
+        put_text(&mut pair.nic_bdf, &nic.place.bdf.to_string());
+        put_text(&mut pair.gpu_bdf, &gpu.place.bdf.to_string());
         // SAFETY: i < capacity entries, which the header's contract says are writable.
         unsafe { pairs.add(i).write(pair) };
     }
-    Ok(ptr::count(found.len()))
+    Ok(count(found.len()))
 }

@@ -1,6 +1,6 @@
 //! Numbers in words. All strings are static and never freed.
 
-use crate::consts::*;
+use crate::c_consts::*;
 use core::ffi::{c_char, c_int, CStr};
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
