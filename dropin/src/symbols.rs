@@ -10,19 +10,19 @@ use core::ffi::{c_int, c_void};
 
 /// Refuses by errno.
 pub unsafe extern "C" fn refuse() -> c_int {
-    crate::result::set_errno(libc::EOPNOTSUPP);
+    crate::verb_result::set_errno(libc::EOPNOTSUPP);
     libc::EOPNOTSUPP
 }
 
 /// Refuses by a null pointer; for a function without a result, does nothing.
 pub unsafe extern "C" fn none() -> *mut c_void {
-    crate::result::set_errno(libc::EOPNOTSUPP);
+    crate::verb_result::set_errno(libc::EOPNOTSUPP);
     core::ptr::null_mut()
 }
 
 /// Refuses where a descriptor is expected.
 pub unsafe extern "C" fn minus() -> c_int {
-    crate::result::set_errno(libc::EOPNOTSUPP);
+    crate::verb_result::set_errno(libc::EOPNOTSUPP);
     -1
 }
 

@@ -3,7 +3,7 @@
 //! At the end of the process it gets a last turn. It has to be this thread: who calls `exit` may be a signal handler that has
 //! interrupted the program anywhere, with any lock held. Then the thread waits for that lock in vain, and the process ends without it.
 
-use crate::result::last_error;
+use crate::verb_result::last_error;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;

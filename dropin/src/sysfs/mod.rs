@@ -8,16 +8,14 @@
 //!
 //! `tree` has the names, `walk` finds one from a path, `system` reads the kernel's sysfs.
 
-mod system;
+pub mod system;
 mod tree;
 mod walk;
 
-pub use system::first_uverbs;
-
-use crate::adapter::{self, Adapter, STATE};
+use crate::adapter::Adapter;
+use crate::open_devices::{present, STATE};
 use core::ffi::{c_char, c_int, CStr};
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::Device;
 use gdrcore_core::{Error, Result};
 use std::ffi::CString;
 use system::System;
@@ -35,7 +33,7 @@ fn facts(a: &Adapter) -> Facts {
 }
 
 fn tree() -> Tree {
-    let devices: Vec<Facts> = adapter::present().into_iter().map(facts).collect();
+    let devices: Vec<Facts> = present().into_iter().map(facts).collect();
     Tree::new(&devices, &System.cpus())
 }
 
@@ -221,7 +219,7 @@ fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {
     // SAFETY: a NUL-terminated name; one that is too long is an error.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), cloexec | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
-        return Err(crate::result::last_error());
+        return Err(crate::verb_result::last_error());
     }
     // SAFETY: the text's bytes, and a descriptor of our own. The offset of the descriptor stays at the beginning, and nobody
     // writes behind it.
@@ -231,7 +229,7 @@ fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {
             && libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) == 0
     };
     if !done {
-        let e = crate::result::last_error();
+        let e = crate::verb_result::last_error();
         // SAFETY: ours, and nobody has seen it.
         unsafe { libc::close(fd) };
         return Err(e);

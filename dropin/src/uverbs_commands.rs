@@ -10,13 +10,15 @@
 //! only this file knows about would be of no use to the calls of libibverbs.
 
 use crate::abi::*;
-use crate::adapter::{Adapter, OpenHca, STATE};
-use crate::context::Context;
-use crate::hca::{Hca, Object};
-use crate::pd::small;
-use crate::qp::Known;
-use crate::query;
-use crate::result::Verb;
+use crate::acks::Kind;
+use crate::adapter::Adapter;
+use crate::hca::Hca;
+use crate::open_context::Context;
+use crate::open_devices::{OpenHca, STATE};
+use crate::pd_verbs::small;
+use crate::qp_verbs::{Known, Qp};
+use crate::query_verbs;
+use crate::verb_result::Verb;
 use core::ffi::{c_int, c_void, CStr};
 use gdrcore_core::mem::host;
 use gdrcore_core::{refuse, Error, Result};
@@ -62,7 +64,7 @@ pub fn descriptor() -> Result<c_int> {
     let mut ends = [-1; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(crate::result::last_error());
+        return Err(crate::verb_result::last_error());
     }
     // SAFETY: just opened. Nobody writes to it, so it stays empty.
     unsafe { libc::close(ends[1]) };
@@ -85,7 +87,7 @@ fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
     hca.check().ok()?;
     let objects = hca.objects();
     // SAFETY: what is in the table, which is locked, lives.
-    let mut contexts = objects.contexts.iter().map(|c| unsafe { &**c });
+    let mut contexts = objects.contexts.iter().filter_map(|c| unsafe { Context::of_anybody(c.ibv) }.ok());
     contexts.find(|c| is_open_on(c, file)).map(|c| c.adapter)
 }
 
@@ -237,10 +239,10 @@ fn expect_zeroes(at: u64, len: usize) -> Result<()> {
 }
 
 fn device(asked: &Asked<'_>) -> ib_uverbs_query_device_resp {
-    let a = query::device_attr(asked.hca, asked.adapter);
+    let a = query_verbs::device_attr(asked.hca, asked.adapter);
     let n = |x: c_int| x as u32;
     ib_uverbs_query_device_resp {
-        fw_ver: query::firmware(),
+        fw_ver: query_verbs::firmware(),
         node_guid: a.node_guid,
         sys_image_guid: a.sys_image_guid,
         max_mr_size: a.max_mr_size,
@@ -287,13 +289,14 @@ fn device(asked: &Asked<'_>) -> ib_uverbs_query_device_resp {
 /// What is known of the queue pair of this file with the number that programs see.
 fn known(asked: &Asked<'_>, number: u32) -> Option<Known> {
     let objects = asked.hca.objects();
-    objects.by_handle.iter().find_map(|(handle, object)| match object {
-        Object::Qp(qp) if small(*handle) == number => {
-            // SAFETY: what is in the table, which is locked, lives, and so does the context of each.
-            let (qp, context) = unsafe { (&**qp, Context::of_anybody((**qp).ex.qp_base.context).ok()?) };
-            is_open_on(context, asked.file).then(|| qp.known())
+    objects.by_handle.iter().filter(|(handle, _)| small(**handle) == number).find_map(|(_, target)| {
+        // SAFETY: what is in the table, which is locked, lives, and so does the context of each.
+        let (target, context) = unsafe { (&**target, Context::of_anybody((**target).context()).ok()?) };
+        if !matches!(target.kind(), Kind::Qp) || !is_open_on(context, asked.file) {
+            return None;
         }
-        _ => None,
+        // SAFETY: as above; of a QP this field of the union is valid.
+        unsafe { Qp::of(target.element().qp) }.ok().map(Qp::known)
     })
 }
 

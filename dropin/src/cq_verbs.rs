@@ -1,26 +1,26 @@
 //! Completion queues.
 
 use crate::abi::*;
-use crate::channel::Channel;
-use crate::context::{Acks, Context};
-use crate::hca::{Hca, Object};
-use crate::lock::{in_turn, Turn};
-use crate::pd::small;
-use crate::result::{object, Verb};
+use crate::acks::{kind, Acks, Kind};
+use crate::channel_verbs::Channel;
+use crate::device_kinds::HcaDevice;
+use crate::hca::{EventTarget, Hca};
+use crate::open_context::Context;
+use crate::pd_verbs::small;
+use crate::turn_lock::{in_turn, Turn};
+use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_flags, Handle};
 use gdrcore_core::wire::ip::v4_of_gid;
 use gdrcore_core::{refuse, Error, Result};
-use gdrcore_net::soft::SoftDevice;
 
 /// A completion queue.
 #[repr(C)]
 pub struct Cq {
     /// What programs see; of a CQ that is not extended only its beginning counts.
     pub ex: ibv_cq_ex,
-    pub device: &'static SoftDevice,
+    pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
     /// What `sl` says of a datagram.
@@ -140,24 +140,7 @@ impl Cq {
     pub fn publish(this: *mut Cq) {
         // SAFETY: just made.
         let cq = unsafe { &*this };
-        cq.hca.objects().by_handle.insert(cq.handle, Object::Cq(this));
-    }
-
-    /// Its arming was met: an event for its channel. Called by whoever runs the engine.
-    pub fn raise(&self) {
-        // SAFETY: a channel outlives its CQs.
-        if let Ok(channel) = unsafe { Channel::of(self.ex.base.channel) } {
-            channel.events.push((&raw const *self).cast_mut());
-        }
-    }
-
-    /// Something happened to it. Called by whoever runs the engine.
-    pub fn raise_async(&self, event_type: u32) {
-        let element = ibv_async_element { cq: (&raw const self.ex.base).cast_mut() };
-        // SAFETY: a context outlives its objects.
-        if let Ok(c) = unsafe { Context::of(self.ex.base.context) } {
-            c.events.push(ibv_async_event { element, event_type });
-        }
+        cq.hca.objects().by_handle.insert(cq.handle, this);
     }
 
     /// The program took one of its completion events.
@@ -191,20 +174,38 @@ impl Cq {
         // SAFETY: channel and context outlive their CQs.
         unsafe {
             if let Ok(channel) = Channel::of(self.ex.base.channel) {
-                channel.events.remove(|&c| c.cast_const() == this);
+                channel.events.remove(|&c| c.cast_const() == this.cast());
                 channel.users.fetch_sub(1, Ordering::Relaxed);
             }
             if let Ok(c) = Context::of(self.ex.base.context) {
-                c.events.remove(|e| {
-                    matches!(crate::context::kind(e.event_type), crate::context::Kind::Cq)
-                        && e.element.cq.cast_const() == this.cast()
-                });
+                c.events.remove(|e| matches!(kind(e.event_type), Kind::Cq) && e.element.cq.cast_const() == this.cast());
             }
             let (taken, async_taken) =
                 (self.events_taken.load(Ordering::Relaxed), self.async_taken.load(Ordering::Relaxed));
             Acks::new((&raw const self.ex.base).cast_mut()).wait(taken, async_taken);
         }
         Ok(())
+    }
+}
+
+impl EventTarget for Cq {
+    fn kind(&self) -> Kind {
+        Kind::Cq
+    }
+
+    fn context(&self) -> *mut ibv_context {
+        self.ex.base.context
+    }
+
+    fn element(&self) -> ibv_async_element {
+        ibv_async_element { cq: (&raw const self.ex.base).cast_mut() }
+    }
+
+    fn raise_completion(&self) {
+        // SAFETY: a channel outlives its CQs.
+        if let Ok(channel) = unsafe { Channel::of(self.ex.base.channel) } {
+            channel.events.push((&raw const *self).cast_mut().cast());
+        }
     }
 }
 

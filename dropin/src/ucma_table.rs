@@ -4,15 +4,16 @@
 //! A thread takes the events of the connection managers as they come, so that who sleeps on the file's descriptor is woken. At
 //! exit the files are closed, as the kernel closes them: peers hear that their connections are over.
 
-use crate::adapter::{self, Adapter};
+use crate::adapter::Adapter;
+use crate::fork_verbs::around_forks;
 use crate::gids;
-use crate::hca::Hca;
-use crate::lock::ForkLock;
-use crate::result::Verb;
-use crate::worker::Worker;
+use crate::hca::{Hca, CM_EVENTS};
+use crate::open_devices;
+use crate::turn_lock::ForkLock;
+use crate::verb_result::Verb;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
-use gdrcore_core::device::{CmDevice, Device};
+use gdrcore_core::device::CmDevice;
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
 use gdrcore_core::Result;
@@ -20,7 +21,7 @@ use gdrcore_net::{clock, fault, reason};
 use gdrcore_ucma::file::Files;
 use gdrcore_ucma::proto::number;
 use gdrcore_ucma::session::{DeviceInfo, Devices, Manage, Manager};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// The devices as the list had them when librdmacm first opened its file.
 struct Adapters {
@@ -30,7 +31,7 @@ struct Adapters {
 
 impl Adapters {
     fn new() -> Self {
-        let all = adapter::present();
+        let all = open_devices::present();
         let info = |a: &&'static Adapter| DeviceInfo {
             node_guid: a.guid(),
             index: a.index,
@@ -50,7 +51,7 @@ impl Devices for Adapters {
 
     fn manager(&self, device: usize) -> Result<Manager> {
         let adapter = self.all.get(device).ok_or(gdrcore_core::Error::NoDevice)?;
-        Ok(Arc::new(Lease(Hca::get(adapter)?)))
+        Ok(Arc::new(Lease(open_devices::get(adapter)?)))
     }
 }
 
@@ -59,7 +60,7 @@ struct Lease(&'static Hca);
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.put();
+        open_devices::put(self.0);
     }
 }
 
@@ -94,21 +95,31 @@ forward! {
 }
 
 /// The files of a process.
-pub struct Process {
+struct Process {
     /// Whose they are: the child of a fork begins anew.
     pid: libc::pid_t,
     files: &'static Files<Adapters>,
 }
 
-/// The process's files. Around a fork it is held by [`crate::fork`].
-pub static PROCESS: ForkLock<Option<Process>> = ForkLock::new(None);
+/// The process's files. Held around forks.
+static PROCESS: ForkLock<Option<Process>> = ForkLock::new(None);
 
-/// The thread that takes events.
-static EVENTS: Worker = Worker::new();
+/// Holds the locks of the list of devices and of the files around every fork from now on.
+fn guard_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // The lock that came last is held first, and this one is taken before the list's.
+        open_devices::guard_forks();
+        around_forks(hold, release);
+    });
+}
 
-/// A connection manager has events. Called by whoever runs the engine, with its lock held.
-pub fn wake() {
-    EVENTS.wake();
+extern "C" fn hold() {
+    PROCESS.hold();
+}
+
+extern "C" fn release() {
+    PROCESS.release();
 }
 
 fn pid() -> libc::pid_t {
@@ -126,7 +137,7 @@ fn files() -> Option<&'static Files<Adapters>> {
 /// # Errors
 /// The system's: no random numbers, no descriptor, no thread.
 fn files_or_new() -> Result<&'static Files<Adapters>> {
-    crate::fork::install();
+    guard_forks();
     let mut process = PROCESS.lock();
     if let Some(p) = process.as_ref().filter(|p| p.pid == pid()) {
         return Ok(p.files);
@@ -136,7 +147,7 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     let seed = clock::random_seed()?;
     // Kept for the life of the process: threads of the program may be inside at any time.
     let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
-    EVENTS.start("gdrc-ucma", move |last| if last { files.close_all() } else { while files.pump() > 0 {} })?;
+    CM_EVENTS.start("gdrc-ucma", move |last| if last { files.close_all() } else { while files.pump() > 0 {} })?;
     // SAFETY: a function of this library, which librdmacm keeps loaded.
     unsafe { libc::atexit(at_exit) };
     *process = Some(Process { pid: pid(), files });
@@ -144,7 +155,7 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
 }
 
 extern "C" fn at_exit() {
-    EVENTS.finish();
+    CM_EVENTS.finish();
 }
 
 /// What the preloaded library calls; its layout is said there too. Errors are negative errno.

@@ -5,10 +5,10 @@
 //! wall clock: the device keeps none of its own, and a polling program is its engine.
 
 use crate::abi::*;
-use crate::context::Context;
-use crate::cq::{Cq, CqInit};
-use crate::pd::Pd;
-use crate::result::{object, Verb};
+use crate::cq_verbs::{Cq, CqInit};
+use crate::open_context::Context;
+use crate::pd_verbs::Pd;
+use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint};
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::clock::now_ns;

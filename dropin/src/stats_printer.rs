@@ -1,14 +1,12 @@
 //! `GDRC_STATS`: the counters of a process, under rxe's names, on standard error: once, when it ends by `exit` or by a signal
 //! that ends programs, and at SIGUSR2. Signals that the program handles or ignores are its own.
 
-use crate::adapter::STATE;
 use crate::worker::Worker;
-use crate::{env, result};
+use crate::{env, verb_result as result};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::Device;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::Once;
@@ -24,38 +22,11 @@ static DONE: AtomicBool = AtomicBool::new(false);
 /// They could not be printed: the process must not end as if they were.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// What the devices that this process has closed have counted.
-#[derive(Default)]
-pub struct Closed {
-    /// Whose they are: the child of a fork begins with none.
-    owner: libc::pid_t,
-    sum: Counters,
-}
-
-impl Closed {
-    /// None.
-    pub const fn new() -> Self {
-        Closed { owner: 0, sum: Counters::ZERO }
-    }
-
-    /// Adds those of a device that is about to be closed.
-    pub fn add(&mut self, counters: &Counters) {
-        self.own().add(counters);
-    }
-
-    fn own(&mut self) -> &mut Counters {
-        let pid = std::process::id() as libc::pid_t;
-        if self.owner != pid {
-            *self = Closed { owner: pid, sum: Counters::ZERO };
-        }
-        &mut self.sum
-    }
-}
-
-/// From here on the counters are printed, if the environment asks for it. Called when a device is opened, under the lock of the list.
-pub fn install() {
+/// From here on the counters that `total` gives are printed, if the environment asks for it. One caller at a time; `total` is
+/// called by a thread of its own.
+pub fn install(total: fn() -> Counters) {
     static ONCE: Once = Once::new();
-    if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", work).is_err() {
+    if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", move |last| work(last, total)).is_err() {
         return;
     }
     ONCE.call_once(|| {
@@ -119,11 +90,11 @@ unsafe extern "C" fn send_to_process(signal: c_int) -> c_int {
 }
 
 /// What the thread does when it is woken.
-fn work(last: bool) {
+fn work(last: bool, total: fn() -> Counters) {
     let ending = ENDING.load(Ordering::Acquire);
     if !last && ending == 0 {
-        let _ = print();
-    } else if !DONE.swap(true, Ordering::Relaxed) && print().is_err() {
+        let _ = print(&total());
+    } else if !DONE.swap(true, Ordering::Relaxed) && print(&total()).is_err() {
         LOST.store(true, Ordering::Release);
     }
     if ending != 0 {
@@ -154,17 +125,8 @@ extern "C" fn at_last() {
 #[link_section = ".fini_array"]
 static AT_LAST: extern "C" fn() = at_last;
 
-/// Prints the counters that are not 0, of all devices that the process has or had open, by one write.
-fn print() -> std::io::Result<()> {
-    let mut all;
-    {
-        // Open devices stay while the list is locked.
-        let mut state = STATE.lock();
-        all = *state.closed.own();
-        for counters in state.open.iter().filter_map(|o| o.hca.device.counters().ok()) {
-            all.add(&counters);
-        }
-    }
+/// Prints the counters that are not 0, by one write.
+fn print(all: &Counters) -> std::io::Result<()> {
     let mut text = String::new();
     for (name, value) in Counters::NAMES.iter().zip(all.values()).filter(|(_, v)| *v != 0) {
         let _ = writeln!(text, "gdrcore: {name} {value}");

@@ -4,11 +4,12 @@
 //! is remembered, and `ibv_wr_complete` returns it, having posted nothing.
 
 use crate::abi::*;
-use crate::post;
-use crate::qp::Qp;
-use crate::result::Verb;
+use crate::open_context::Context;
+use crate::post_verbs;
+use crate::qp_verbs::{destroy_qp, make, publish, Qp};
+use crate::send_batch::Batch;
+use crate::verb_result::{out, Verb};
 use core::ffi::{c_int, c_void};
-use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
 use gdrcore_core::{refuse, Error, Result};
 
@@ -17,113 +18,54 @@ const UD_OPS: u64 = 1 << 2 | 1 << 3;
 const UC_OPS: u64 = UD_OPS | 1 | 1 << 1 | 1 << 7 | 1 << 8;
 const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9;
 
-/// What gathers between start and complete.
-pub struct Batch {
-    wrs: Vec<ibv_send_wr>,
-    /// `max_sge` for each request.
-    sges: Vec<ibv_sge>,
-    /// `max_inline` bytes for each request.
-    inline: Vec<u8>,
-    max_sge: usize,
-    max_inline: usize,
-    limit: usize,
-    error: Option<Error>,
-}
+/// `ibv_qp_init_attr_mask`.
+const INIT_PD: u32 = 1;
+const INIT_CREATE_FLAGS: u32 = 4;
+const INIT_SEND_OPS: u32 = 64;
 
-// SAFETY: its pointers lead into its own vectors; whoever has the turn uses it.
-unsafe impl Send for Batch {}
-
-impl Batch {
-    /// Room for what a QP's send queue holds. The pages are taken when they are used.
-    fn new(cap: &ibv_qp_cap) -> Self {
-        let (limit, max_sge, max_inline) =
-            (cap.max_send_wr as usize, cap.max_send_sge.max(1) as usize, cap.max_inline_data as usize);
-        Batch {
-            wrs: Vec::with_capacity(limit),
-            sges: Vec::with_capacity(limit * max_sge),
-            inline: Vec::with_capacity(limit * max_inline),
-            max_sge,
-            max_inline,
-            limit,
-            error: None,
+/// The operation behind `ibv_create_qp_ex`.
+pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    Verb("ibv_create_qp_ex").pointer((|| {
+        // SAFETY: the program's pointers.
+        let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
+        let known = INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
+        if i.comp_mask & !known != 0 {
+            return Err(refuse!(Unsupported, "comp_mask {:#x}: the device knows {known:#x}", i.comp_mask));
         }
-    }
-
-    fn clear(&mut self) {
-        self.wrs.clear();
-        self.sges.clear();
-        self.inline.clear();
-        self.error = None;
-    }
-
-    fn fail(&mut self, e: Error) {
-        self.error.get_or_insert(e);
-    }
-
-    /// The request that was begun last.
-    fn last(&mut self) -> Option<&mut ibv_send_wr> {
-        if self.error.is_some() {
-            return None;
+        if i.comp_mask & INIT_PD == 0 {
+            return Err(refuse!(Invalid, "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_PD", i.comp_mask));
         }
-        if self.wrs.is_empty() {
-            self.fail(refuse!(Invalid, "ibv_wr_set_: before any request (ibv_wr_send, ibv_wr_rdma_write)"));
+        if i.comp_mask & INIT_CREATE_FLAGS != 0 && i.create_flags != 0 {
+            return Err(refuse!(Unsupported, "create_flags {:#x}: the device has none", i.create_flags));
         }
-        self.wrs.last_mut()
-    }
-
-    fn set_sges(&mut self, list: &[ibv_sge]) {
-        if list.len() > self.max_sge {
-            return self.fail(refuse!(Invalid, "num_sge {}: at most {}", list.len(), self.max_sge));
-        }
-        if self.last().is_none() {
-            return;
-        }
-        // Never grows: each request takes at most its share once, and a second list in its place is refused.
-        if self.sges.len() + list.len() > self.limit * self.max_sge {
-            return self.fail(Error::NoMemory);
-        }
-        let at = self.sges.len();
-        self.sges.extend_from_slice(list);
-        let pieces = self.sges[at..].as_ptr();
-        if let Some(wr) = self.last() {
-            wr.sg_list = pieces;
-            wr.num_sge = list.len() as c_int;
-        }
-    }
-
-    /// # Safety
-    /// The program's pieces; memory that cannot be read is an error.
-    unsafe fn set_inline(&mut self, pieces: &[ibv_data_buf]) {
-        if self.last().is_none() {
-            return;
-        }
-        let at = self.inline.len();
-        let total = pieces.iter().try_fold(0usize, |sum, p| sum.checked_add(p.length));
-        match total {
-            Some(n) if n <= self.max_inline && at + n <= self.limit * self.max_inline => {}
-            _ => return self.fail(refuse!(Invalid, "inline data: longer than max_inline_data, {}", self.max_inline)),
-        }
-        for p in pieces {
-            let from = self.inline.len();
-            self.inline.resize(from + p.length, 0);
-            if host::fetch(p.addr as u64, &mut self.inline[from..]).is_err() {
-                return self.fail(Error::Fault);
+        let plain = ibv_qp_init_attr {
+            qp_context: i.qp_context,
+            send_cq: i.send_cq,
+            recv_cq: i.recv_cq,
+            srq: i.srq,
+            cap: i.cap,
+            qp_type: i.qp_type,
+            sq_sig_all: i.sq_sig_all,
+        };
+        // SAFETY: as above.
+        let qp = unsafe { make(i.pd, &plain, &mut i.cap)? };
+        if i.comp_mask & INIT_SEND_OPS != 0 {
+            // SAFETY: just made, and known to nobody.
+            if let Err(e) = extend(unsafe { &mut *qp }, i.send_ops_flags) {
+                // SAFETY: as above.
+                unsafe { destroy_qp(qp.cast()) };
+                return Err(e);
             }
         }
-        let length = (self.inline.len() - at) as u32;
-        let addr = self.inline[at..].as_ptr() as u64;
-        self.set_sges(&[ibv_sge { addr, length, lkey: 0 }]);
-        if let Some(wr) = self.last() {
-            wr.send_flags |= send_flags::INLINE;
-        }
-    }
+        Ok(publish(qp))
+    })())
 }
 
 /// Makes a QP extended, for the operations that the program names.
 ///
 /// # Errors
 /// [`Error::Unsupported`]: the device or the transport lacks one.
-pub fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
+fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     let supported = match qp.ex.qp_base.qp_type {
         qp_type::RC => RC_OPS,
         qp_type::UC => UC_OPS,
@@ -187,7 +129,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             }
             let mut bad = core::ptr::null_mut();
             // SAFETY: a list of our own; objects in it are the program's.
-            unsafe { post::post_send(qp.cast(), b.wrs.as_mut_ptr(), &mut bad) }
+            unsafe { post_verbs::post_send(qp.cast(), b.wrs.as_mut_ptr(), &mut bad) }
         }
     };
     b.clear();

@@ -1,7 +1,7 @@
 //! Events on a descriptor that the program may poll and make non-blocking: an eventfd in semaphore mode counts
 //! what lies in a list. It is how completion channels and asynchronous events reach a program.
 
-use crate::result::last_error;
+use crate::verb_result::last_error;
 use core::ffi::c_int;
 use gdrcore_core::Result;
 use std::collections::VecDeque;

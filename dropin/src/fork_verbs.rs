@@ -3,30 +3,18 @@
 //! Registered memory needs no care (the CPU copies it, so copy-on-write does no harm), hence `ibv_fork_init` has nothing
 //! to do and `ibv_is_fork_initialized` says that it is not needed.
 
-use crate::adapter::STATE;
-use crate::ucma;
 use core::ffi::{c_int, c_void};
 
 /// `IBV_FORK_UNNEEDED`.
 const UNNEEDED: u32 = 2;
 
-/// Takes the list of devices around every fork of this process from now on.
-pub fn install() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the handlers take and give back a lock and stay loaded as long as their code does.
-        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
-    });
-}
-
-extern "C" fn before() {
-    ucma::PROCESS.hold();
-    STATE.hold();
-}
-
-extern "C" fn after() {
-    STATE.release();
-    ucma::PROCESS.release();
+/// Runs `hold` before every fork of this process from now on, and `release` after it in parent and child: around each, a lock
+/// is held, so that a child finds what it protects whole. Of several pairs the one that came last holds first.
+pub fn around_forks(hold: extern "C" fn(), release: extern "C" fn()) {
+    let before: unsafe extern "C" fn() = hold;
+    let after: unsafe extern "C" fn() = release;
+    // SAFETY: the handlers take and give back a lock and stay loaded as long as their code does.
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
 }
 
 /// `ibv_fork_init`.

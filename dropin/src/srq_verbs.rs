@@ -1,23 +1,24 @@
 //! Shared receive queues.
 
 use crate::abi::*;
-use crate::context::{kind, Acks, Context, Kind};
-use crate::hca::{Hca, Object};
-use crate::lock::in_turn;
-use crate::pd::{small, Pd};
-use crate::result::{object, out, Verb};
+use crate::acks::{kind, Acks, Kind};
+use crate::device_kinds::HcaDevice;
+use crate::hca::{EventTarget, Hca};
+use crate::open_context::Context;
+use crate::pd_verbs::{small, Pd};
+use crate::turn_lock::in_turn;
+use crate::verb_result::{object, out, Verb};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::device::{Device, SrqAttr};
+use gdrcore_core::device::SrqAttr;
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{refuse, Result};
-use gdrcore_net::soft::SoftDevice;
 
 /// A shared receive queue.
 #[repr(C)]
 pub struct Srq {
     ibv: ibv_srq,
-    pub device: &'static SoftDevice,
+    pub device: &'static dyn HcaDevice,
     hca: &'static Hca,
     pub handle: Handle,
     domain: &'static Pd,
@@ -45,23 +46,23 @@ impl Srq {
         unsafe { object(p.cast::<Srq>()) }
     }
 
-    /// The context that it was made on.
-    pub fn context(&self) -> *mut ibv_context {
-        self.ibv.context
-    }
-
-    /// Something happened to it. Called by whoever runs the engine.
-    pub fn raise_async(&self, event_type: u32) {
-        let element = ibv_async_element { srq: (&raw const self.ibv).cast_mut() };
-        // SAFETY: a context outlives its objects.
-        if let Ok(c) = unsafe { Context::of(self.ibv.context) } {
-            c.events.push(ibv_async_event { element, event_type });
-        }
-    }
-
     /// The program took one of its asynchronous events.
     pub fn async_taken(&self) {
         self.async_taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl EventTarget for Srq {
+    fn kind(&self) -> Kind {
+        Kind::Srq
+    }
+
+    fn context(&self) -> *mut ibv_context {
+        self.ibv.context
+    }
+
+    fn element(&self) -> ibv_async_element {
+        ibv_async_element { srq: (&raw const self.ibv).cast_mut() }
     }
 }
 
@@ -97,7 +98,7 @@ unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv
         domain,
         async_taken: AtomicU32::new(0),
     }));
-    p.hca.objects().by_handle.insert(handle, Object::Srq(srq));
+    p.hca.objects().by_handle.insert(handle, srq);
     init.attr.max_wr = given.max_wr;
     init.attr.max_sge = given.max_sge;
     Ok(srq.cast())
@@ -178,7 +179,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// Posts to an SRQ, each thread in its turn.
 ///
 /// # Safety
-/// As for [`Device::post_srq_recv`].
+/// As for [`gdrcore_core::device::Device::post_srq_recv`].
 pub unsafe fn post(s: &Srq, wr: *const ibv_recv_wr, bad: &mut *const ibv_recv_wr) -> Result<()> {
     // SAFETY: the caller's promise.
     in_turn(|| unsafe { s.device.post_srq_recv(s.handle, wr, bad) })

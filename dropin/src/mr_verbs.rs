@@ -2,10 +2,11 @@
 
 use crate::abi::*;
 use crate::hca::Hca;
-use crate::pd::{small, Pd};
-use crate::result::{object, Verb};
+use crate::null_memory;
+use crate::pd_verbs::{small, Pd};
+use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
-use gdrcore_core::device::{Device, MrReg};
+use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::types::{access, Handle};
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::{page_size, Map};
@@ -46,7 +47,7 @@ pub struct Wanted {
     pub length: usize,
     pub iova: u64,
     pub access: u32,
-    /// 0: the program's memory, else [`crate::null::PROVIDER`].
+    /// 0: the program's memory, else [`null_memory::PROVIDER`].
     pub provider: u32,
 }
 
@@ -90,7 +91,7 @@ pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
     };
     let mr =
         Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, domain, iova: w.iova, access: w.access, map: None }));
-    pd.hca.objects().regions.insert(small(handle), mr);
+    pd.hca.objects().regions.insert(small(handle), mr.cast());
     Ok(mr.cast())
 }
 
@@ -267,7 +268,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
         let theirs = objects.regions.get(&handle).copied();
         let theirs = theirs.ok_or_else(|| refuse!(Invalid, "mr_handle {handle}: no region of this device"))?;
         // SAFETY: a region is in the table for as long as it lives, and the table is locked.
-        let m = unsafe { &*theirs };
+        let m = unsafe { &*theirs.cast::<Mr>() };
         let ibv = ibv_mr {
             // SAFETY: checked above.
             context: unsafe { (*pd).context },
@@ -343,4 +344,18 @@ pub unsafe extern "C" fn advise_mr(
         }
         Ok(())
     }))
+}
+
+/// The operation behind `ibv_alloc_null_mr`: a region of any address, for local use.
+pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    let w = Wanted {
+        pd,
+        addr: 0,
+        length: usize::MAX,
+        iova: 0,
+        access: access::LOCAL_WRITE,
+        provider: null_memory::PROVIDER,
+    };
+    // SAFETY: the program's pointer.
+    Verb("ibv_alloc_null_mr").pointer(unsafe { Pd::of(pd).and_then(|_| new(&w)) })
 }

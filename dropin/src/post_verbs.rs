@@ -2,15 +2,14 @@
 //! programs have pointers and the device has handles, so those are copied, a few at a time.
 
 use crate::abi::*;
-use crate::ah::Ah;
-use crate::lock::in_turn;
-use crate::mr::{Mr, Mw};
-use crate::qp::Qp;
-use crate::result::{object, set_errno, Verb};
-use crate::srq::{self, Srq};
+use crate::ah_verbs::Ah;
+use crate::mr_verbs::{Mr, Mw};
+use crate::qp_verbs::Qp;
+use crate::srq_verbs::{self, Srq};
+use crate::turn_lock::in_turn;
+use crate::verb_result::{object, set_errno, Verb};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode};
 use gdrcore_core::{Error, Result};
 
@@ -162,7 +161,7 @@ pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, 
     let s = unsafe { &*srq.cast::<Srq>() };
     let mut at: *const ibv_recv_wr = wr;
     // SAFETY: the program's list.
-    let done = unsafe { srq::post(s, wr, &mut at) };
+    let done = unsafe { srq_verbs::post(s, wr, &mut at) };
     // SAFETY: the program's pointer.
     unsafe { tell_bad(Verb("ibv_post_srq_recv"), done, at, bad) }
 }

@@ -1,31 +1,31 @@
 //! Queue pairs: create, modify, query, destroy.
 
 use crate::abi::*;
+use crate::acks::{kind, Acks, Kind};
 use crate::adapter::Adapter;
-use crate::ah;
-use crate::context::{kind, Acks, Context, Kind};
-use crate::cq::Cq;
-use crate::hca::{Hca, Object};
-use crate::lock::{in_turn, Turn};
-use crate::pd::{small, Pd};
-use crate::qp_ex::{self, Batch};
-use crate::query::VENDOR;
-use crate::result::{object, out, Verb};
-use crate::srq::Srq;
+use crate::ah_verbs;
+use crate::cq_verbs::Cq;
+use crate::device_kinds::HcaDevice;
+use crate::hca::{EventTarget, Hca};
+use crate::open_context::Context;
+use crate::pd_verbs::{small, Pd};
+use crate::query_verbs::VENDOR;
+use crate::send_batch::Batch;
+use crate::srq_verbs::Srq;
+use crate::turn_lock::{in_turn, Turn};
+use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{access, qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit};
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::reason;
-use gdrcore_net::soft::SoftDevice;
 
 /// A queue pair.
 #[repr(C)]
 pub struct Qp {
     /// What programs see; of a QP that is not extended only its beginning counts.
     pub ex: ibv_qp_ex,
-    pub device: &'static SoftDevice,
+    pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
     pub cap: ibv_qp_cap,
@@ -33,7 +33,7 @@ pub struct Qp {
     domain: &'static Pd,
     sq_sig_all: bool,
     async_taken: AtomicU32,
-    /// [`ah::Said`] of the address vector that the program gave last.
+    /// [`ah_verbs::Said`] of the address vector that the program gave last.
     said: AtomicU32,
     /// Extended: whose thread builds requests.
     pub turn: Turn,
@@ -46,7 +46,7 @@ pub struct Qp {
 pub struct Known {
     handle: Handle,
     cap: ibv_qp_cap,
-    said: ah::Said,
+    said: ah_verbs::Said,
     pub sq_sig_all: bool,
 }
 
@@ -63,11 +63,6 @@ const ACCESS: u32 = access::LOCAL_WRITE
     | access::ON_DEMAND
     | access::HUGETLB
     | access::RELAXED_ORDERING;
-/// `ibv_qp_init_attr_mask`.
-const INIT_PD: u32 = 1;
-const INIT_CREATE_FLAGS: u32 = 4;
-const INIT_SEND_OPS: u32 = 64;
-
 impl Qp {
     /// The QP that a program's pointer belongs to.
     ///
@@ -80,15 +75,6 @@ impl Qp {
     pub unsafe fn of<'a>(p: *const ibv_qp) -> Result<&'a Qp> {
         // SAFETY: the caller's promise; the program's struct is the first field.
         unsafe { object(p.cast::<Qp>()) }
-    }
-
-    /// Something happened to it. Called by whoever runs the engine.
-    pub fn raise_async(&self, event_type: u32) {
-        let element = ibv_async_element { qp: (&raw const self.ex.qp_base).cast_mut() };
-        // SAFETY: a context outlives its objects.
-        if let Ok(c) = unsafe { Context::of(self.ex.qp_base.context) } {
-            c.events.push(ibv_async_event { element, event_type });
-        }
     }
 
     /// The completions of a QP that is reset or gone are of no use to the program, which may not know its number any more.
@@ -105,7 +91,7 @@ impl Qp {
 
     /// What a query needs.
     pub fn known(&self) -> Known {
-        let said = ah::Said::unpack(self.said.load(Ordering::Relaxed));
+        let said = ah_verbs::Said::unpack(self.said.load(Ordering::Relaxed));
         Known { handle: self.handle, cap: self.cap, said, sq_sig_all: self.sq_sig_all }
     }
 
@@ -115,12 +101,26 @@ impl Qp {
     }
 }
 
+impl EventTarget for Qp {
+    fn kind(&self) -> Kind {
+        Kind::Qp
+    }
+
+    fn context(&self) -> *mut ibv_context {
+        self.ex.qp_base.context
+    }
+
+    fn element(&self) -> ibv_async_element {
+        ibv_async_element { qp: (&raw const self.ex.qp_base).cast_mut() }
+    }
+}
+
 impl Known {
     /// Its attributes: everything, whatever a mask names.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn query(&self, device: &SoftDevice) -> Result<ibv_qp_attr> {
+    pub fn query(&self, device: &dyn HcaDevice) -> Result<ibv_qp_attr> {
         let (a, _) = device.qp_query(self.handle)?;
         Ok(ibv_qp_attr {
             qp_state: a.qp_state,
@@ -132,7 +132,7 @@ impl Known {
             dest_qp_num: a.dest_qp_num,
             qp_access_flags: a.qp_access_flags,
             cap: self.cap,
-            ah_attr: ah::attr(&a.ah, self.said),
+            ah_attr: ah_verbs::attr(&a.ah, self.said),
             pkey_index: a.pkey_index,
             en_sqd_async_notify: a.en_sqd_async_notify,
             sq_draining: a.sq_draining,
@@ -161,7 +161,7 @@ fn ring_bytes(cap: &ibv_qp_cap) -> usize {
 ///
 /// # Safety
 /// The program's pointers.
-unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -> Result<*mut Qp> {
+pub unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -> Result<*mut Qp> {
     // SAFETY: the caller's promise.
     let (p, send_cq, recv_cq) = unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
     if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
@@ -216,10 +216,11 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -
     })))
 }
 
-fn publish(qp: *mut Qp) -> *mut ibv_qp {
+/// Events find it from here on.
+pub fn publish(qp: *mut Qp) -> *mut ibv_qp {
     // SAFETY: just made.
     let q = unsafe { &*qp };
-    q.hca.objects().by_handle.insert(q.handle, Object::Qp(qp));
+    q.hca.objects().by_handle.insert(q.handle, qp);
     qp.cast()
 }
 
@@ -234,44 +235,6 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     })())
 }
 
-/// The operation behind `ibv_create_qp_ex`.
-pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
-    Verb("ibv_create_qp_ex").pointer((|| {
-        // SAFETY: the program's pointers.
-        let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
-        let known = INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
-        if i.comp_mask & !known != 0 {
-            return Err(refuse!(Unsupported, "comp_mask {:#x}: the device knows {known:#x}", i.comp_mask));
-        }
-        if i.comp_mask & INIT_PD == 0 {
-            return Err(refuse!(Invalid, "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_PD", i.comp_mask));
-        }
-        if i.comp_mask & INIT_CREATE_FLAGS != 0 && i.create_flags != 0 {
-            return Err(refuse!(Unsupported, "create_flags {:#x}: the device has none", i.create_flags));
-        }
-        let plain = ibv_qp_init_attr {
-            qp_context: i.qp_context,
-            send_cq: i.send_cq,
-            recv_cq: i.recv_cq,
-            srq: i.srq,
-            cap: i.cap,
-            qp_type: i.qp_type,
-            sq_sig_all: i.sq_sig_all,
-        };
-        // SAFETY: as above.
-        let qp = unsafe { make(i.pd, &plain, &mut i.cap)? };
-        if i.comp_mask & INIT_SEND_OPS != 0 {
-            // SAFETY: just made, and known to nobody.
-            if let Err(e) = qp_ex::extend(unsafe { &mut *qp }, i.send_ops_flags) {
-                // SAFETY: as above.
-                unsafe { destroy_qp(qp.cast()) };
-                return Err(e);
-            }
-        }
-        Ok(publish(qp))
-    })())
-}
-
 /// The device's form of the attributes that `m` names.
 fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
     Ok(QpAttr {
@@ -283,7 +246,7 @@ fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
         sq_psn: a.sq_psn & 0x00ff_ffff,
         dest_qp_num: a.dest_qp_num,
         qp_access_flags: a.qp_access_flags & ACCESS,
-        ah: if m & mask::AV != 0 { ah::vector(&a.ah_attr, own)? } else { Default::default() },
+        ah: if m & mask::AV != 0 { ah_verbs::vector(&a.ah_attr, own)? } else { Default::default() },
         cap: a.cap,
         pkey_index: a.pkey_index,
         port_num: a.port_num,
@@ -313,7 +276,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr
             .and_then(|a| q.device.qp_modify(q.handle, &a, m))
             .map_err(|e| reason::in_modify(e, q.device, q.handle, to))?;
         if m & mask::AV != 0 {
-            q.said.store(ah::Said::of(&attr.ah_attr).pack(), Ordering::Relaxed);
+            q.said.store(ah_verbs::Said::of(&attr.ah_attr).pack(), Ordering::Relaxed);
         }
         if m & mask::STATE != 0 {
             if attr.qp_state == qp_state::RESET {

@@ -4,12 +4,11 @@
 //! no locks, and ours cost nothing where one thread comes.
 
 use crate::abi::*;
-use crate::context::Context;
 use crate::hca::Hca;
-use crate::result::{object, Verb};
+use crate::open_context::Context;
+use crate::verb_result::{object, Verb};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{refuse, Result};
 
@@ -83,7 +82,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let c = unsafe { Context::of(context)? };
         let handle = c.hca.make(0, |d| d.pd_alloc())?;
         let pd = Pd::boxed(context, c.hca, handle, core::ptr::null_mut(), core::ptr::null_mut());
-        c.hca.objects().domains.insert(small(handle), pd);
+        c.hca.objects().domains.insert(small(handle), pd.cast());
         Ok(pd.cast())
     })())
 }
@@ -122,6 +121,7 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
         let c = unsafe { Context::of(context)? };
         let base = c.hca.objects().domains.get(&handle).copied();
         let base = base.ok_or_else(|| refuse!(Invalid, "pd_handle {handle}: no domain of this device"))?;
+        let base = base.cast::<Pd>();
         // SAFETY: a domain is in the table for as long as it lives.
         let p = unsafe { &*base };
         p.hold();

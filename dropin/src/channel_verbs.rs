@@ -1,11 +1,10 @@
-//! Completion channels.
+//! Completion channels as objects. `event_verbs` takes their events.
 
 use crate::abi::*;
-use crate::context::{Acks, Context};
-use crate::cq::Cq;
-use crate::queue::EventQueue;
-use crate::result::{object, out, Verb};
-use core::ffi::{c_int, c_uint, c_void};
+use crate::event_queue::EventQueue;
+use crate::open_context::Context;
+use crate::verb_result::{object, Verb};
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::{refuse, Result};
 
@@ -14,7 +13,7 @@ use gdrcore_core::{refuse, Result};
 pub struct Channel {
     ibv: ibv_comp_channel,
     /// CQs whose arming was met.
-    pub events: EventQueue<*mut Cq>,
+    pub events: EventQueue<*mut ibv_cq>,
     /// CQs that use it.
     pub users: AtomicU32,
 }
@@ -55,32 +54,4 @@ pub unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) ->
         drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
         Ok(())
     })())
-}
-
-/// `ibv_get_cq_event`: sleeps, unless the program made the descriptor non-blocking.
-pub unsafe extern "C" fn get_cq_event(
-    channel: *mut ibv_comp_channel,
-    cq: *mut *mut ibv_cq,
-    cq_context: *mut *mut c_void,
-) -> c_int {
-    Verb("ibv_get_cq_event").number((|| {
-        // SAFETY: the program's pointers.
-        let (channel, cq, cq_context) = unsafe { (Channel::of(channel)?, out(cq)?, out(cq_context)?) };
-        channel.events.take(|c| {
-            // SAFETY: a CQ removes its events from the list before it is freed, under the list's lock.
-            let c_ref = unsafe { &*c };
-            c_ref.event_taken();
-            *cq = c.cast();
-            *cq_context = c_ref.program_context();
-        })?;
-        Ok(0)
-    })())
-}
-
-/// `ibv_ack_cq_events`: lets the destruction of the CQ go on.
-pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
-    if !cq.is_null() {
-        // SAFETY: the program's CQ, which is not destroyed before its events are acknowledged.
-        unsafe { Acks::new(cq).acknowledge(n, false) };
-    }
 }

@@ -2,12 +2,11 @@
 
 use crate::abi::*;
 use crate::adapter::Adapter;
-use crate::context::Context;
 use crate::gids;
 use crate::hca::Hca;
-use crate::result::{out, set_errno, Verb};
+use crate::open_context::Context;
+use crate::verb_result::{out, set_errno, Verb};
 use core::ffi::{c_char, c_int, c_void};
-use gdrcore_core::device::Device;
 use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};
@@ -149,7 +148,7 @@ pub unsafe extern "C" fn query_device_ex(
             raw_packet_caps: 0,
             tm_caps: [0; 5],
             cq_mod_caps: [u16::MAX; 2],
-            max_dm_size: crate::dm::MAX,
+            max_dm_size: crate::dm_verbs::MAX,
             pci_atomic_caps: [0; 3],
             xrc_odp_caps: 0,
             phys_port_cnt_ex: 1,

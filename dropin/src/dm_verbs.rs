@@ -1,11 +1,11 @@
 //! Device memory: this device's memory is the host's, so it is a mapping of the library's own.
 
 use crate::abi::*;
-use crate::context::Context;
 use crate::hca::Hca;
-use crate::mr::{self, Wanted};
-use crate::pd::Pd;
-use crate::result::{object, Verb};
+use crate::mr_verbs::{self, Wanted};
+use crate::open_context::Context;
+use crate::pd_verbs::Pd;
+use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::mem::host;
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
         let dm =
             Box::into_raw(Box::new(Dm { ibv: Dm::ibv(context, handle), base, length, hca: c.hca, map: Some(map) }));
         if c.hca.check().is_ok() {
-            c.hca.objects().dms.insert(handle, dm);
+            c.hca.objects().dms.insert(handle, dm.cast());
         }
         Ok(dm.cast())
     })())
@@ -101,7 +101,8 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
         let theirs = objects.dms.get(&handle).copied();
         let theirs = theirs.ok_or_else(|| refuse!(Invalid, "dm_handle {handle}: no memory of this device"))?;
         // SAFETY: it is in the table for as long as it lives, and the table is locked.
-        let (base, length) = unsafe { ((*theirs).base, (*theirs).length) };
+        let theirs = unsafe { &*theirs.cast::<Dm>() };
+        let (base, length) = (theirs.base, theirs.length);
         let alias = Dm { ibv: Dm::ibv(context, handle), base, length, hca: c.hca, map: None };
         Ok(Box::into_raw(Box::new(alias)).cast())
     })())
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn reg_dm_mr(
         }
         let addr = d.at(offset, length)?;
         // SAFETY: as above.
-        let mr = unsafe { mr::new(&Wanted { pd, addr, length, iova: 0, access: flags, provider: 0 })? };
+        let mr = unsafe { mr_verbs::new(&Wanted { pd, addr, length, iova: 0, access: flags, provider: 0 })? };
         // SAFETY: just made. To programs it begins at 0.
         unsafe { (*mr).addr = core::ptr::null_mut() };
         Ok(mr)
