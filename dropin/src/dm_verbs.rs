@@ -9,7 +9,7 @@ use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::mem::host;
-use gdrcore_core::verbs::types::access;
+use gdrcore_core::verbs::types::{access, ACCESS_ALL};
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::Map;
 
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
 }
 
 /// `IBV_ACCESS_*` that a region over device memory may have: those of any region; its addresses are offsets.
-const DM_ACCESS: u32 = 0x3f | access::RELAXED_ORDERING;
+const DM_ACCESS: u32 = ACCESS_ALL & !(access::ON_DEMAND | access::HUGETLB);
 
 /// The operation behind `ibv_reg_dm_mr`.
 pub unsafe extern "C" fn reg_dm_mr(

@@ -7,7 +7,7 @@ use crate::pd_verbs::{small, Pd};
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 use gdrcore_core::device::MrReg;
-use gdrcore_core::verbs::types::{access, Handle};
+use gdrcore_core::verbs::types::{access, Handle, ACCESS_ALL, ACCESS_REMOTE_CHANGE};
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::{page_size, Map};
 
@@ -37,8 +37,6 @@ pub struct Mw {
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may leave unheeded.
 const OPTIONAL: u32 = 0x3ff0_0000;
-/// Those that the device knows.
-const KNOWN: u32 = access::RELAXED_ORDERING;
 
 /// What registration is asked for.
 pub struct Wanted {
@@ -59,7 +57,7 @@ impl Wanted {
             addr: self.addr,
             length: self.length as u64,
             iova: self.iova,
-            access: self.access & (!OPTIONAL | KNOWN),
+            access: self.access & (!OPTIONAL | ACCESS_ALL),
             provider: self.provider,
             cookie: 0,
         }
@@ -166,7 +164,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         let whole = length.checked_add(into as usize).filter(|_| length > 0);
         let whole =
             whole.ok_or_else(|| refuse!(Invalid, "length {length:#x}: at least 1, and within the address space"))?;
-        let writes = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+        let writes = access::LOCAL_WRITE | ACCESS_REMOTE_CHANGE;
         let map = Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
             Error::NoDevice => refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's"),
             e => e,

@@ -16,8 +16,8 @@ use crate::turn_lock::{in_turn, Turn};
 use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::verbs::types::{access, qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit};
-use gdrcore_core::{refuse, Result};
+use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit, ACCESS_ALL};
+use gdrcore_core::{copy_qp_attr, refuse, Result};
 use gdrcore_net::reason;
 
 /// A queue pair.
@@ -50,19 +50,10 @@ pub struct Known {
     pub sq_sig_all: bool,
 }
 
+/// Bits of a PSN.
+const MAX_24: u32 = 0x00ff_ffff;
 /// kb/s to bytes per second.
 const KBPS: u64 = 125;
-/// `qp_access_flags` that mean something to the device. Drivers look at these bits alone, so programs set others, such as
-/// IBV_ACCESS_FLUSH_GLOBAL, whether the device has the feature or not; a memory region with such a bit is refused.
-const ACCESS: u32 = access::LOCAL_WRITE
-    | access::REMOTE_WRITE
-    | access::REMOTE_READ
-    | access::REMOTE_ATOMIC
-    | access::MW_BIND
-    | access::ZERO_BASED
-    | access::ON_DEMAND
-    | access::HUGETLB
-    | access::RELAXED_ORDERING;
 impl Qp {
     /// The QP that a program's pointer belongs to.
     ///
@@ -122,30 +113,14 @@ impl Known {
     /// Those of the device.
     pub fn query(&self, device: &dyn HcaDevice) -> Result<ibv_qp_attr> {
         let (a, _) = device.qp_query(self.handle)?;
-        Ok(ibv_qp_attr {
-            qp_state: a.qp_state,
-            cur_qp_state: a.cur_qp_state,
-            path_mtu: a.path_mtu,
-            qkey: a.qkey,
-            rq_psn: a.rq_psn,
-            sq_psn: a.sq_psn,
-            dest_qp_num: a.dest_qp_num,
-            qp_access_flags: a.qp_access_flags,
+        let mut attr = ibv_qp_attr {
             cap: self.cap,
             ah_attr: ah_verbs::attr(&a.ah, self.said),
-            pkey_index: a.pkey_index,
-            en_sqd_async_notify: a.en_sqd_async_notify,
-            sq_draining: a.sq_draining,
-            max_rd_atomic: a.max_rd_atomic,
-            max_dest_rd_atomic: a.max_dest_rd_atomic,
-            min_rnr_timer: a.min_rnr_timer,
-            port_num: a.port_num,
-            timeout: a.timeout,
-            retry_cnt: a.retry_cnt,
-            rnr_retry: a.rnr_retry,
             rate_limit: u32::try_from(a.rate_limit_bps / KBPS).unwrap_or(u32::MAX),
             ..ibv_qp_attr::default()
-        })
+        };
+        copy_qp_attr!(a => attr);
+        Ok(attr)
     }
 }
 
@@ -237,30 +212,20 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
 
 /// The device's form of the attributes that `m` names.
 fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
-    Ok(QpAttr {
-        qp_state: a.qp_state,
-        cur_qp_state: a.cur_qp_state,
-        path_mtu: a.path_mtu,
-        qkey: a.qkey,
-        rq_psn: a.rq_psn & 0x00ff_ffff,
-        sq_psn: a.sq_psn & 0x00ff_ffff,
-        dest_qp_num: a.dest_qp_num,
-        qp_access_flags: a.qp_access_flags & ACCESS,
+    let mut attr = QpAttr {
         ah: if m & mask::AV != 0 { ah_verbs::vector(&a.ah_attr, own)? } else { Default::default() },
         cap: a.cap,
-        pkey_index: a.pkey_index,
-        port_num: a.port_num,
-        en_sqd_async_notify: a.en_sqd_async_notify,
-        sq_draining: 0,
-        max_rd_atomic: a.max_rd_atomic,
-        max_dest_rd_atomic: a.max_dest_rd_atomic,
-        min_rnr_timer: a.min_rnr_timer,
-        timeout: a.timeout,
-        retry_cnt: a.retry_cnt,
-        rnr_retry: a.rnr_retry,
-        kin: 0,
         rate_limit_bps: u64::from(a.rate_limit) * KBPS,
-    })
+        ..QpAttr::default()
+    };
+    copy_qp_attr!(a => attr);
+    attr.rq_psn &= MAX_24;
+    attr.sq_psn &= MAX_24;
+    attr.sq_draining = 0;
+    // Drivers look at these bits alone, so programs set others, such as IBV_ACCESS_FLUSH_GLOBAL, whether the device has the
+    // feature or not; a memory region with such a bit is refused.
+    attr.qp_access_flags &= ACCESS_ALL;
+    Ok(attr)
 }
 
 /// `ibv_modify_qp`.

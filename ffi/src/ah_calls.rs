@@ -10,16 +10,6 @@ use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::wire::grh;
 use gdrcore_core::Result;
 
-pub(crate) fn ah_attr(a: &gdrc_ah_attr) -> AhAttr {
-    AhAttr {
-        dgid: a.dgid,
-        scope_id: a.scope_id,
-        udp_port: a.udp_port,
-        hop_limit: a.hop_limit,
-        traffic_class: a.traffic_class,
-    }
-}
-
 /// Makes an address handle for UD sends.
 ///
 /// Errors: -ENOMEM: max_ah or max_peer are in use; -EINVAL: the GID is no address that this device can send to
@@ -38,7 +28,7 @@ pub unsafe extern "C" fn gdrc_ah_create(
 fn ah_create(ctx: *mut gdrc_context, pd: gdrc_pd, attr: *const gdrc_ah_attr, out: *mut gdrc_ah) -> Result<c_int> {
     let out = out!(out);
     let attr = plain_in!(attr);
-    out.write(gdrc_ah { handle: device(ctx)?.ah_create(pd.handle, &ah_attr(&attr))? });
+    out.write(gdrc_ah { handle: device(ctx)?.ah_create(pd.handle, &attr.into())? });
     Ok(0)
 }
 

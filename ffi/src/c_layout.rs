@@ -6,6 +6,7 @@ use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{AhAttr, QpCap, RecvWr, SendWr, Sge, Wc};
 
+/// Asserts one layout for a C struct and core's.
 macro_rules! same {
     ($($c:ty = $core:ty { $($f:ident),* $(,)? })*) => {
         $(const _: () = {
@@ -32,12 +33,33 @@ same! {
         wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl,
         dlid_path_bits,
     }
+}
+
+/// Copies between a C struct and core's, field by field, which is a copy of memory as they have one layout.
+macro_rules! converts {
+    ($($c:ident = $core:ident { $($f:ident),* $(,)? })*) => {
+        same! { $($c = $core { $($f),* })* }
+        $(
+            impl From<$c> for $core {
+                fn from(a: $c) -> $core {
+                    $core { $($f: a.$f),* }
+                }
+            }
+
+            impl From<$core> for $c {
+                fn from(a: $core) -> $c {
+                    $c { $($f: a.$f),* }
+                }
+            }
+        )*
+    };
+}
+
+converts! {
     gdrc_ah_attr = AhAttr { dgid, scope_id, udp_port, hop_limit, traffic_class }
     gdrc_qp_cap = QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
     gdrc_async_event = AsyncEvent { event, reserved, handle }
-    gdrc_cause = Cause {
-        code, wc_status, peer, qpn, remote_qpn, psn, counter, arg0, arg1, time_ns,
-    }
+    gdrc_cause = Cause { code, wc_status, peer, qpn, remote_qpn, psn, counter, arg0, arg1, time_ns }
 }
 
 // First published sizes of the attribute structs: they may grow, never shrink.

@@ -1,6 +1,5 @@
 //! The connection manager: listen, connect, accept, and the events that say how it went.
 
-use crate::ah_calls::ah_attr;
 use crate::c_result::{refuse, ret};
 use crate::c_types::*;
 use crate::context_slots::device;
@@ -341,7 +340,7 @@ fn connect(
     let m = manager(ctx)?;
     let port = self::port(port)?;
     let handle = m.create(port_space(ps)?, p.context)?;
-    m.connect(handle, &ah_attr(&to), port, qp.handle, &core_param).inspect_err(|_| {
+    m.connect(handle, &to.into(), port, qp.handle, &core_param).inspect_err(|_| {
         let _ = m.destroy(handle);
     })?;
     out.write(gdrc_cm_id { handle });

@@ -1,6 +1,5 @@
 //! From RESET to RTS in one call.
 
-use crate::ah_calls::ah_attr;
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
 use crate::c_types::*;
@@ -85,7 +84,7 @@ pub unsafe extern "C" fn gdrc_path_mtu(ctx: *mut gdrc_context, to: *const gdrc_a
 
 fn path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> Result<c_int> {
     let to = plain_in!(to);
-    Ok(device(ctx)?.path_mtu(&ah_attr(&to))? as c_int)
+    Ok(device(ctx)?.path_mtu(&to.into())? as c_int)
 }
 
 /// The three transitions: attributes and which of them count.

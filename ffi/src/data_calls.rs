@@ -278,7 +278,7 @@ fn async_event(ctx: *mut gdrc_context, out: *mut gdrc_async_event) -> Result<c_i
     let out = out!(out);
     Ok(match device(ctx)?.async_event()? {
         Some(e) => {
-            out.write(gdrc_async_event { event: e.event, reserved: 0, handle: e.handle });
+            out.write(e.into());
             1
         }
         None => 0,

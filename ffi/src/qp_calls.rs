@@ -1,68 +1,20 @@
 //! Queue pairs: create, modify, query, destroy.
 
-use crate::ah_calls::ah_attr;
 use crate::c_consts::GDRC_QP_STATE;
 use crate::c_result::ret;
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
 use core::ffi::c_int;
-use gdrcore_core::verbs::types::{QpAttr, QpCap, QpInit};
-use gdrcore_core::Result;
+use gdrcore_core::verbs::types::{QpAttr, QpInit};
+use gdrcore_core::{copy_qp_attr, Result};
 use gdrcore_net::reason;
-
-fn cap_in(c: &gdrc_qp_cap) -> QpCap {
-    QpCap {
-        max_send_wr: c.max_send_wr,
-        max_recv_wr: c.max_recv_wr,
-        max_send_sge: c.max_send_sge,
-        max_recv_sge: c.max_recv_sge,
-        max_inline_data: c.max_inline_data,
-    }
-}
-
-fn cap_out(c: &QpCap) -> gdrc_qp_cap {
-    gdrc_qp_cap {
-        max_send_wr: c.max_send_wr,
-        max_recv_wr: c.max_recv_wr,
-        max_send_sge: c.max_send_sge,
-        max_recv_sge: c.max_recv_sge,
-        max_inline_data: c.max_inline_data,
-    }
-}
 
 /// Attributes as C has them.
 pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
-    gdrc_qp_attr {
-        qp_state: a.qp_state,
-        cur_qp_state: a.cur_qp_state,
-        path_mtu: a.path_mtu,
-        qkey: a.qkey,
-        rq_psn: a.rq_psn,
-        sq_psn: a.sq_psn,
-        dest_qp_num: a.dest_qp_num,
-        qp_access_flags: a.qp_access_flags,
-        ah: gdrc_ah_attr {
-            dgid: a.ah.dgid,
-            scope_id: a.ah.scope_id,
-            udp_port: a.ah.udp_port,
-            hop_limit: a.ah.hop_limit,
-            traffic_class: a.ah.traffic_class,
-        },
-        cap: cap_out(&a.cap),
-        pkey_index: a.pkey_index,
-        port_num: a.port_num,
-        en_sqd_async_notify: a.en_sqd_async_notify,
-        sq_draining: a.sq_draining,
-        max_rd_atomic: a.max_rd_atomic,
-        max_dest_rd_atomic: a.max_dest_rd_atomic,
-        min_rnr_timer: a.min_rnr_timer,
-        timeout: a.timeout,
-        retry_cnt: a.retry_cnt,
-        rnr_retry: a.rnr_retry,
-        rate_limit_bps: a.rate_limit_bps,
-        ..zeroed()
-    }
+    let mut attr = gdrc_qp_attr { ah: a.ah.into(), cap: a.cap.into(), rate_limit_bps: a.rate_limit_bps, ..zeroed() };
+    copy_qp_attr!(a => attr);
+    attr
 }
 
 /// Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its `cap` holds what was
@@ -94,10 +46,10 @@ fn qp_create(ctx: *mut gdrc_context, inout: *mut gdrc_qp_init, out: *mut gdrc_qp
         srq: init.srq.handle,
         qp_type: init.qp_type,
         sq_sig_all: init.sq_sig_all,
-        cap: cap_in(&init.cap),
+        cap: init.cap.into(),
     })?;
     out.write(gdrc_qp { handle });
-    init.cap = cap_out(&cap);
+    init.cap = cap.into();
     given.write(&init);
     if let Some(qpn) = qpn {
         qpn.write(number);
@@ -123,31 +75,10 @@ pub unsafe extern "C" fn gdrc_qp_modify(
 }
 
 fn qp_modify(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *const gdrc_qp_attr, mask: u32) -> Result<c_int> {
-    let a = sized_in!(attr);
-    let a = QpAttr {
-        qp_state: a.qp_state,
-        cur_qp_state: a.cur_qp_state,
-        path_mtu: a.path_mtu,
-        qkey: a.qkey,
-        rq_psn: a.rq_psn,
-        sq_psn: a.sq_psn,
-        dest_qp_num: a.dest_qp_num,
-        qp_access_flags: a.qp_access_flags,
-        ah: ah_attr(&a.ah),
-        cap: cap_in(&a.cap),
-        pkey_index: a.pkey_index,
-        port_num: a.port_num,
-        en_sqd_async_notify: a.en_sqd_async_notify,
-        sq_draining: a.sq_draining,
-        max_rd_atomic: a.max_rd_atomic,
-        max_dest_rd_atomic: a.max_dest_rd_atomic,
-        min_rnr_timer: a.min_rnr_timer,
-        timeout: a.timeout,
-        retry_cnt: a.retry_cnt,
-        rnr_retry: a.rnr_retry,
-        kin: 0,
-        rate_limit_bps: a.rate_limit_bps,
-    };
+    let from = sized_in!(attr);
+    let mut a =
+        QpAttr { ah: from.ah.into(), cap: from.cap.into(), rate_limit_bps: from.rate_limit_bps, ..QpAttr::default() };
+    copy_qp_attr!(from => a);
     let dev = device(ctx)?;
     let to = (mask & GDRC_QP_STATE != 0).then_some(a.qp_state);
     dev.qp_modify(qp.handle, &a, mask).map_err(|e| reason::in_modify(e, dev, qp.handle, to))?;
@@ -181,7 +112,7 @@ fn qp_query(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *mut gdrc_qp_attr, init: 
             recv_cq: gdrc_cq { handle: i.recv_cq },
             srq: gdrc_srq { handle: i.srq },
             sq_sig_all: i.sq_sig_all,
-            cap: cap_out(&i.cap),
+            cap: i.cap.into(),
             ..zeroed()
         });
     }

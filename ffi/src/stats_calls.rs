@@ -87,21 +87,6 @@ pub extern "C" fn gdrc_counter_name(i: u32) -> *const c_char {
     name.map_or(core::ptr::null(), |s| s.as_ptr().cast())
 }
 
-fn cause_out(c: &Cause) -> gdrc_cause {
-    gdrc_cause {
-        code: c.code,
-        wc_status: c.wc_status,
-        peer: c.peer,
-        qpn: c.qpn,
-        remote_qpn: c.remote_qpn,
-        psn: c.psn,
-        counter: c.counter,
-        arg0: c.arg0,
-        arg1: c.arg1,
-        time_ns: c.time_ns,
-    }
-}
-
 /// The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE when nothing did.
 ///
 /// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
@@ -112,7 +97,7 @@ pub unsafe extern "C" fn gdrc_last_cause(ctx: *mut gdrc_context, out: *mut gdrc_
 
 fn last_cause(ctx: *mut gdrc_context, out: *mut gdrc_cause) -> Result<c_int> {
     let out = out!(out);
-    out.write(cause_out(&device(ctx)?.last_cause()?));
+    out.write(device(ctx)?.last_cause()?.into());
     Ok(0)
 }
 
@@ -126,7 +111,7 @@ pub unsafe extern "C" fn gdrc_qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out:
 
 fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> Result<c_int> {
     let out = out!(out);
-    out.write(cause_out(&device(ctx)?.qp_cause(qp.handle)?));
+    out.write(device(ctx)?.qp_cause(qp.handle)?.into());
     Ok(0)
 }
 
@@ -140,19 +125,7 @@ pub unsafe extern "C" fn gdrc_cause_str(cause: *const gdrc_cause, buf: *mut c_ch
 }
 
 fn cause_str(cause: *const gdrc_cause, buf: *mut c_char, len: usize) -> Result<c_int> {
-    let c = plain_in!(cause);
-    let c = Cause {
-        code: c.code,
-        wc_status: c.wc_status,
-        peer: c.peer,
-        qpn: c.qpn,
-        remote_qpn: c.remote_qpn,
-        psn: c.psn,
-        counter: c.counter,
-        arg0: c.arg0,
-        arg1: c.arg1,
-        time_ns: c.time_ns,
-    };
+    let cause = Cause::from(plain_in!(cause));
     // SAFETY: the header's contract: buf is NULL or writable for len bytes.
-    unsafe { ptr::format(buf, len, format_args!("{c}")) }
+    unsafe { ptr::format(buf, len, format_args!("{cause}")) }
 }
