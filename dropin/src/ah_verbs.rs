@@ -39,7 +39,7 @@ pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
         })?;
         return Ok(AhAttr { dgid, ..AhAttr::default() });
     }
-    gids::kind(a.grh.sgid_index.into())?;
+    gids::gid_type(a.grh.sgid_index.into())?;
     Ok(AhAttr {
         dgid: a.grh.dgid.raw,
         scope_id: 0,
@@ -51,16 +51,16 @@ pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
 
 /// What a program has said in an address vector and the device does not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct VectorExtras {
     pub sgid_index: u8,
     /// Of a vector without a GRH.
     pub dlid: Option<u16>,
 }
 
-impl Said {
+impl VectorExtras {
     /// What is said in a vector that [`vector`] has taken.
-    pub fn of(a: &ibv_ah_attr) -> Said {
-        Said { sgid_index: a.grh.sgid_index, dlid: (a.is_global == 0).then_some(a.dlid) }
+    pub fn of(a: &ibv_ah_attr) -> VectorExtras {
+        VectorExtras { sgid_index: a.grh.sgid_index, dlid: (a.is_global == 0).then_some(a.dlid) }
     }
 
     /// As one number, which can be stored at once. A LID is not 0.
@@ -68,22 +68,22 @@ impl Said {
         u32::from(self.sgid_index) << 16 | u32::from(self.dlid.unwrap_or(0))
     }
 
-    /// Back from [`Said::pack`].
-    pub fn unpack(n: u32) -> Said {
-        Said { sgid_index: (n >> 16) as u8, dlid: Some(n as u16).filter(|lid| *lid != 0) }
+    /// Back from [`VectorExtras::pack`].
+    pub fn unpack(n: u32) -> VectorExtras {
+        VectorExtras { sgid_index: (n >> 16) as u8, dlid: Some(n as u16).filter(|lid| *lid != 0) }
     }
 }
 
 /// The program's form of an address vector.
-pub fn attr(v: &AhAttr, said: Said) -> ibv_ah_attr {
+pub fn attr(v: &AhAttr, extras: VectorExtras) -> ibv_ah_attr {
     let set = v.dgid != [0; 16];
-    if let Some(dlid) = said.dlid.filter(|_| set) {
+    if let Some(dlid) = extras.dlid.filter(|_| set) {
         return ibv_ah_attr { dlid, port_num: 1, ..ibv_ah_attr::default() };
     }
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: v.dgid },
-            sgid_index: said.sgid_index,
+            sgid_index: extras.sgid_index,
             hop_limit: v.hop_limit,
             traffic_class: v.traffic_class,
             ..ibv_global_route::default()
@@ -233,17 +233,17 @@ mod tests {
 
     #[test]
     fn what_a_program_said_is_what_it_is_told() {
-        for said in [
-            Said::default(),
-            Said { sgid_index: 3, dlid: None },
-            Said { sgid_index: 255, dlid: Some(0xffff) },
-            Said { sgid_index: 0, dlid: Some(1) },
+        for extras in [
+            VectorExtras::default(),
+            VectorExtras { sgid_index: 3, dlid: None },
+            VectorExtras { sgid_index: 255, dlid: Some(0xffff) },
+            VectorExtras { sgid_index: 0, dlid: Some(1) },
         ] {
-            assert_eq!(Said::unpack(said.pack()), said);
+            assert_eq!(VectorExtras::unpack(extras.pack()), extras);
         }
         let v = AhAttr { dgid: [7; 16], ..AhAttr::default() };
-        let by_lid = attr(&v, Said { sgid_index: 0, dlid: Some(5) });
+        let by_lid = attr(&v, VectorExtras { sgid_index: 0, dlid: Some(5) });
         assert_eq!((by_lid.is_global, by_lid.dlid, by_lid.port_num), (0, 5, 1));
-        assert_eq!(attr(&v, Said { sgid_index: 2, dlid: None }).grh.sgid_index, 2);
+        assert_eq!(attr(&v, VectorExtras { sgid_index: 2, dlid: None }).grh.sgid_index, 2);
     }
 }

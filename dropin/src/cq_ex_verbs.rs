@@ -111,13 +111,13 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         return libc::EINVAL;
     }
     if !c.single_threaded {
-        c.turn.take();
+        c.lock.lock();
     }
     // SAFETY: this thread has the turn, or the program said that there is no other.
     let rc = unsafe { advance(cq) };
     if rc != 0 && !c.single_threaded {
         // ibv_end_poll is not called then.
-        c.turn.give_back();
+        c.lock.unlock();
     }
     rc
 }
@@ -131,7 +131,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: the program's CQ.
     let c = unsafe { &*cq.cast::<Cq>() };
     if !c.single_threaded {
-        c.turn.give_back();
+        c.lock.unlock();
     }
 }
 

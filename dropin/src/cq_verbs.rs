@@ -1,13 +1,13 @@
 //! Completion queues.
 
 use crate::abi::*;
-use crate::acks::{kind, Acks, Kind};
 use crate::channel_verbs::Channel;
 use crate::device_kinds::HcaDevice;
+use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::open_context::Context;
 use crate::pd_verbs::small;
-use crate::turn_lock::{in_turn, Turn};
+use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -32,7 +32,7 @@ pub struct Cq {
     /// QPs that use it.
     pub users: AtomicU32,
     /// Extended: whose thread reads it.
-    pub turn: Turn,
+    pub lock: ThreadLock,
     /// Extended: the program has only one.
     pub single_threaded: bool,
     /// Extended: completions get a timestamp.
@@ -115,7 +115,7 @@ impl Cq {
             events_taken: AtomicU32::new(0),
             async_taken: AtomicU32::new(0),
             users: AtomicU32::new(0),
-            turn: Turn::default(),
+            lock: ThreadLock::default(),
             single_threaded: false,
             stamps: false,
             current: ibv_wc::default(),
@@ -129,7 +129,7 @@ impl Cq {
     /// Those of the device's `poll_cq`, but [`Error::Busy`].
     #[inline]
     pub fn poll(&self, room: &mut [ibv_wc]) -> Result<usize> {
-        let n = in_turn(|| self.device.poll_cq(self.handle, room))?;
+        let n = retry_while_busy(|| self.device.poll_cq(self.handle, room))?;
         for wc in room.iter_mut().take(n).filter(|wc| wc.wc_flags & wc_flags::GRH != 0) {
             wc.sl = self.network_header;
         }
@@ -168,7 +168,7 @@ impl Cq {
         if users != 0 {
             return Err(refuse!(Busy, "cq: {users} queues use it"));
         }
-        in_turn(|| self.device.cq_destroy(self.handle))?;
+        retry_while_busy(|| self.device.cq_destroy(self.handle))?;
         self.hca.objects().by_handle.remove(&self.handle);
         let this: *const Cq = self;
         // SAFETY: channel and context outlive their CQs.
@@ -178,19 +178,21 @@ impl Cq {
                 channel.users.fetch_sub(1, Ordering::Relaxed);
             }
             if let Ok(c) = Context::of(self.ex.base.context) {
-                c.events.remove(|e| matches!(kind(e.event_type), Kind::Cq) && e.element.cq.cast_const() == this.cast());
+                c.events.remove(|e| {
+                    matches!(event_kind(e.event_type), EventKind::Cq) && e.element.cq.cast_const() == this.cast()
+                });
             }
             let (taken, async_taken) =
                 (self.events_taken.load(Ordering::Relaxed), self.async_taken.load(Ordering::Relaxed));
-            Acks::new((&raw const self.ex.base).cast_mut()).wait(taken, async_taken);
+            AckCounters::new((&raw const self.ex.base).cast_mut()).wait(taken, async_taken);
         }
         Ok(())
     }
 }
 
 impl EventTarget for Cq {
-    fn kind(&self) -> Kind {
-        Kind::Cq
+    fn kind(&self) -> EventKind {
+        EventKind::Cq
     }
 
     fn context(&self) -> *mut ibv_context {
@@ -242,7 +244,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         // SAFETY: the program's pointer.
         let c = unsafe { Cq::of(cq)? };
         let wanted = u32::try_from(cqe).map_err(|_| negative(cqe, 0))?;
-        let given = c.hca.make(wanted as usize * ENTRY, |d| in_turn(|| d.cq_resize(c.handle, wanted)))?;
+        let given = c.hca.make(wanted as usize * ENTRY, |d| retry_while_busy(|| d.cq_resize(c.handle, wanted)))?;
         // SAFETY: the program may read it only after the call.
         unsafe { (*cq).cqe = given as c_int };
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::hca::Hca;
-use crate::mr_verbs::{self, Wanted};
+use crate::mr_verbs::{self, RegRequest};
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn reg_dm_mr(
         }
         let addr = d.at(offset, length)?;
         // SAFETY: as above.
-        let mr = unsafe { mr_verbs::new(&Wanted { pd, addr, length, iova: 0, access: flags, provider: 0 })? };
+        let mr = unsafe { mr_verbs::new(&RegRequest { pd, addr, length, iova: 0, access: flags, provider: 0 })? };
         // SAFETY: just made. To programs it begins at 0.
         unsafe { (*mr).addr = core::ptr::null_mut() };
         Ok(mr)

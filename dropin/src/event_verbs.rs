@@ -1,9 +1,9 @@
 //! Taking events and acknowledging them: completion events of channels, asynchronous events of contexts.
 
 use crate::abi::*;
-use crate::acks::{kind, Acks, Kind};
 use crate::channel_verbs::Channel;
 use crate::cq_verbs::Cq;
+use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::open_context::Context;
 use crate::qp_verbs::Qp;
 use crate::srq_verbs::Srq;
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn get_cq_event(
 pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
     if !cq.is_null() {
         // SAFETY: the program's CQ, which is not destroyed before its events are acknowledged.
-        unsafe { Acks::new(cq).acknowledge(n, false) };
+        unsafe { AckCounters::new(cq).acknowledge(n, false) };
     }
 }
 
@@ -57,11 +57,11 @@ pub unsafe extern "C" fn get_async_event(context: *mut ibv_context, event: *mut 
 unsafe fn count_as_taken(e: &ibv_async_event) {
     // SAFETY: the caller's promise; which field of the union is valid follows from the type.
     unsafe {
-        match kind(e.event_type) {
-            Kind::Cq => (*e.element.cq.cast::<Cq>()).async_taken(),
-            Kind::Qp => (*e.element.qp.cast::<Qp>()).async_taken(),
-            Kind::Srq => (*e.element.srq.cast::<Srq>()).async_taken(),
-            Kind::Port => {}
+        match event_kind(e.event_type) {
+            EventKind::Cq => (*e.element.cq.cast::<Cq>()).async_taken(),
+            EventKind::Qp => (*e.element.qp.cast::<Qp>()).async_taken(),
+            EventKind::Srq => (*e.element.srq.cast::<Srq>()).async_taken(),
+            EventKind::Port => {}
         }
     }
 }
@@ -72,11 +72,11 @@ pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     let Ok(e) = (unsafe { object(event) }) else { return };
     // SAFETY: as above; which field of the union is valid follows from the type.
     unsafe {
-        match kind(e.event_type) {
-            Kind::Cq => Acks::new(e.element.cq).acknowledge(1, true),
-            Kind::Qp => Acks::new(e.element.qp).acknowledge(1, true),
-            Kind::Srq => Acks::new(e.element.srq).acknowledge(1, true),
-            Kind::Port => {}
+        match event_kind(e.event_type) {
+            EventKind::Cq => AckCounters::new(e.element.cq).acknowledge(1, true),
+            EventKind::Qp => AckCounters::new(e.element.qp).acknowledge(1, true),
+            EventKind::Srq => AckCounters::new(e.element.srq).acknowledge(1, true),
+            EventKind::Port => {}
         }
     }
 }

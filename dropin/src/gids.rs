@@ -16,17 +16,17 @@ pub const PREFERRED: u8 = 1;
 
 /// `ibv_gid_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum GidType {
     RoceV1 = 1,
     RoceV2 = 2,
 }
 
-impl Kind {
+impl GidType {
     /// What sysfs calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::RoceV1 => "IB/RoCE v1",
-            Kind::RoceV2 => "RoCE v2",
+            GidType::RoceV1 => "IB/RoCE v1",
+            GidType::RoceV2 => "RoCE v2",
         }
     }
 }
@@ -35,11 +35,11 @@ impl Kind {
 ///
 /// # Errors
 /// `Error::Invalid`: behind the end of the table.
-pub fn kind(index: u32) -> Result<Kind> {
+pub fn gid_type(index: u32) -> Result<GidType> {
     match index {
         LEN.. => Err(refuse!(Invalid, "sgid_index {index}: the table has {LEN} entries (0 to {})", LEN - 1)),
-        n if n % 2 == 0 => Ok(Kind::RoceV1),
-        _ => Ok(Kind::RoceV2),
+        n if n % 2 == 0 => Ok(GidType::RoceV1),
+        _ => Ok(GidType::RoceV2),
     }
 }
 
@@ -50,11 +50,11 @@ mod tests {
 
     #[test]
     fn the_indexes_that_programs_are_used_to_are_there() {
-        let kinds: Vec<_> = (0..LEN).map(|i| kind(i).unwrap()).collect();
-        assert_eq!(kinds, [Kind::RoceV1, Kind::RoceV2, Kind::RoceV1, Kind::RoceV2]);
-        assert_eq!(kind(PREFERRED.into()), Ok(Kind::RoceV2));
+        let kinds: Vec<_> = (0..LEN).map(|i| gid_type(i).unwrap()).collect();
+        assert_eq!(kinds, [GidType::RoceV1, GidType::RoceV2, GidType::RoceV1, GidType::RoceV2]);
+        assert_eq!(gid_type(PREFERRED.into()), Ok(GidType::RoceV2));
         for index in [LEN, 255, u32::MAX] {
-            assert_eq!(kind(index), Err(Error::Invalid), "{index}");
+            assert_eq!(gid_type(index), Err(Error::Invalid), "{index}");
         }
     }
 }

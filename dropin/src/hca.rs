@@ -7,13 +7,13 @@
 //! Locks are taken in the order engine, `objects`, queue. So nothing here calls the device while it holds `objects`.
 
 use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_dm, ibv_mr, ibv_pd};
-use crate::acks::Kind;
 use crate::adapter::Adapter;
 use crate::device_kinds::{HcaDevice, OpenedDevice};
 use crate::env;
+use crate::event_acks::EventKind;
 use crate::event_queue::EventQueue;
 use crate::null_memory;
-use crate::turn_lock::in_turn;
+use crate::thread_lock::retry_while_busy;
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use gdrcore_core::config::{config_flags, Config};
@@ -30,7 +30,7 @@ pub static CM_EVENTS: Worker = Worker::new();
 
 /// An object that can have events: a CQ, a QP or an SRQ.
 pub trait EventTarget {
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> EventKind;
 
     /// The context on which it was made.
     fn context(&self) -> *mut ibv_context;
@@ -158,7 +158,7 @@ impl Hca {
     /// Ends the queues that a program leaves on a context which it closes: their events would have nowhere to go. What else it
     /// leaves goes with the device.
     pub fn end_queues_of(&self, context: *mut ibv_context) {
-        let mut left: Vec<(Handle, Kind)> = Vec::new();
+        let mut left: Vec<(Handle, EventKind)> = Vec::new();
         self.objects().by_handle.retain(|handle, target| {
             // SAFETY: what is in the table lives.
             let target = unsafe { &**target };
@@ -169,13 +169,13 @@ impl Hca {
             !theirs
         });
         // Queue pairs first: they use the others. Errors are for queues that other contexts' QPs use; those go later.
-        left.sort_by_key(|(_, kind)| !matches!(kind, Kind::Qp));
+        left.sort_by_key(|(_, kind)| !matches!(kind, EventKind::Qp));
         for (handle, kind) in left {
             let _ = match kind {
-                Kind::Qp => in_turn(|| self.device.qp_destroy(handle)),
-                Kind::Srq => self.device.srq_destroy(handle),
-                Kind::Cq => self.device.cq_destroy(handle),
-                Kind::Port => Ok(()),
+                EventKind::Qp => retry_while_busy(|| self.device.qp_destroy(handle)),
+                EventKind::Srq => self.device.srq_destroy(handle),
+                EventKind::Cq => self.device.cq_destroy(handle),
+                EventKind::Port => Ok(()),
             };
         }
     }

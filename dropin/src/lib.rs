@@ -3,8 +3,8 @@
 //! A thin shim. Each verb turns its arguments into those of [`gdrcore_core::device::Device`] and back; no transport
 //! logic lives here. Low to high:
 //!
-//! * `abi`: the structs of `<infiniband/verbs.h>`. `acks`: which object an event is about, and who waits until it is
-//!   acknowledged. `verb_result`, `turn_lock`, `env`: errno, locks, the environment. `worker`: a thread to wake.
+//! * `abi`: the structs of `<infiniband/verbs.h>`. `event_acks`: which object an event is about, and who waits until it is
+//!   acknowledged. `verb_result`, `thread_lock`, `env`: errno, locks, the environment. `worker`: a thread to wake.
 //!   `event_queue`: events on a descriptor. `null_memory`: the memory of null regions. `stats_printer`: prints counters.
 //! * `device_kinds`: one row for each kind of device. `adapter`: an entry of the list of devices, one per address. `hca`: an
 //!   open device, shared by all contexts of the process on its address; it hands out the device's events.
@@ -26,7 +26,6 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod abi;
-mod acks;
 mod adapter;
 mod ah_verbs;
 mod channel_verbs;
@@ -35,6 +34,7 @@ mod cq_verbs;
 mod device_kinds;
 mod dm_verbs;
 mod env;
+mod event_acks;
 mod event_queue;
 mod event_verbs;
 mod fork_verbs;
@@ -61,7 +61,7 @@ mod stats_printer;
 mod string_verbs;
 mod symbols;
 mod sysfs;
-mod turn_lock;
+mod thread_lock;
 mod ucma_table;
 mod uverbs_commands;
 mod verb_result;

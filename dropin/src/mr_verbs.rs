@@ -39,7 +39,7 @@ pub struct Mw {
 const OPTIONAL: u32 = 0x3ff0_0000;
 
 /// What registration is asked for.
-pub struct Wanted {
+pub struct RegRequest {
     pub pd: *mut ibv_pd,
     pub addr: u64,
     pub length: usize,
@@ -49,7 +49,7 @@ pub struct Wanted {
     pub provider: u32,
 }
 
-impl Wanted {
+impl RegRequest {
     /// What the device is asked for.
     fn request(&self, pd: &Pd) -> MrReg {
         MrReg {
@@ -71,7 +71,7 @@ impl Wanted {
 ///
 /// # Safety
 /// `w.pd` is the program's.
-pub unsafe fn new(w: &Wanted) -> Result<*mut ibv_mr> {
+pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
     // SAFETY: the caller's promise.
     let pd = unsafe { Pd::of(w.pd)? };
     let reg = w.request(pd);
@@ -145,7 +145,7 @@ unsafe fn register(
         return verb.pointer(Err(e));
     }
     // SAFETY: the program's arguments.
-    verb.pointer(unsafe { new(&Wanted { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
+    verb.pointer(unsafe { new(&RegRequest { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
 }
 
 /// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this device's copies are the CPU's. One
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         })?;
         let addr = map.as_ptr() as u64 + into;
         // SAFETY: the program's domain.
-        let mr = unsafe { new(&Wanted { pd, addr, length, iova, access, provider: 0 })? };
+        let mr = unsafe { new(&RegRequest { pd, addr, length, iova, access, provider: 0 })? };
         // SAFETY: made just now; nobody else knows it.
         let m = unsafe { &mut *mr.cast::<Mr>() };
         // As rdma-core has it: the address is the place in the buffer.
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn rereg_mr(
         if moves && (addr.is_null() || length == 0) {
             return Err(refuse!(Invalid, "addr {addr:p}, length {length}: a region has at least one byte"));
         }
-        let w = Wanted {
+        let w = RegRequest {
             pd: if flags & CHANGE_PD != 0 { pd } else { m.ibv.pd },
             addr: if moves { addr } else { m.ibv.addr } as u64,
             length: if moves { length } else { m.ibv.length },
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn advise_mr(
 
 /// The operation behind `ibv_alloc_null_mr`: a region of any address, for local use.
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    let w = Wanted {
+    let w = RegRequest {
         pd,
         addr: 0,
         length: usize::MAX,

@@ -6,7 +6,7 @@
 use crate::adapter::{addresses, Adapter};
 use crate::fork_verbs::around_forks;
 use crate::hca::Hca;
-use crate::turn_lock::ForkLock;
+use crate::thread_lock::ForkLock;
 use crate::worker::with_stack;
 use crate::{env, stats_printer};
 use gdrcore_core::counters::Counters;
@@ -18,7 +18,7 @@ pub struct State {
     pub adapters: Vec<&'static Adapter>,
     pub open: Vec<OpenHca>,
     /// Counters of the devices that are not open any more.
-    closed: Closed,
+    closed: ClosedCounters,
 }
 
 /// An open device and how many contexts it has.
@@ -30,25 +30,25 @@ pub struct OpenHca {
 
 /// The process's devices.
 pub static STATE: ForkLock<State> =
-    ForkLock::new(State { adapters: Vec::new(), open: Vec::new(), closed: Closed::new() });
+    ForkLock::new(State { adapters: Vec::new(), open: Vec::new(), closed: ClosedCounters::new() });
 
 /// The sum of the counters of devices that this process has closed.
-struct Closed {
+struct ClosedCounters {
     /// The process that closed them: the child of a fork begins with none.
     owner: libc::pid_t,
     sum: Counters,
 }
 
-impl Closed {
+impl ClosedCounters {
     const fn new() -> Self {
-        Closed { owner: 0, sum: Counters::ZERO }
+        ClosedCounters { owner: 0, sum: Counters::ZERO }
     }
 
     /// The sum, which begins at 0 in the child of a fork.
     fn own(&mut self) -> &mut Counters {
         let pid = std::process::id() as libc::pid_t;
         if self.owner != pid {
-            *self = Closed { owner: pid, sum: Counters::ZERO };
+            *self = ClosedCounters { owner: pid, sum: Counters::ZERO };
         }
         &mut self.sum
     }

@@ -6,7 +6,7 @@ use crate::ah_verbs::Ah;
 use crate::mr_verbs::{Mr, Mw};
 use crate::qp_verbs::Qp;
 use crate::srq_verbs::{self, Srq};
-use crate::turn_lock::in_turn;
+use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, set_errno, Verb};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
         if q.ex.qp_base.qp_type == qp_type::UD || binds(wr, q.cap.max_send_wr) {
             post_translated(q, wr, &mut at)
         } else {
-            in_turn(|| q.device.post_send(q.handle, wr, &mut at))
+            retry_while_busy(|| q.device.post_send(q.handle, wr, &mut at))
         }
     };
     if done.is_ok() {
@@ -103,7 +103,7 @@ unsafe fn post_translated(q: &Qp, mut wr: *const ibv_send_wr, bad: &mut *const i
             let first = copies[0].as_ptr();
             let mut at = first;
             // SAFETY: a list of our own, of which the pieces are the program's.
-            if let Err(e) = in_turn(|| unsafe { q.device.post_send(q.handle, first, &mut at) }) {
+            if let Err(e) = retry_while_busy(|| unsafe { q.device.post_send(q.handle, first, &mut at) }) {
                 // SAFETY: the device names one of the copies, all of one array.
                 let k = usize::try_from(unsafe { at.offset_from(first) }).unwrap_or(0);
                 *bad = theirs[k.min(CHUNK - 1)];
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *
     let q = unsafe { &*qp.cast::<Qp>() };
     let mut at: *const ibv_recv_wr = wr;
     // SAFETY: the program's list.
-    let done = in_turn(|| unsafe { q.device.post_recv(q.handle, wr, &mut at) });
+    let done = retry_while_busy(|| unsafe { q.device.post_recv(q.handle, wr, &mut at) });
     // SAFETY: the program's pointer.
     unsafe { tell_bad(Verb("ibv_post_recv"), done, at, bad) }
 }
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
         wr.bind_mw.bind_info.mw_access_flags = window_access(info.mw_access_flags);
         let mut at: *const ibv_send_wr = &wr;
         // SAFETY: one request of our own.
-        in_turn(|| unsafe { q.device.post_send(q.handle, &wr, &mut at) }).map_err(|e| match e {
+        retry_while_busy(|| unsafe { q.device.post_send(q.handle, &wr, &mut at) }).map_err(|e| match e {
             Error::Again => Error::NoMemory,
             e => e,
         })?;

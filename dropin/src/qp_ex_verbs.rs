@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::open_context::Context;
 use crate::post_verbs;
 use crate::qp_verbs::{destroy_qp, make, publish, Qp};
-use crate::send_batch::Batch;
+use crate::send_batch::SendBatch;
 use crate::verb_result::{out, Verb};
 use core::ffi::{c_int, c_void};
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
@@ -75,7 +75,7 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
         let kind = qp_type::name(qp.ex.qp_base.qp_type);
         return Err(refuse!(Unsupported, "send_ops_flags {ops:#x}: {kind} has {supported:#x}"));
     }
-    qp.batch = Some(Box::new(Batch::new(&qp.cap)));
+    qp.batch = Some(Box::new(SendBatch::new(&qp.cap)));
     let has = |op: u32| ops & (1 << op) != 0;
     let ex = &mut qp.ex;
     macro_rules! op {
@@ -102,14 +102,14 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
 ///
 /// # Safety
 /// The program's QP, and this thread is between its start and its complete or abort.
-unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch> {
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut SendBatch> {
     // SAFETY: the caller's promise.
     unsafe { (*qp.cast::<Qp>()).batch.as_deref_mut() }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: the program's QP.
-    unsafe { &(*qp.cast::<Qp>()).turn }.take();
+    unsafe { &(*qp.cast::<Qp>()).lock }.lock();
     // SAFETY: this thread has the turn.
     if let Some(b) = unsafe { batch(qp) } {
         b.clear();
@@ -134,7 +134,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     };
     b.clear();
     // SAFETY: the program's QP.
-    unsafe { &(*qp.cast::<Qp>()).turn }.give_back();
+    unsafe { &(*qp.cast::<Qp>()).lock }.unlock();
     rc
 }
 
@@ -144,7 +144,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
         b.clear();
     }
     // SAFETY: the program's QP.
-    unsafe { &(*qp.cast::<Qp>()).turn }.give_back();
+    unsafe { &(*qp.cast::<Qp>()).lock }.unlock();
 }
 
 /// Begins a request with what the program has put into the QP's fields.
@@ -250,7 +250,7 @@ unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, 
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     // SAFETY: between start and complete.
-    if let Some(wr) = unsafe { batch(qp) }.and_then(Batch::last) {
+    if let Some(wr) = unsafe { batch(qp) }.and_then(SendBatch::last) {
         wr.wr.ud.ah = ah as u64;
         wr.wr.ud.remote_qpn = remote_qpn;
         wr.wr.ud.remote_qkey = remote_qkey;

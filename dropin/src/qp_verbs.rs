@@ -1,18 +1,18 @@
 //! Queue pairs: create, modify, query, destroy.
 
 use crate::abi::*;
-use crate::acks::{kind, Acks, Kind};
 use crate::adapter::Adapter;
 use crate::ah_verbs;
 use crate::cq_verbs::Cq;
 use crate::device_kinds::HcaDevice;
+use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::open_context::Context;
 use crate::pd_verbs::{small, Pd};
 use crate::query_verbs::VENDOR;
-use crate::send_batch::Batch;
+use crate::send_batch::SendBatch;
 use crate::srq_verbs::Srq;
-use crate::turn_lock::{in_turn, Turn};
+use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -33,20 +33,20 @@ pub struct Qp {
     domain: &'static Pd,
     sq_sig_all: bool,
     async_taken: AtomicU32,
-    /// [`ah_verbs::Said`] of the address vector that the program gave last.
-    said: AtomicU32,
+    /// [`ah_verbs::VectorExtras`] of the address vector that the program gave last.
+    extras: AtomicU32,
     /// Extended: whose thread builds requests.
-    pub turn: Turn,
+    pub lock: ThreadLock,
     /// Extended: what gathers between `ibv_wr_start` and `ibv_wr_complete`.
-    pub batch: Option<Box<Batch>>,
+    pub batch: Option<Box<SendBatch>>,
 }
 
 /// What an answer to a query needs beside the device's. A copy, so that the QP may end meanwhile.
 #[derive(Clone, Copy)]
-pub struct Known {
+pub struct QpSnapshot {
     handle: Handle,
     cap: ibv_qp_cap,
-    said: ah_verbs::Said,
+    extras: ah_verbs::VectorExtras,
     pub sq_sig_all: bool,
 }
 
@@ -75,15 +75,15 @@ impl Qp {
             // SAFETY: CQs outlive their QPs.
             if let Ok(cq) = unsafe { Cq::of(cq) } {
                 // It fails only in a child of fork, which has nothing to forget.
-                let _ = in_turn(|| self.device.cq_purge(cq.handle, base.qp_num));
+                let _ = retry_while_busy(|| self.device.cq_purge(cq.handle, base.qp_num));
             }
         }
     }
 
     /// What a query needs.
-    pub fn known(&self) -> Known {
-        let said = ah_verbs::Said::unpack(self.said.load(Ordering::Relaxed));
-        Known { handle: self.handle, cap: self.cap, said, sq_sig_all: self.sq_sig_all }
+    pub fn snapshot(&self) -> QpSnapshot {
+        let extras = ah_verbs::VectorExtras::unpack(self.extras.load(Ordering::Relaxed));
+        QpSnapshot { handle: self.handle, cap: self.cap, extras, sq_sig_all: self.sq_sig_all }
     }
 
     /// The program took one of its asynchronous events.
@@ -93,8 +93,8 @@ impl Qp {
 }
 
 impl EventTarget for Qp {
-    fn kind(&self) -> Kind {
-        Kind::Qp
+    fn kind(&self) -> EventKind {
+        EventKind::Qp
     }
 
     fn context(&self) -> *mut ibv_context {
@@ -106,7 +106,7 @@ impl EventTarget for Qp {
     }
 }
 
-impl Known {
+impl QpSnapshot {
     /// Its attributes: everything, whatever a mask names.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Known {
         let (a, _) = device.qp_query(self.handle)?;
         let mut attr = ibv_qp_attr {
             cap: self.cap,
-            ah_attr: ah_verbs::attr(&a.ah, self.said),
+            ah_attr: ah_verbs::attr(&a.ah, self.extras),
             rate_limit: u32::try_from(a.rate_limit_bps / KBPS).unwrap_or(u32::MAX),
             ..ibv_qp_attr::default()
         };
@@ -185,8 +185,8 @@ pub unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_ca
         domain,
         sq_sig_all: init.sq_sig_all != 0,
         async_taken: AtomicU32::new(0),
-        said: AtomicU32::new(0),
-        turn: Turn::default(),
+        extras: AtomicU32::new(0),
+        lock: ThreadLock::default(),
         batch: None,
     })))
 }
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr
             .and_then(|a| q.device.qp_modify(q.handle, &a, m))
             .map_err(|e| reason::in_modify(e, q.device, q.handle, to))?;
         if m & mask::AV != 0 {
-            q.said.store(ah_verbs::Said::of(&attr.ah_attr).pack(), Ordering::Relaxed);
+            q.extras.store(ah_verbs::VectorExtras::of(&attr.ah_attr).pack(), Ordering::Relaxed);
         }
         if m & mask::STATE != 0 {
             if attr.qp_state == qp_state::RESET {
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn query_qp(
     Verb("ibv_query_qp").code((|| {
         // SAFETY: the program's pointers.
         let (q, attr, init) = unsafe { (Qp::of(qp)?, out(attr)?, out(init)?) };
-        let known = q.known();
+        let known = q.snapshot();
         *attr = known.query(q.device)?;
         let base = &q.ex.qp_base;
         *init = ibv_qp_init_attr {
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     Verb("ibv_destroy_qp").code((|| {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
-        in_turn(|| q.device.qp_destroy(q.handle))?;
+        retry_while_busy(|| q.device.qp_destroy(q.handle))?;
         q.forget_completions();
         q.hca.objects().by_handle.remove(&q.handle);
         let base = &q.ex.qp_base;
@@ -307,9 +307,9 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             Cq::of(base.send_cq)?.users.fetch_sub(1, Ordering::Relaxed);
             Cq::of(base.recv_cq)?.users.fetch_sub(1, Ordering::Relaxed);
             if let Ok(c) = Context::of(base.context) {
-                c.events.remove(|e| matches!(kind(e.event_type), Kind::Qp) && e.element.qp == qp);
+                c.events.remove(|e| matches!(event_kind(e.event_type), EventKind::Qp) && e.element.qp == qp);
             }
-            Acks::new(qp).wait(0, q.async_taken.load(Ordering::Relaxed));
+            AckCounters::new(qp).wait(0, q.async_taken.load(Ordering::Relaxed));
             // Made by Box::into_raw; the program may not use it any more.
             drop(Box::from_raw(qp.cast::<Qp>()));
         }

@@ -232,7 +232,7 @@ fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
         gid: ibv_gid { raw: c.hca.attr.gid },
         gid_index: index,
         port_num: 1,
-        gid_type: gids::kind(index)? as u32,
+        gid_type: gids::gid_type(index)? as u32,
         ndev_ifindex: c.adapter.ifindex,
     })
 }
@@ -305,9 +305,9 @@ pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, ind
     // SAFETY: the program's pointers.
     Verb("ibv_query_gid_type").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
-        let found = gids::kind(index)?;
+        let found = gids::gid_type(index)?;
         // SAFETY: as above.
-        *unsafe { out(kind)? } = u32::from(found == gids::Kind::RoceV2);
+        *unsafe { out(kind)? } = u32::from(found == gids::GidType::RoceV2);
         Ok(0)
     }))
 }

@@ -7,7 +7,7 @@ use gdrcore_core::verbs::types::send_flags;
 use gdrcore_core::{refuse, Error};
 
 /// What gathers between start and complete.
-pub struct Batch {
+pub struct SendBatch {
     pub wrs: Vec<ibv_send_wr>,
     /// `max_sge` for each request.
     sges: Vec<ibv_sge>,
@@ -20,14 +20,14 @@ pub struct Batch {
 }
 
 // SAFETY: its pointers lead into its own vectors; whoever has the turn uses it.
-unsafe impl Send for Batch {}
+unsafe impl Send for SendBatch {}
 
-impl Batch {
+impl SendBatch {
     /// Room for what a QP's send queue holds. The pages are taken when they are used.
     pub fn new(cap: &ibv_qp_cap) -> Self {
         let (limit, max_sge, max_inline) =
             (cap.max_send_wr as usize, cap.max_send_sge.max(1) as usize, cap.max_inline_data as usize);
-        Batch {
+        SendBatch {
             wrs: Vec::with_capacity(limit),
             sges: Vec::with_capacity(limit * max_sge),
             inline: Vec::with_capacity(limit * max_inline),

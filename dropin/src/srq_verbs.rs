@@ -1,12 +1,12 @@
 //! Shared receive queues.
 
 use crate::abi::*;
-use crate::acks::{kind, Acks, Kind};
 use crate::device_kinds::HcaDevice;
+use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::open_context::Context;
 use crate::pd_verbs::{small, Pd};
-use crate::turn_lock::in_turn;
+use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, out, Verb};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -53,8 +53,8 @@ impl Srq {
 }
 
 impl EventTarget for Srq {
-    fn kind(&self) -> Kind {
-        Kind::Srq
+    fn kind(&self) -> EventKind {
+        EventKind::Srq
     }
 
     fn context(&self) -> *mut ibv_context {
@@ -166,9 +166,9 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         unsafe {
             s.domain.release();
             if let Ok(c) = Context::of(s.ibv.context) {
-                c.events.remove(|e| matches!(kind(e.event_type), Kind::Srq) && e.element.srq == srq);
+                c.events.remove(|e| matches!(event_kind(e.event_type), EventKind::Srq) && e.element.srq == srq);
             }
-            Acks::new(srq).wait(0, s.async_taken.load(Ordering::Relaxed));
+            AckCounters::new(srq).wait(0, s.async_taken.load(Ordering::Relaxed));
             // Made by Box::into_raw; the program may not use it any more.
             drop(Box::from_raw(srq.cast::<Srq>()));
         }
@@ -182,5 +182,5 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// As for [`gdrcore_core::device::Device::post_srq_recv`].
 pub unsafe fn post(s: &Srq, wr: *const ibv_recv_wr, bad: &mut *const ibv_recv_wr) -> Result<()> {
     // SAFETY: the caller's promise.
-    in_turn(|| unsafe { s.device.post_srq_recv(s.handle, wr, bad) })
+    retry_while_busy(|| unsafe { s.device.post_srq_recv(s.handle, wr, bad) })
 }

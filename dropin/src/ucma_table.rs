@@ -9,7 +9,7 @@ use crate::fork_verbs::around_forks;
 use crate::gids;
 use crate::hca::{Hca, CM_EVENTS};
 use crate::open_devices;
-use crate::turn_lock::ForkLock;
+use crate::thread_lock::ForkLock;
 use crate::verb_result::Verb;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
@@ -51,20 +51,20 @@ impl Devices for Adapters {
 
     fn manager(&self, device: usize) -> Result<Manager> {
         let adapter = self.all.get(device).ok_or(gdrcore_core::Error::NoDevice)?;
-        Ok(Arc::new(Lease(open_devices::get(adapter)?)))
+        Ok(Arc::new(HeldHca(open_devices::get(adapter)?)))
     }
 }
 
 /// An open device, kept open.
-struct Lease(&'static Hca);
+struct HeldHca(&'static Hca);
 
-impl Drop for Lease {
+impl Drop for HeldHca {
     fn drop(&mut self) {
         open_devices::put(self.0);
     }
 }
 
-impl Manage for Lease {
+impl Manage for HeldHca {
     fn path_mtu(&self, to: &AhAttr) -> u8 {
         self.0.device.path_mtu(to).unwrap_or(self.0.attr.active_mtu) as u8
     }
@@ -72,7 +72,7 @@ impl Manage for Lease {
 
 macro_rules! forward {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
-        impl CmDevice for Lease {
+        impl CmDevice for HeldHca {
             $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> { CmDevice::$name(self.0.device, $($arg),*) })*
         }
     };

@@ -10,13 +10,13 @@
 //! only this file knows about would be of no use to the calls of libibverbs.
 
 use crate::abi::*;
-use crate::acks::Kind;
 use crate::adapter::Adapter;
+use crate::event_acks::EventKind;
 use crate::hca::Hca;
 use crate::open_context::Context;
 use crate::open_devices::{OpenHca, STATE};
 use crate::pd_verbs::small;
-use crate::qp_verbs::{Known, Qp};
+use crate::qp_verbs::{Qp, QpSnapshot};
 use crate::query_verbs;
 use crate::verb_result::Verb;
 use core::ffi::{c_int, c_void, CStr};
@@ -120,7 +120,7 @@ unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
         with_device(file, |open, adapter| {
             // The program's addresses may be bad ones.
             fault::install()?;
-            command(&Asked { hca: open.hca, adapter, file }, buf as u64, len)
+            command(&CommandTarget { hca: open.hca, adapter, file }, buf as u64, len)
         })
     });
     match done {
@@ -134,17 +134,17 @@ unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
 }
 
 /// Who is asked.
-struct Asked<'a> {
+struct CommandTarget<'a> {
     hca: &'a Hca,
     adapter: &'static Adapter,
     file: File,
 }
 
 /// What a command's struct is, and what becomes of it.
-struct Method {
+struct CommandSpec {
     /// Bytes of request and response.
     sizes: (usize, usize),
-    answer: fn(&Asked<'_>, &[u8]) -> Result<Response>,
+    answer: fn(&CommandTarget<'_>, &[u8]) -> Result<Response>,
 }
 
 enum Response {
@@ -165,18 +165,18 @@ impl Response {
 ///
 /// # Errors
 /// [`Error::Invalid`]: bits that no command has. [`Error::Unsupported`]: not here.
-fn method(command: u32) -> Result<Method> {
+fn spec(command: u32) -> Result<CommandSpec> {
     if command & !(EXTENDED | NUMBER) != 0 {
         return Err(refuse!(Invalid, "command {command:#x}: bits that no command has"));
     }
     match command {
-        QUERY_DEVICE => Ok(Method {
+        QUERY_DEVICE => Ok(CommandSpec {
             sizes: (size_of::<ib_uverbs_query_device>(), size_of::<ib_uverbs_query_device_resp>()),
-            answer: |asked, _| Ok(Response::Device(device(asked))),
+            answer: |target, _| Ok(Response::Device(device(target))),
         }),
-        QUERY_QP => Ok(Method {
+        QUERY_QP => Ok(CommandSpec {
             sizes: (size_of::<ib_uverbs_query_qp>(), size_of::<ib_uverbs_query_qp_resp>()),
-            answer: |asked, request| queue_pair(asked, &ib_uverbs_query_qp::of(request)).map(Response::Qp),
+            answer: |target, request| queue_pair(target, &ib_uverbs_query_qp::of(request)).map(Response::Qp),
         }),
         _ => Err(refuse!(Unsupported, "command {command:#x}: not answered here")),
     }
@@ -188,7 +188,7 @@ fn method(command: u32) -> Result<Method> {
 /// [`Error::Invalid`]: lengths that contradict each other, no such queue pair. `ENOSPC`: a request or room for a response that is too
 /// small. [`Error::Fault`]: an address that cannot be read or written. [`Error::Unsupported`]: another command, or something behind the
 /// request that is not zero.
-fn command(asked: &Asked<'_>, at: u64, len: usize) -> Result<()> {
+fn command(target: &CommandTarget<'_>, at: u64, len: usize) -> Result<()> {
     const HEAD: usize = size_of::<ib_uverbs_cmd_hdr>();
     if len < HEAD {
         return Err(refuse!(Invalid, "a command of {len} bytes: shorter than its head"));
@@ -196,8 +196,8 @@ fn command(asked: &Asked<'_>, at: u64, len: usize) -> Result<()> {
     let mut head = [0; HEAD];
     read(at, &mut head)?;
     let head = ib_uverbs_cmd_hdr::of(&head);
-    let method = method(head.command)?;
-    let (request, response) = method.sizes;
+    let spec = spec(head.command)?;
+    let (request, response) = spec.sizes;
     let room = usize::from(head.out_words) * 4;
     if usize::from(head.in_words) * 4 != len {
         return Err(refuse!(Invalid, "in_words {}: the command has {len} bytes", head.in_words));
@@ -209,7 +209,7 @@ fn command(asked: &Asked<'_>, at: u64, len: usize) -> Result<()> {
     let bytes = &mut bytes[..request];
     read(at.wrapping_add(HEAD as u64), bytes)?;
     expect_zeroes(at.wrapping_add((HEAD + request) as u64), len - HEAD - request)?;
-    let answer = (method.answer)(asked, bytes)?;
+    let answer = (spec.answer)(target, bytes)?;
     // Each request begins with the response's address.
     let to = ib_uverbs_query_device::of(bytes).response;
     host::place(to, answer.bytes()).map_err(|_| Error::Fault)?;
@@ -238,8 +238,8 @@ fn expect_zeroes(at: u64, len: usize) -> Result<()> {
     Ok(())
 }
 
-fn device(asked: &Asked<'_>) -> ib_uverbs_query_device_resp {
-    let a = query_verbs::device_attr(asked.hca, asked.adapter);
+fn device(target: &CommandTarget<'_>) -> ib_uverbs_query_device_resp {
+    let a = query_verbs::device_attr(target.hca, target.adapter);
     let n = |x: c_int| x as u32;
     ib_uverbs_query_device_resp {
         fw_ver: query_verbs::firmware(),
@@ -286,24 +286,24 @@ fn device(asked: &Asked<'_>) -> ib_uverbs_query_device_resp {
     }
 }
 
-/// What is known of the queue pair of this file with the number that programs see.
-fn known(asked: &Asked<'_>, number: u32) -> Option<Known> {
-    let objects = asked.hca.objects();
+/// What a query needs of the queue pair of this file with the number that programs see.
+fn snapshot(of: &CommandTarget<'_>, number: u32) -> Option<QpSnapshot> {
+    let objects = of.hca.objects();
     objects.by_handle.iter().filter(|(handle, _)| small(**handle) == number).find_map(|(_, target)| {
         // SAFETY: what is in the table, which is locked, lives, and so does the context of each.
         let (target, context) = unsafe { (&**target, Context::of_anybody((**target).context()).ok()?) };
-        if !matches!(target.kind(), Kind::Qp) || !is_open_on(context, asked.file) {
+        if !matches!(target.kind(), EventKind::Qp) || !is_open_on(context, of.file) {
             return None;
         }
         // SAFETY: as above; of a QP this field of the union is valid.
-        unsafe { Qp::of(target.element().qp) }.ok().map(Qp::known)
+        unsafe { Qp::of(target.element().qp) }.ok().map(Qp::snapshot)
     })
 }
 
-fn queue_pair(asked: &Asked<'_>, request: &ib_uverbs_query_qp) -> Result<ib_uverbs_query_qp_resp> {
-    let known = known(asked, request.qp_handle);
+fn queue_pair(target: &CommandTarget<'_>, request: &ib_uverbs_query_qp) -> Result<ib_uverbs_query_qp_resp> {
+    let known = snapshot(target, request.qp_handle);
     let known = known.ok_or_else(|| refuse!(Invalid, "qp_handle {}: no QP of this context", request.qp_handle))?;
-    let a = known.query(asked.hca.device)?;
+    let a = known.query(target.hca.device)?;
     let byte = |x: u32| x as u8;
     Ok(ib_uverbs_query_qp_resp {
         dest: destination(&a.ah_attr),

@@ -33,11 +33,11 @@ pub struct gdrc_context {
     /// An open NIC: [`fork::here`] of the process that opened it. An open soft device: the same word with the bit
     /// [`fork::MARK`] inverted. Otherwise a word that equals neither.
     fast_word: AtomicU64,
-    body: UnsafeCell<MaybeUninit<Body>>,
+    body: UnsafeCell<MaybeUninit<ContextBody>>,
 }
 
 #[derive(Clone, Copy)]
-struct Body {
+struct ContextBody {
     device: &'static dyn ContextDevice,
     /// Tells by one load whether this process opened the context.
     owner: ForkGuard,
@@ -82,7 +82,7 @@ pub(crate) fn number(ctx: *const gdrc_context) -> Option<usize> {
 
 /// What a context is: the way in of every call.
 #[inline(always)]
-fn body(ctx: *const gdrc_context) -> Result<&'static Body> {
+fn body(ctx: *const gdrc_context) -> Result<&'static ContextBody> {
     let Some(c) = slot(ctx) else { return Err(not_a_context(ctx)) };
     if c.magic.load(Ordering::Acquire) != OPEN {
         return Err(closed(ctx));
@@ -186,7 +186,7 @@ impl ClaimedSlot {
         };
         let c = self.0;
         // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes `body`.
-        unsafe { (*c.body.get()).write(Body { device: open.device, owner, fast, mapped }) };
+        unsafe { (*c.body.get()).write(ContextBody { device: open.device, owner, fast, mapped }) };
         c.fast_word.store(fast_word, Ordering::Release);
         c.magic.store(OPEN, Ordering::Release);
         (&raw const *c).cast_mut()

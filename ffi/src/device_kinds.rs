@@ -17,25 +17,25 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig, SoftDevice};
 use gdrcore_verbs::VerbsDevice;
 
 /// How the names of a kind look.
-enum Form {
+enum NameForm {
     /// They begin with this word and a colon.
     Prefix(&'static str),
     /// There is this one.
     Word(&'static str),
 }
 
-impl Form {
+impl NameForm {
     fn is_of(&self, name: &str) -> bool {
         match self {
-            Form::Prefix(prefix) => name.split_once(':').is_some_and(|(kind, _)| kind == *prefix),
-            Form::Word(word) => name == *word,
+            NameForm::Prefix(prefix) => name.split_once(':').is_some_and(|(kind, _)| kind == *prefix),
+            NameForm::Word(word) => name == *word,
         }
     }
 }
 
 /// A kind of device.
 pub(crate) struct DeviceKind {
-    form: Form,
+    form: NameForm,
     /// The form in words, for a name of no kind.
     words: &'static str,
     /// Refuses what the device lacks of a configuration, in words that name the device.
@@ -48,21 +48,21 @@ pub(crate) struct DeviceKind {
 
 static KINDS: &[DeviceKind] = &[
     DeviceKind {
-        form: Form::Prefix("soft"),
+        form: NameForm::Prefix("soft"),
         words: "\"soft:<address>[:port]\" (IPv6 in brackets)",
         check: |_, _| Ok(()),
         memsize: |name, config| SoftDevice::memsize(name, &soft_config(config)),
         open: open_soft,
     },
     DeviceKind {
-        form: Form::Prefix("verbs"),
+        form: NameForm::Prefix("verbs"),
         words: "\"verbs:<NIC>[:port][:gid-index]\"",
         check: check_verbs,
         memsize: |name, config| VerbsDevice::memsize(name, &config.core),
         open: open_verbs,
     },
     DeviceKind {
-        form: Form::Word("loopback"),
+        form: NameForm::Word("loopback"),
         words: "\"loopback\"",
         check: |_, _| Ok(()),
         memsize: |name, config| SoftDevice::memsize(name, &soft_config(config)),
@@ -77,8 +77,8 @@ impl DeviceKind {
     /// `Invalid`: a name of no kind.
     pub(crate) fn of(name: &str) -> Result<&'static DeviceKind> {
         KINDS.iter().find(|kind| kind.form.is_of(name)).ok_or_else(|| match name.split_once(':') {
-            Some((kind, _)) => refuse!(Invalid, "device type '{kind}': a device is {Forms}"),
-            None => refuse!(Invalid, "no device type before a ':': a device is {Forms}"),
+            Some((kind, _)) => refuse!(Invalid, "device type '{kind}': a device is {KnownNames}"),
+            None => refuse!(Invalid, "no device type before a ':': a device is {KnownNames}"),
         })
     }
 
@@ -120,9 +120,9 @@ impl DeviceKind {
 }
 
 /// The forms of all kinds, as a list in words.
-struct Forms;
+struct KnownNames;
 
-impl fmt::Display for Forms {
+impl fmt::Display for KnownNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, kind) in KINDS.iter().enumerate() {
             f.write_str(match i {
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!(of(none), None, "{none}");
         }
         assert_eq!(
-            Forms.to_string(),
+            KnownNames.to_string(),
             "\"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<NIC>[:port][:gid-index]\" or \"loopback\""
         );
     }

@@ -18,13 +18,13 @@ use std::sync::{Mutex, PoisonError};
 
 /// What a context keeps about its regions of GPU memory.
 #[derive(Default)]
-struct State {
+struct GpuState {
     /// The soft device's way to them, made with the first.
     staging: Option<&'static Staging>,
-    regions: Vec<Region>,
+    regions: Vec<GpuRegion>,
 }
 
-struct Region {
+struct GpuRegion {
     mr: Handle,
     span: Span,
     record: Record,
@@ -33,15 +33,15 @@ struct Region {
 }
 
 /// Of each context; null until it has GPU memory.
-static STATES: [AtomicPtr<Mutex<State>>; SLOTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS];
+static STATES: [AtomicPtr<Mutex<GpuState>>; SLOTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS];
 
-fn state(ctx: *const gdrc_context) -> Option<&'static Mutex<State>> {
+fn state(ctx: *const gdrc_context) -> Option<&'static Mutex<GpuState>> {
     let state = STATES.get(number(ctx)?)?.load(Ordering::Acquire);
     // SAFETY: null, or a box that lives until `forget`, which the header forbids beside other calls on the context.
     unsafe { state.as_ref() }
 }
 
-fn state_made(ctx: *const gdrc_context) -> Result<&'static Mutex<State>> {
+fn state_or_new(ctx: *const gdrc_context) -> Result<&'static Mutex<GpuState>> {
     let slot = number(ctx).and_then(|n| STATES.get(n)).ok_or_else(|| not_a_context(ctx))?;
     if slot.load(Ordering::Acquire).is_null() {
         let fresh = Box::into_raw(Box::default());
@@ -53,7 +53,7 @@ fn state_made(ctx: *const gdrc_context) -> Result<&'static Mutex<State>> {
     state(ctx).ok_or_else(|| not_a_context(ctx))
 }
 
-fn with<T>(state: &Mutex<State>, f: impl FnOnce(&mut State) -> T) -> T {
+fn with_state<T>(state: &Mutex<GpuState>, f: impl FnOnce(&mut GpuState) -> T) -> T {
     f(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -67,11 +67,11 @@ pub(crate) unsafe fn forget(ctx: *const gdrc_context) {
     if state.is_null() {
         return;
     }
-    // SAFETY: made by `state_made`, and out of the table.
+    // SAFETY: made by `state_or_new`, and out of the table.
     let state = unsafe { Box::from_raw(state) };
     let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(staging) = state.staging {
-        // SAFETY: leaked from a box in `Soft::staged`; the device that used it is closed, by our contract.
+        // SAFETY: leaked from a box in `SoftWays::staged`; the device that used it is closed, by our contract.
         drop(unsafe { Box::from_raw((&raw const *staging).cast_mut()) });
     }
 }
@@ -79,7 +79,7 @@ pub(crate) unsafe fn forget(ctx: *const gdrc_context) {
 /// A region is deregistered.
 pub(crate) fn release(ctx: *const gdrc_context, mr: Handle) {
     let Some(state) = state(ctx) else { return };
-    let gone = with(state, |s| {
+    let gone = with_state(state, |s| {
         let i = s.regions.iter().position(|r| r.mr == mr)?;
         let region = s.regions.swap_remove(i);
         Some((s.staging?, region.cookie?))
@@ -92,7 +92,7 @@ pub(crate) fn release(ctx: *const gdrc_context, mr: Handle) {
 /// Adds what is known of a region of GPU memory.
 pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_attr) {
     let Some(state) = state(ctx) else { return };
-    let Some((span, record)) = with(state, |s| s.regions.iter().find(|r| r.mr == mr).map(|r| (r.span, r.record)))
+    let Some((span, record)) = with_state(state, |s| s.regions.iter().find(|r| r.mr == mr).map(|r| (r.span, r.record)))
     else {
         return;
     };
@@ -107,14 +107,14 @@ pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_
 }
 
 /// The soft device: everything is staged.
-struct Soft<'a> {
+struct SoftWays<'a> {
     device: &'static dyn ContextDevice,
-    state: &'a Mutex<State>,
+    state: &'a Mutex<GpuState>,
     reg: MrReg,
     span: &'a Span,
 }
 
-impl Ways for Soft<'_> {
+impl Ways for SoftWays<'_> {
     type Made = (Handle, MrAttr, Option<u64>);
 
     fn dma_buf(&mut self, _: i32, _: u64) -> Result<Self::Made> {
@@ -128,7 +128,7 @@ impl Ways for Soft<'_> {
     }
 
     fn staged(&mut self) -> Result<Self::Made> {
-        let staging = with(self.state, |s| match s.staging {
+        let staging = with_state(self.state, |s| match s.staging {
             Some(staging) => Ok(staging),
             None => {
                 let made = Box::new(Staging::new(self.span.device).map_err(explain)?);
@@ -159,12 +159,12 @@ impl Ways for Soft<'_> {
 }
 
 /// A NIC.
-struct Nic {
+struct NicWays {
     nic: &'static VerbsDevice,
     reg: MrReg,
 }
 
-impl Ways for Nic {
+impl Ways for NicWays {
     type Made = (Handle, MrAttr, Option<u64>);
 
     fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made> {
@@ -192,13 +192,13 @@ impl Ways for Nic {
 /// Those of gdrc_mr_reg_memory, in words.
 pub(crate) fn register(ctx: *const gdrc_context, reg: &MrReg, dma_buf: Option<(i32, u64)>) -> Result<(Handle, MrAttr)> {
     let (device, nic) = (device(ctx)?, nic(ctx));
-    let state = state_made(ctx)?;
+    let state = state_or_new(ctx)?;
     let span = Span::of(reg.addr, reg.length).map_err(explain)?;
     let (reg, sysfs) = (*reg, Path::new("/sys"));
     let ((mr, attr, cookie), record) = match nic {
-        Some(nic) => route::register(&span, dma_buf, sysfs, &mut Nic { nic, reg })?,
-        None => route::register(&span, dma_buf, sysfs, &mut Soft { device, state, reg, span: &span })?,
+        Some(nic) => route::register(&span, dma_buf, sysfs, &mut NicWays { nic, reg })?,
+        None => route::register(&span, dma_buf, sysfs, &mut SoftWays { device, state, reg, span: &span })?,
     };
-    with(state, |s| s.regions.push(Region { mr, span, record, cookie }));
+    with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));
     Ok((mr, attr))
 }

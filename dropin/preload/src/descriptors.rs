@@ -1,7 +1,7 @@
 //! Descriptors: how they come to be, are written to, copied and closed.
 
 use crate::commands;
-use crate::drop_in::{kind, Seen, NAMES, UCMA};
+use crate::drop_in::{kind, PathInfo, NAMES, UCMA};
 use crate::fail;
 use crate::files::{FILES, FOLDERS};
 use crate::names::look_at_descriptor;
@@ -32,7 +32,7 @@ fn open_manager(flags: c_int) -> c_int {
 }
 
 /// Opens what is the drop-in's.
-pub fn open_ours(kind: c_int, seen: &Seen, flags: c_int) -> c_int {
+pub fn open_ours(kind: c_int, seen: &PathInfo, flags: c_int) -> c_int {
     // SAFETY: the drop-in has terminated it.
     let path = unsafe { CStr::from_ptr(seen.path.as_ptr()) };
     if kind == kind::DEVICE && path == MANAGER {
@@ -122,7 +122,7 @@ fopens! {
 ///
 /// # Safety
 /// A C string, or null.
-unsafe fn stream(kind: c_int, seen: &Seen, mode: *const c_char) -> *mut libc::FILE {
+unsafe fn stream(kind: c_int, seen: &PathInfo, mode: *const c_char) -> *mut libc::FILE {
     let none = core::ptr::null_mut();
     if mode.is_null() {
         fail(libc::EINVAL);

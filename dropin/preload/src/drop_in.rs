@@ -24,7 +24,7 @@ pub struct Ucma {
 #[repr(C)]
 pub struct Names {
     /// What an absolute path is: 0, nothing of the drop-in's, or one of [`kind`]. A link at its end is followed if asked for.
-    pub look: unsafe extern "C" fn(*const c_char, c_int, *mut Seen) -> c_int,
+    pub look: unsafe extern "C" fn(*const c_char, c_int, *mut PathInfo) -> c_int,
     /// The names in a folder, by its canonical path: of each eight bytes of its inode, a byte of [`kind`], the name, a zero. Returns the
     /// bytes that this takes, and writes them if there is room for all.
     pub list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
@@ -45,7 +45,7 @@ pub mod kind {
 
 /// More about a path.
 #[repr(C)]
-pub struct Seen {
+pub struct PathInfo {
     /// Of a folder: the kernel's names are in it too.
     pub merged: u32,
     /// Of a device; 0 and 0 is the connection manager's.
@@ -58,10 +58,10 @@ pub struct Seen {
     pub target: [c_char; PATH_MAX],
 }
 
-impl Seen {
+impl PathInfo {
     /// Room for an answer.
     pub const fn new() -> Self {
-        Seen { merged: 0, major: 0, minor: 0, inode: 0, path: [0; PATH_MAX], target: [0; PATH_MAX] }
+        PathInfo { merged: 0, major: 0, minor: 0, inode: 0, path: [0; PATH_MAX], target: [0; PATH_MAX] }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What programs ask of a path: stat, access, readlink, realpath and their like.
 
-use crate::drop_in::{kind, Seen, PATH_MAX};
+use crate::drop_in::{kind, PathInfo, PATH_MAX};
 use crate::fail;
 use crate::files::{self, FILES};
 use crate::real::REAL;
@@ -13,7 +13,7 @@ const FILE_SYSTEM: (u32, u32) = (0, 0xffff);
 const SIZE: i64 = 4096;
 
 /// What is said of a name of the drop-in's.
-pub fn status(kind: c_int, seen: &Seen) -> libc::stat {
+pub fn status(kind: c_int, seen: &PathInfo) -> libc::stat {
     // SAFETY: integers only.
     let mut s: libc::stat = unsafe { core::mem::zeroed() };
     s.st_dev = libc::makedev(FILE_SYSTEM.0, FILE_SYSTEM.1);
@@ -47,7 +47,7 @@ fn descriptor_status(fd: c_int) -> Option<libc::stat> {
 #[cold]
 #[inline(never)]
 fn manager_status() -> libc::stat {
-    status(kind::DEVICE, &Seen::new())
+    status(kind::DEVICE, &PathInfo::new())
 }
 
 /// Gives a program what is said.
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn faccessat(dir: c_int, path: *const c_char, mode: c_int,
 ///
 /// # Safety
 /// `len` bytes can be written.
-unsafe fn target(kind: c_int, seen: &Seen, to: *mut c_char, len: usize) -> isize {
+unsafe fn target(kind: c_int, seen: &PathInfo, to: *mut c_char, len: usize) -> isize {
     if kind != kind::LINK || len == 0 {
         return fail(libc::EINVAL) as isize;
     }
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn __readlinkat_chk(
 ///
 /// # Safety
 /// `to` is null or has `room` bytes.
-unsafe fn canonical(seen: &Seen, to: *mut c_char, room: usize) -> *mut c_char {
+unsafe fn canonical(seen: &PathInfo, to: *mut c_char, room: usize) -> *mut c_char {
     // SAFETY: the drop-in has terminated the path, which fits.
     unsafe {
         if to.is_null() {

@@ -19,7 +19,7 @@ pub struct Matches {
 
 /// `struct FTW`.
 #[repr(C)]
-pub struct Place {
+pub struct WalkPosition {
     pub(crate) base: c_int,
     pub(crate) level: c_int,
 }
@@ -79,7 +79,7 @@ pub type Compare = Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut 
 /// Those of glob(3), ftw(3) and nftw(3).
 pub type OnError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
 pub type OnName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int) -> c_int>;
-pub type OnNewName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut Place) -> c_int>;
+pub type OnNewName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut WalkPosition) -> c_int>;
 
 macro_rules! calls {
     ($($name:ident: $ty:ty;)*) => {

@@ -1,6 +1,6 @@
 //! Where a path that a program names leads: to the kernel, as nearly all do, or to the drop-in's names.
 
-use crate::drop_in::{kind, Seen, NAMES, PATH_MAX};
+use crate::drop_in::{kind, PathInfo, NAMES, PATH_MAX};
 use crate::fail;
 use crate::files::FOLDERS;
 use core::ffi::{c_char, c_int, CStr};
@@ -9,7 +9,7 @@ use core::ffi::{c_char, c_int, CStr};
 enum Route {
     /// To the kernel, as it is.
     Kernel,
-    /// To the kernel, under the path in [`Seen`].
+    /// To the kernel, under the path in [`PathInfo`].
     Moved,
     /// To a name of the drop-in's, of this kind.
     Ours(c_int),
@@ -45,7 +45,7 @@ pub unsafe fn lead<R: Failed>(
     path: *const c_char,
     follow: bool,
     kernel: impl FnOnce(*const c_char) -> R,
-    ours: impl FnOnce(c_int, &Seen) -> R,
+    ours: impl FnOnce(c_int, &PathInfo) -> R,
 ) -> R {
     // SAFETY: the caller's promise.
     if path.is_null() || !is_candidate(dir, unsafe { CStr::from_ptr(path) }.to_bytes()) {
@@ -63,9 +63,9 @@ fn lead_far<R: Failed>(
     path: &CStr,
     follow: bool,
     kernel: impl FnOnce(*const c_char) -> R,
-    ours: impl FnOnce(c_int, &Seen) -> R,
+    ours: impl FnOnce(c_int, &PathInfo) -> R,
 ) -> R {
-    let mut seen = Seen::new();
+    let mut seen = PathInfo::new();
     match route(dir, path, follow, &mut seen) {
         Route::Kernel => kernel(path.as_ptr()),
         Route::Moved => kernel(seen.path.as_ptr()),
@@ -120,14 +120,14 @@ fn is_candidate(dir: c_int, path: &[u8]) -> bool {
     }
 }
 
-fn route(dir: c_int, path: &CStr, follow: bool, seen: &mut Seen) -> Route {
+fn route(dir: c_int, path: &CStr, follow: bool, seen: &mut PathInfo) -> Route {
     match path.to_bytes() {
         [b'/', ..] => ask(path, follow, seen),
         relative => from_folder(dir, relative, follow, seen),
     }
 }
 
-fn from_folder(dir: c_int, relative: &[u8], follow: bool, seen: &mut Seen) -> Route {
+fn from_folder(dir: c_int, relative: &[u8], follow: bool, seen: &mut PathInfo) -> Route {
     let mut room = [0u8; PATH_MAX];
     let base: &[u8] = if dir == libc::AT_FDCWD {
         // SAFETY: room of the length that is given.
@@ -154,7 +154,7 @@ fn from_folder(dir: c_int, relative: &[u8], follow: bool, seen: &mut Seen) -> Ro
     }
 }
 
-fn ask(path: &CStr, follow: bool, seen: &mut Seen) -> Route {
+fn ask(path: &CStr, follow: bool, seen: &mut PathInfo) -> Route {
     let Some(names) = NAMES.get() else { return Route::Kernel };
     // SAFETY: the table's function; a C string, and room for the answer.
     match unsafe { (names.look)(path.as_ptr(), follow.into(), seen) } {
@@ -167,7 +167,7 @@ fn ask(path: &CStr, follow: bool, seen: &mut Seen) -> Route {
 
 /// What an open folder or file of the drop-in's is; `None`: the descriptor is the kernel's.
 #[inline]
-pub fn descriptor<R>(fd: c_int, ours: impl FnOnce(c_int, &Seen) -> R) -> Option<R> {
+pub fn descriptor<R>(fd: c_int, ours: impl FnOnce(c_int, &PathInfo) -> R) -> Option<R> {
     if FOLDERS.has(fd) {
         descriptor_far(fd, ours)
     } else {
@@ -177,7 +177,7 @@ pub fn descriptor<R>(fd: c_int, ours: impl FnOnce(c_int, &Seen) -> R) -> Option<
 
 #[cold]
 #[inline(never)]
-fn descriptor_far<R>(fd: c_int, ours: impl FnOnce(c_int, &Seen) -> R) -> Option<R> {
+fn descriptor_far<R>(fd: c_int, ours: impl FnOnce(c_int, &PathInfo) -> R) -> Option<R> {
     let mut room = [0u8; PATH_MAX + 1];
     let mut link = [0u8; PATH_MAX];
     let path = of_descriptor(fd, &mut link);
@@ -187,7 +187,7 @@ fn descriptor_far<R>(fd: c_int, ours: impl FnOnce(c_int, &Seen) -> R) -> Option<
         return None;
     }
     room[..path.len()].copy_from_slice(path);
-    let mut seen = Seen::new();
+    let mut seen = PathInfo::new();
     match ask(CStr::from_bytes_until_nul(&room).ok()?, false, &mut seen) {
         Route::Ours(kind) => Some(ours(kind, &seen)),
         _ => None,

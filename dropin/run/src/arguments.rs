@@ -36,7 +36,7 @@ and none of that name. Libraries that the caller preloads stay in place, before 
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Request {
     Help,
     Version,
     Run(Arguments),
@@ -71,7 +71,7 @@ const PLAIN: &[(&str, &str, &str)] = &[
 ///
 /// # Errors
 /// What is wrong, in words.
-pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, String> {
+pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, String> {
     let mut a = Arguments::default();
     let mut words = words;
     let mut program = None;
@@ -97,15 +97,15 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, String> {
             a.environment.push((variable, OsString::from(value)));
         } else {
             match text {
-                "--help" | "-h" => return Ok(Wish::Help),
-                "--version" | "-V" => return Ok(Wish::Version),
+                "--help" | "-h" => return Ok(Request::Help),
+                "--version" | "-V" => return Ok(Request::Version),
                 _ => return Err(format!("no such option: {text}")),
             }
         }
     }
     a.program = program.ok_or("which program?")?;
     a.rest = words.collect();
-    Ok(Wish::Run(a))
+    Ok(Request::Run(a))
 }
 
 fn check(name: &str, value: &OsStr) -> Result<(), String> {
@@ -126,13 +126,13 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn of(line: &str) -> Result<Wish, String> {
+    fn of(line: &str) -> Result<Request, String> {
         parse(line.split_whitespace().map(OsString::from))
     }
 
     fn run(line: &str) -> Arguments {
         match of(line) {
-            Ok(Wish::Run(a)) => a,
+            Ok(Request::Run(a)) => a,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -188,7 +188,7 @@ mod tests {
             let why = of(line).unwrap_err();
             assert!(why.contains(part), "{line}: {why}");
         }
-        assert_eq!(of("--help"), Ok(Wish::Help));
-        assert_eq!(of("--stats -V prog"), Ok(Wish::Version));
+        assert_eq!(of("--help"), Ok(Request::Help));
+        assert_eq!(of("--stats -V prog"), Ok(Request::Version));
     }
 }

@@ -7,7 +7,7 @@ mod capture;
 mod elf;
 mod library;
 
-use arguments::{Arguments, Wish};
+use arguments::{Arguments, Request};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -19,15 +19,15 @@ const NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
     let arguments = match arguments::parse(std::env::args_os().skip(1)) {
-        Ok(Wish::Help) => {
+        Ok(Request::Help) => {
             println!("{}", arguments::HELP);
             return ExitCode::SUCCESS;
         }
-        Ok(Wish::Version) => {
+        Ok(Request::Version) => {
             println!("gdrcore-run {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
         }
-        Ok(Wish::Run(mut a)) => match capture::begin(&mut a) {
+        Ok(Request::Run(mut a)) => match capture::begin(&mut a) {
             Ok(()) => a,
             Err(why) => return fail(USAGE, &why),
         },

@@ -19,21 +19,21 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::{Error, Result};
 use std::ffi::CString;
 use system::System;
-use tree::{Content, Facts, Interface, Node, Tree};
-use walk::{look as find, Found};
+use tree::{Content, DeviceFacts, Interface, Node, Tree};
+use walk::{look as find, Resolved};
 
 /// What is to be known of a device.
-fn facts(a: &Adapter) -> Facts {
+fn facts(a: &Adapter) -> DeviceFacts {
     let interface = a.interface().map(|name| {
         let (folder, hardware) = System.interface(&name);
         let numa_node = hardware.as_deref().map_or(-1, |h| System.numa_node(h));
         Interface { name, folder, hardware, numa_node }
     });
-    Facts { index: a.index, uverbs: a.uverbs(), guid: a.guid(), gid: a.endpoint.ip, lid: a.lid, interface }
+    DeviceFacts { index: a.index, uverbs: a.uverbs(), guid: a.guid(), gid: a.endpoint.ip, lid: a.lid, interface }
 }
 
 fn tree() -> Tree {
-    let devices: Vec<Facts> = present().into_iter().map(facts).collect();
+    let devices: Vec<DeviceFacts> = present().into_iter().map(facts).collect();
     Tree::new(&devices, &System.cpus())
 }
 
@@ -60,7 +60,7 @@ pub fn read(path: &str) -> Option<String> {
         return None;
     }
     match find(&tree(), &System, path, true) {
-        Ok(Found::Ours(_, Node::File(content))) => Some(text(&content)),
+        Ok(Resolved::Ours(_, Node::File(content))) => Some(text(&content)),
         _ => None,
     }
 }
@@ -70,7 +70,7 @@ const PATH_MAX: usize = 4096;
 
 /// What a path is; the layout is said in the preloaded library too.
 #[repr(C)]
-pub struct Seen {
+pub struct PathInfo {
     /// Of a folder: the kernel's names are in it too, under the same path.
     merged: u32,
     /// Of a device.
@@ -103,7 +103,7 @@ fn kind(node: &Node) -> c_int {
 /// What the preloaded library calls; its layout is said there too.
 #[repr(C)]
 pub struct Table {
-    look: unsafe extern "C" fn(*const c_char, c_int, *mut Seen) -> c_int,
+    look: unsafe extern "C" fn(*const c_char, c_int, *mut PathInfo) -> c_int,
     list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
     open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
 }
@@ -133,8 +133,8 @@ fn put(to: &mut [c_char; PATH_MAX], text: &str) -> bool {
 /// is followed.
 ///
 /// # Safety
-/// A C string, and room for a [`Seen`].
-unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut Seen) -> c_int {
+/// A C string, and room for a [`PathInfo`].
+unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut PathInfo) -> c_int {
     // SAFETY: the caller's promise. All its fields are integers, written below as far as they say something.
     let (path, seen) = unsafe { (CStr::from_ptr(path), &mut *seen) };
     // Names of ours are plain.
@@ -142,9 +142,9 @@ unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut Seen) -
     (seen.merged, seen.major, seen.minor) = (0, 0, 0);
     match find(&tree(), &System, path, follow != 0) {
         Err(errno) => -errno,
-        Ok(Found::Nothing) => 0,
-        Ok(Found::Moved(to)) if put(&mut seen.path, &to) => MOVED,
-        Ok(Found::Ours(at, node)) if put(&mut seen.path, &at) => {
+        Ok(Resolved::Nothing) => 0,
+        Ok(Resolved::Moved(to)) if put(&mut seen.path, &to) => MOVED,
+        Ok(Resolved::Ours(at, node)) if put(&mut seen.path, &at) => {
             seen.inode = inode(&at);
             match &node {
                 Node::Folder { merged } => seen.merged = u32::from(*merged),

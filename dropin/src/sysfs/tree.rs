@@ -46,7 +46,7 @@ pub enum Content {
 
 /// What is to be known of a device.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct DeviceFacts {
     /// Its place in the list: `gdrc<index>`.
     pub index: u32,
     /// The number of its `uverbs` file.
@@ -110,7 +110,7 @@ fn relative(from: &str, to: &str) -> String {
 
 impl Tree {
     /// The names of these devices. `cpus`: all processors, as in `/sys/devices/system/cpu/online`.
-    pub fn new(devices: &[Facts], cpus: &str) -> Tree {
+    pub fn new(devices: &[DeviceFacts], cpus: &str) -> Tree {
         let mut t = Tree::default();
         for folder in [CLASS, CLASS_VERBS, FILES] {
             t.put(folder, Node::Folder { merged: true });
@@ -118,7 +118,8 @@ impl Tree {
         t.put(&format!("{FILES}/rdma_cm"), Node::Device { major: 0, minor: 0 });
         t.text(CLASS_VERBS, "abi_version", "6");
         for d in devices {
-            let same = |o: &&Facts| o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name);
+            let same =
+                |o: &&DeviceFacts| o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name);
             // Devices without an interface have folders of their own.
             let first = devices.iter().find(same).filter(|_| d.interface.is_some()).unwrap_or(d);
             let card = card(first.index);
@@ -195,7 +196,7 @@ impl Tree {
         }
     }
 
-    fn device(&mut self, card: &str, d: &Facts) {
+    fn device(&mut self, card: &str, d: &DeviceFacts) {
         let (name, node) = (format!("gdrc{}", d.index), format!("uverbs{}", d.uverbs));
         let (major, minor) = (UVERBS_MAJOR, UVERBS_MINOR + d.uverbs);
         self.put(&format!("{FILES}/{node}"), Node::Device { major, minor });
@@ -234,7 +235,7 @@ impl Tree {
         self.port(&format!("{own}/ports/1"), d);
     }
 
-    fn port(&mut self, port: &str, d: &Facts) {
+    fn port(&mut self, port: &str, d: &DeviceFacts) {
         self.folder(port);
         for (file, text) in [
             ("state", "4: ACTIVE"),
@@ -260,7 +261,7 @@ impl Tree {
         for index in 0..gids::LEN {
             let n = index.to_string();
             self.text(&gids, &n, &groups(&d.gid));
-            self.text(&types, &n, gids::kind(index).map_or("", gids::Kind::name));
+            self.text(&types, &n, gids::gid_type(index).map_or("", gids::GidType::name));
             if let Some(i) = &d.interface {
                 self.text(&ndevs, &n, &i.name);
             }

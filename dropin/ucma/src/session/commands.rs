@@ -6,7 +6,7 @@ use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, QpAttr
 use gdrcore_core::{Error, Result};
 
 use super::events::number;
-use super::{Devices, End, Id, Session, Stage, RNR_ENDLESS, RNR_LONGEST, UDP_QKEY};
+use super::{Devices, ManagerId, ProgramId, Session, Stage, RNR_ENDLESS, RNR_LONGEST, UDP_QKEY};
 use crate::proto::{addr_answer, created, events_reported, path_answer, qp_attr_answer, query, Addr, ConnParam, Route};
 
 /// Levels and names of SET_OPTION.
@@ -49,7 +49,7 @@ impl<D: Devices> Session<D> {
         let (id, psn) = (self.fresh(), self.psn());
         self.ids.insert(
             id,
-            Id {
+            ProgramId {
                 channel,
                 uid,
                 ps,
@@ -117,7 +117,7 @@ impl<D: Devices> Session<D> {
             return Ok(port);
         }
         let ps = self.id(id)?.ps;
-        let mut ends: Vec<End> = Vec::new();
+        let mut ends: Vec<ManagerId> = Vec::new();
         let mut why = Error::NoDevice;
         for device in devices {
             let manager = match self.devices.manager(device) {
@@ -129,7 +129,7 @@ impl<D: Devices> Session<D> {
                 }
             };
             let made = manager.create(ps, u64::from(id)).and_then(|handle| {
-                ends.push(End { device, handle, manager: manager.clone() });
+                ends.push(ManagerId { device, handle, manager: manager.clone() });
                 manager.bind(handle, port)
             });
             match made {
@@ -347,7 +347,7 @@ impl<D: Devices> Session<D> {
         Ok(qp_attr_answer(&attr, m, device.gid_index))
     }
 
-    fn datagram_attr(&self, i: &Id, state: u32) -> (QpAttr, u32) {
+    fn datagram_attr(&self, i: &ProgramId, state: u32) -> (QpAttr, u32) {
         let attr = QpAttr { qp_state: state, port_num: 1, qkey: i.qkey, sq_psn: i.psn, ..QpAttr::default() };
         let m = match state {
             qp_state::INIT => mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::QKEY,

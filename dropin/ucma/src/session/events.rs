@@ -5,7 +5,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 
-use super::{Devices, End, Id, Manager, Session, Stage, UDP_QKEY};
+use super::{Devices, Manager, ManagerId, ProgramId, Session, Stage, UDP_QKEY};
 use crate::proto::{event_answer, events_reported, Addr, EventParam};
 
 /// Events that only this layer raises (numbers of `rdma_cm_event_type`).
@@ -29,10 +29,10 @@ pub(super) struct Event {
     about: u32,
     number: u32,
     status: i32,
-    what: What,
+    payload: EventPayload,
 }
 
-enum What {
+enum EventPayload {
     Nothing,
     Argument(u64),
     Connection(Box<CmEvent>),
@@ -71,7 +71,14 @@ impl<D: Devices> Session<D> {
         if self.ids.get(&id).is_some_and(|i| i.uid != 0) {
             self.raise(
                 id,
-                Event { id, group: None, about: id, number, status: e.status, what: What::Connection(Box::new(e)) },
+                Event {
+                    id,
+                    group: None,
+                    about: id,
+                    number,
+                    status: e.status,
+                    payload: EventPayload::Connection(Box::new(e)),
+                },
             );
         }
     }
@@ -95,13 +102,13 @@ impl<D: Devices> Session<D> {
         self.by_handle.insert((device, e.id), id);
         self.ids.insert(
             id,
-            Id {
+            ProgramId {
                 channel,
                 uid: 0,
                 ps,
                 qp_type: e.qp_type,
                 stage: Stage::Requested,
-                ends: vec![End { device, handle: e.id, manager: manager.clone() }],
+                ends: vec![ManagerId { device, handle: e.id, manager: manager.clone() }],
                 device: Some(device),
                 src: Some(src),
                 dst: Some(peer),
@@ -115,8 +122,8 @@ impl<D: Devices> Session<D> {
             },
         );
         let number = e.event;
-        let what = What::Connection(Box::new(e));
-        self.raise(listener, Event { id: listener, group: None, about: id, number, status: 0, what });
+        let payload = EventPayload::Connection(Box::new(e));
+        self.raise(listener, Event { id: listener, group: None, about: id, number, status: 0, payload });
     }
 
     fn raise(&mut self, id: u32, event: Event) {
@@ -128,7 +135,7 @@ impl<D: Devices> Session<D> {
 
     /// An event that a command causes.
     pub(super) fn raise_plain(&mut self, id: u32, number: u32, status: i32) {
-        self.raise(id, Event { id, group: None, about: id, number, status, what: What::Nothing });
+        self.raise(id, Event { id, group: None, about: id, number, status, payload: EventPayload::Nothing });
     }
 
     /// WRITE_CM_EVENT: an event that a program tells itself, or the library, when it has resolved a name.
@@ -140,14 +147,14 @@ impl<D: Devices> Session<D> {
                 "event {event}: RDMA_CM_EVENT_USER or _INTERNAL, of an id that is the program's"
             ));
         }
-        let (number, status, what) = (event, status as i32, What::Argument(argument));
-        self.raise(id, Event { id, group: None, about: id, number, status, what });
+        let (number, status, payload) = (event, status as i32, EventPayload::Argument(argument));
+        self.raise(id, Event { id, group: None, about: id, number, status, payload });
         Ok(())
     }
 
     pub(super) fn raise_joined(&mut self, id: u32, group: u32, ah: AhAttr, gid_index: u8, qkey: u32) {
-        let what = What::Group { ah, gid_index, qkey };
-        self.raise(id, Event { id, group: Some(group), about: id, number: number::MULTICAST_JOIN, status: 0, what });
+        let payload = EventPayload::Group { ah, gid_index, qkey };
+        self.raise(id, Event { id, group: Some(group), about: id, number: number::MULTICAST_JOIN, status: 0, payload });
     }
 
     /// GET_EVENT.
@@ -163,24 +170,24 @@ impl<D: Devices> Session<D> {
             g.reported = g.reported.wrapping_add(1);
             uid = g.uid;
         }
-        let param = match &e.what {
-            What::Nothing => EventParam::None,
-            What::Argument(argument) => EventParam::Argument(*argument),
-            What::Group { ah, gid_index, qkey } => EventParam::Ud {
+        let param = match &e.payload {
+            EventPayload::Nothing => EventParam::None,
+            EventPayload::Argument(argument) => EventParam::Argument(*argument),
+            EventPayload::Group { ah, gid_index, qkey } => EventParam::Ud {
                 qp_num: super::BITS_24,
                 qkey: *qkey,
                 ah: *ah,
                 gid_index: *gid_index,
                 private_data: &[],
             },
-            What::Connection(c) => self.connection_param(e.about, c),
+            EventPayload::Connection(c) => self.connection_param(e.about, c),
         };
         Ok(event_answer(uid, e.about, e.number, e.status, &param))
     }
 
     fn connection_param<'c>(&self, about: u32, c: &'c CmEvent) -> EventParam<'c> {
         let id = self.ids.get(&about);
-        if id.is_some_and(Id::is_datagram) {
+        if id.is_some_and(ProgramId::is_datagram) {
             let device = id.and_then(|i| i.device).and_then(|d| self.devices.list().get(d));
             return EventParam::Ud {
                 qp_num: c.remote_qpn,

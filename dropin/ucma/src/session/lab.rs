@@ -30,11 +30,11 @@ pub(crate) struct Lab {
 }
 
 /// The device, as long as somebody holds it.
-struct Held(Arc<Opened>);
+struct HeldDevice(Arc<Opened>);
 
 macro_rules! held {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
-        impl CmDevice for Held {
+        impl CmDevice for HeldDevice {
             $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> { self.0.device.cm()?.$name($($arg),*) })*
         }
     };
@@ -56,7 +56,7 @@ held! {
     event() -> Option<gdrcore_core::cm::types::CmEvent>;
 }
 
-impl Manage for Held {
+impl Manage for HeldDevice {
     fn path_mtu(&self, to: &AhAttr) -> u8 {
         self.0.device.path_mtu(to).unwrap_or(0) as u8
     }
@@ -69,7 +69,7 @@ impl Devices for Lab {
 
     fn manager(&self, device: usize) -> Result<Manager> {
         match device {
-            0 => Ok(Arc::new(Held(self.opened.clone()))),
+            0 => Ok(Arc::new(HeldDevice(self.opened.clone()))),
             _ => Err(Error::NoDevice),
         }
     }

@@ -65,7 +65,7 @@ pub trait Devices {
 }
 
 /// An id of the connection manager that stands behind one of the program's.
-struct End {
+struct ManagerId {
     device: usize,
     handle: Handle,
     manager: Manager,
@@ -85,14 +85,14 @@ enum Stage {
     Begun,
 }
 
-struct Id {
+struct ProgramId {
     channel: u32,
     /// The library's word; 0: a request that was not accepted yet, whose events are not told.
     uid: u64,
     ps: u16,
     qp_type: u32,
     stage: Stage,
-    ends: Vec<End>,
+    ends: Vec<ManagerId>,
     /// The device, once an address has decided it.
     device: Option<usize>,
     src: Option<Addr>,
@@ -119,7 +119,7 @@ struct Channel {
 pub struct Session<D> {
     devices: D,
     channels: BTreeMap<u32, Channel>,
-    ids: BTreeMap<u32, Id>,
+    ids: BTreeMap<u32, ProgramId>,
     groups: BTreeMap<u32, Group>,
     /// Which id an id of the connection manager belongs to.
     by_handle: BTreeMap<(usize, Handle), u32>,
@@ -174,7 +174,7 @@ impl<D: Devices> Session<D> {
 
     /// Closes a channel and lets go what is left in it. An unknown one is ignored.
     pub fn close(&mut self, channel: u32) {
-        let of = |(&number, id): (&u32, &Id)| (id.channel == channel).then_some(number);
+        let of = |(&number, id): (&u32, &ProgramId)| (id.channel == channel).then_some(number);
         for id in self.ids.iter().filter_map(of).collect::<Vec<_>>() {
             self.remove(id);
         }
@@ -315,16 +315,16 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    fn id(&self, id: u32) -> Result<&Id> {
+    fn id(&self, id: u32) -> Result<&ProgramId> {
         self.ids.get(&id).ok_or(NO_ENTRY)
     }
 
-    fn id_mut(&mut self, id: u32) -> Result<&mut Id> {
+    fn id_mut(&mut self, id: u32) -> Result<&mut ProgramId> {
         self.ids.get_mut(&id).ok_or(NO_ENTRY)
     }
 
     /// The one end of an id whose device is decided.
-    fn end(&self, id: u32) -> Result<&End> {
+    fn end(&self, id: u32) -> Result<&ManagerId> {
         match self.id(id)?.ends.as_slice() {
             [end] => Ok(end),
             _ => Err(refuse!(Invalid, "id {id}: its device is not decided yet")),
@@ -348,7 +348,7 @@ impl<D: Devices> Session<D> {
     }
 }
 
-impl Id {
+impl ProgramId {
     fn is_datagram(&self) -> bool {
         self.ps == port_space::UDP
     }

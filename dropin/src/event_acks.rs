@@ -4,7 +4,7 @@ use crate::abi::*;
 use gdrcore_core::device::async_event;
 
 /// What an event type is about.
-pub enum Kind {
+pub enum EventKind {
     Cq,
     Qp,
     Srq,
@@ -12,22 +12,22 @@ pub enum Kind {
 }
 
 /// What an event type is about.
-pub fn kind(event_type: u32) -> Kind {
+pub fn event_kind(event_type: u32) -> EventKind {
     match event_type {
-        async_event::CQ_ERR => Kind::Cq,
+        async_event::CQ_ERR => EventKind::Cq,
         async_event::QP_FATAL
         | async_event::QP_REQ_ERR
         | async_event::QP_ACCESS_ERR
         | async_event::COMM_EST
         | async_event::SQ_DRAINED
-        | async_event::QP_LAST_WQE_REACHED => Kind::Qp,
-        async_event::SRQ_ERR | async_event::SRQ_LIMIT_REACHED => Kind::Srq,
-        _ => Kind::Port,
+        | async_event::QP_LAST_WQE_REACHED => EventKind::Qp,
+        async_event::SRQ_ERR | async_event::SRQ_LIMIT_REACHED => EventKind::Srq,
+        _ => EventKind::Port,
     }
 }
 
 /// The mutex, condition and counters that every object with events has in its ABI struct.
-pub struct Acks {
+pub struct AckCounters {
     mutex: *mut libc::pthread_mutex_t,
     cond: *mut libc::pthread_cond_t,
     /// Completion events, or null.
@@ -39,14 +39,14 @@ pub struct Acks {
 /// An object with events.
 pub trait HasEvents {
     /// Where its fields are.
-    fn acks(this: *mut Self) -> Acks;
+    fn ack_counters(this: *mut Self) -> AckCounters;
 }
 
 impl HasEvents for ibv_cq {
-    fn acks(p: *mut Self) -> Acks {
+    fn ack_counters(p: *mut Self) -> AckCounters {
         // SAFETY: only addresses are formed, of fields of a live object.
         unsafe {
-            Acks {
+            AckCounters {
                 mutex: &raw mut (*p).mutex,
                 cond: &raw mut (*p).cond,
                 completion: &raw mut (*p).comp_events_completed,
@@ -59,10 +59,10 @@ impl HasEvents for ibv_cq {
 macro_rules! has_events {
     ($($t:ty),*) => {$(
         impl HasEvents for $t {
-            fn acks(p: *mut Self) -> Acks {
+            fn ack_counters(p: *mut Self) -> AckCounters {
                 // SAFETY: only addresses are formed, of fields of a live object.
                 unsafe {
-                    Acks {
+                    AckCounters {
                         mutex: &raw mut (*p).mutex,
                         cond: &raw mut (*p).cond,
                         completion: core::ptr::null_mut(),
@@ -75,19 +75,19 @@ macro_rules! has_events {
 }
 has_events!(ibv_qp, ibv_srq);
 
-impl Acks {
+impl AckCounters {
     /// The fields of an object.
     ///
     /// # Safety
     /// It lives for as long as this is used.
-    pub unsafe fn new<T: HasEvents>(object: *mut T) -> Acks {
-        T::acks(object)
+    pub unsafe fn new<T: HasEvents>(object: *mut T) -> AckCounters {
+        T::ack_counters(object)
     }
 
     /// Counts events that the program has handled.
     ///
     /// # Safety
-    /// As for [`Acks::new`].
+    /// As for [`AckCounters::new`].
     pub unsafe fn acknowledge(&self, n: u32, asynchronous: bool) {
         let counter = if asynchronous { self.asynchronous } else { self.completion };
         // SAFETY: mutex and condition were initialised with the object, and the mutex protects the counters.
@@ -102,7 +102,7 @@ impl Acks {
     /// Sleeps until as many events were acknowledged as were taken.
     ///
     /// # Safety
-    /// As for [`Acks::new`].
+    /// As for [`AckCounters::new`].
     pub unsafe fn wait(&self, completion_taken: u32, asynchronous_taken: u32) {
         // SAFETY: as in `acknowledge`.
         unsafe {

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use gdrcore_core::{Error, Result};
 
 /// Gives way to whoever is inside: spins a little, then yields, then sleeps (a holder of lower priority must run too).
-fn give_way(tries: u32) {
+fn back_off(tries: u32) {
     match tries {
         0..64 => core::hint::spin_loop(),
         64..1024 => std::thread::yield_now(),
@@ -20,18 +20,18 @@ fn give_way(tries: u32) {
 /// # Errors
 /// Those of `f` but `Busy`.
 #[inline]
-pub fn in_turn<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
+pub fn retry_while_busy<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
     match f() {
-        Err(Error::Busy) => wait_turn(f),
+        Err(Error::Busy) => retry_until_free(f),
         done => done,
     }
 }
 
 #[cold]
-fn wait_turn<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
+fn retry_until_free<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
     let mut tries = 0;
     loop {
-        give_way(tries);
+        back_off(tries);
         tries = tries.saturating_add(1);
         match f() {
             Err(Error::Busy) => {}
@@ -42,22 +42,22 @@ fn wait_turn<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
 
 /// A lock that one thread takes in one call and gives back in another, as `ibv_start_poll` and `ibv_end_poll` do.
 #[derive(Default)]
-pub struct Turn(AtomicBool);
+pub struct ThreadLock(AtomicBool);
 
-impl Turn {
+impl ThreadLock {
     /// Waits for it.
     #[inline]
-    pub fn take(&self) {
+    pub fn lock(&self) {
         let mut tries = 0;
         while self.0.swap(true, Ordering::Acquire) {
-            give_way(tries);
+            back_off(tries);
             tries = tries.saturating_add(1);
         }
     }
 
     /// Gives it back.
     #[inline]
-    pub fn give_back(&self) {
+    pub fn unlock(&self) {
         self.0.store(false, Ordering::Release);
     }
 }
@@ -65,7 +65,7 @@ impl Turn {
 /// A lock over the process's list of devices. It is taken around fork (`fork::install`), so that a child finds it free
 /// and what it protects whole.
 pub struct ForkLock<T> {
-    turn: Turn,
+    lock: ThreadLock,
     value: UnsafeCell<T>,
 }
 
@@ -75,30 +75,30 @@ unsafe impl<T: Send> Sync for ForkLock<T> {}
 impl<T> ForkLock<T> {
     /// A free lock.
     pub const fn new(value: T) -> Self {
-        ForkLock { turn: Turn(AtomicBool::new(false)), value: UnsafeCell::new(value) }
+        ForkLock { lock: ThreadLock(AtomicBool::new(false)), value: UnsafeCell::new(value) }
     }
 
     /// Waits for it.
-    pub fn lock(&self) -> Locked<'_, T> {
-        self.turn.take();
-        Locked(self)
+    pub fn lock(&self) -> ForkLockGuard<'_, T> {
+        self.lock.lock();
+        ForkLockGuard(self)
     }
 
     /// Before fork: nobody may be inside.
     pub fn hold(&self) {
-        self.turn.take();
+        self.lock.lock();
     }
 
     /// After fork, in parent and child.
     pub fn release(&self) {
-        self.turn.give_back();
+        self.lock.unlock();
     }
 }
 
 /// The lock, held.
-pub struct Locked<'a, T>(&'a ForkLock<T>);
+pub struct ForkLockGuard<'a, T>(&'a ForkLock<T>);
 
-impl<T> Deref for Locked<'_, T> {
+impl<T> Deref for ForkLockGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the lock is held.
@@ -106,16 +106,16 @@ impl<T> Deref for Locked<'_, T> {
     }
 }
 
-impl<T> DerefMut for Locked<'_, T> {
+impl<T> DerefMut for ForkLockGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held, and `&mut self` is the only way to the value.
         unsafe { &mut *self.0.value.get() }
     }
 }
 
-impl<T> Drop for Locked<'_, T> {
+impl<T> Drop for ForkLockGuard<'_, T> {
     fn drop(&mut self) {
-        self.0.turn.give_back();
+        self.0.lock.unlock();
     }
 }
 
@@ -127,10 +127,11 @@ mod tests {
     #[test]
     fn who_finds_it_busy_waits_his_turn() {
         let calls = AtomicU32::new(0);
-        let done = in_turn(|| if calls.fetch_add(1, Ordering::Relaxed) < 3 { Err(Error::Busy) } else { Ok(7) });
+        let done =
+            retry_while_busy(|| if calls.fetch_add(1, Ordering::Relaxed) < 3 { Err(Error::Busy) } else { Ok(7) });
         assert_eq!(done, Ok(7));
         assert_eq!(calls.load(Ordering::Relaxed), 4);
-        assert_eq!(in_turn(|| Err::<(), _>(Error::Again)), Err(Error::Again));
+        assert_eq!(retry_while_busy(|| Err::<(), _>(Error::Again)), Err(Error::Again));
     }
 
     #[test]
