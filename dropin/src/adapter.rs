@@ -1,7 +1,7 @@
 //! An entry of the list of devices, and the addresses of this machine: there is an entry for each.
 //!
-//! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and the loopback
-//! addresses. `GDRC_ADDRESS` makes it a list of one.
+//! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and
+//! the loopback addresses. `GDRC_ADDRESS` makes it a list of one.
 
 use crate::abi::ibv_device;
 use crate::device_kinds::{DeviceKind, KINDS};
@@ -37,7 +37,7 @@ pub struct Adapter {
 unsafe impl Sync for Adapter {}
 
 impl Adapter {
-    /// A device that nobody has seen yet.
+    /// A new entry.
     pub fn new(index: u32, endpoint: Endpoint, ifindex: u32) -> Self {
         let zero = [0 as c_char; 256];
         let mut ibv = ibv_device {
@@ -83,7 +83,8 @@ impl Adapter {
         self.kind.device_name(&self.endpoint)
     }
 
-    /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`: here are no LIDs.
+    /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`:
+    /// here are no LIDs.
     pub fn gid_of_lid(&self, lid: u16) -> Option<[u8; 16]> {
         let mut gid = self.endpoint.ip;
         gid[14..].copy_from_slice(&lid.to_be_bytes());
@@ -121,7 +122,8 @@ fn put(field: &mut [c_char], text: &str) {
     }
 }
 
-/// The addresses that a program may use, with the index of the interface of each, in the order of the list.
+/// The addresses that a program may use, with the index of the interface of each, in the order of
+/// the list.
 pub fn addresses() -> Vec<(Endpoint, u32)> {
     let wanted = env::address();
     let mut all = of_this_machine();
@@ -129,7 +131,8 @@ pub fn addresses() -> Vec<(Endpoint, u32)> {
     // Stable: within a class as the system lists them.
     all.sort_by_key(|(e, _)| rank(e));
     match wanted {
-        // An address that no interface has by name may still be local (all of 127.0.0.0/8 is): the open will tell.
+        // An address that no interface has by name may still be local (all of 127.0.0.0/8 is): the
+        // open finds out.
         Some(w) => {
             let named = all.iter().find(|(e, _)| e.ip == w.ip);
             let near = named.or_else(|| all.iter().find(|(e, _)| is_loopback(e) && is_loopback(&w)));
@@ -146,7 +149,8 @@ fn is_loopback(e: &Endpoint) -> bool {
     }
 }
 
-/// Unicast addresses of interfaces that are up. Link-local IPv6 ones need a zone, which a GID cannot hold.
+/// Unicast addresses of interfaces that are up. Link-local IPv6 ones need a zone, which a GID
+/// cannot hold.
 fn of_this_machine() -> Vec<(Endpoint, u32)> {
     let mut found: Vec<(Endpoint, u32)> = Vec::new();
     let mut list: *mut libc::ifaddrs = core::ptr::null_mut();

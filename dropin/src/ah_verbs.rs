@@ -21,10 +21,12 @@ pub struct Ah {
     domain: &'static Pd,
 }
 
-/// The device's form of an address vector. Without a GRH the LID names the peer, where devices have LIDs.
+/// The device's form of an address vector. Without a GRH the LID names the peer, where devices have
+/// LIDs.
 ///
 /// # Errors
-/// `Error::Invalid`: no GRH (RoCE has no other addresses), another port than the only one, no such source GID.
+/// `Error::Invalid`: no GRH (RoCE has no other addresses), another port than the only one, no such
+/// source GID.
 pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
     if a.port_num > 1 {
         return Err(refuse!(Invalid, "port_num {}: the device has one port, 1", a.port_num));
@@ -49,32 +51,33 @@ pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
     })
 }
 
-/// What a program has said in an address vector and the device does not keep.
+/// Fields of an address vector that the device does not keep, and that a query returns to the
+/// program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VectorExtras {
     pub sgid_index: u8,
-    /// Of a vector without a GRH.
+    /// Only of a vector without a GRH.
     pub dlid: Option<u16>,
 }
 
 impl VectorExtras {
-    /// What is said in a vector that [`vector`] has taken.
+    /// The fields of a vector that [`vector`] has accepted.
     pub fn of(a: &ibv_ah_attr) -> VectorExtras {
         VectorExtras { sgid_index: a.grh.sgid_index, dlid: (a.is_global == 0).then_some(a.dlid) }
     }
 
-    /// As one number, which can be stored at once. A LID is not 0.
+    /// As one number, for an atomic store. 0 in place of a LID: none.
     pub fn pack(self) -> u32 {
         u32::from(self.sgid_index) << 16 | u32::from(self.dlid.unwrap_or(0))
     }
 
-    /// Back from [`VectorExtras::pack`].
+    /// The inverse of [`VectorExtras::pack`].
     pub fn unpack(n: u32) -> VectorExtras {
         VectorExtras { sgid_index: (n >> 16) as u8, dlid: Some(n as u16).filter(|lid| *lid != 0) }
     }
 }
 
-/// The program's form of an address vector.
+/// An address vector as programs see it.
 pub fn attr(v: &AhAttr, extras: VectorExtras) -> ibv_ah_attr {
     let set = v.dgid != [0; 16];
     if let Some(dlid) = extras.dlid.filter(|_| set) {
@@ -123,7 +126,7 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     })())
 }
 
-/// The way back to the sender of a datagram.
+/// The address vector that leads back to the sender of a datagram.
 ///
 /// # Safety
 /// The program's pointers; `grh` has the 40 bytes that the datagram's buffer began with.
@@ -190,7 +193,8 @@ pub unsafe extern "C" fn create_ah_from_wc(
     }
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: a software device has no use for MAC addresses, and the system resolves them.
+/// `ibv_resolve_eth_l2_from_gid`: a software device has no use for MAC addresses, and the system
+/// resolves them.
 pub unsafe extern "C" fn resolve_eth_l2(
     context: *mut ibv_context,
     attr: *mut ibv_ah_attr,
@@ -227,7 +231,7 @@ mod tests {
         let to = |dlid| ibv_ah_attr { dlid, port_num: 1, ..ibv_ah_attr::default() };
         assert_eq!(vector(&to(0x0405), &own).unwrap().dgid, Endpoint::v4([10, 1, 4, 5], ROCE_PORT).ip);
         assert_eq!(vector(&to(0), &own), Err(Error::Invalid));
-        // Nobody asked for LIDs.
+        // The environment does not ask for LIDs.
         assert_eq!(vector(&to(0x0405), &adapter([10, 1, 2, 3], 0)), Err(Error::Invalid));
     }
 

@@ -12,7 +12,7 @@ use gdrcore_core::{refuse, Result};
 #[repr(C)]
 pub struct Channel {
     ibv: ibv_comp_channel,
-    /// CQs whose arming was met.
+    /// CQs with a completion event.
     pub events: EventQueue<*mut ibv_cq>,
     /// CQs that use it.
     pub users: AtomicU32,

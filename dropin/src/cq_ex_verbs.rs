@@ -1,8 +1,9 @@
 //! Extended completion queues: completions that are read field by field.
 //!
-//! Between `ibv_start_poll` and `ibv_end_poll` a thread has the CQ to itself. A timestamp is the time at which the
-//! completion was taken from the queue, on the clock of `ibv_query_rt_values_ex` (nanoseconds of CLOCK_MONOTONIC) or the
-//! wall clock: the device keeps none of its own, and a polling program is its engine.
+//! Between `ibv_start_poll` and `ibv_end_poll` a thread has the CQ to itself. A timestamp is the
+//! time at which the completion was taken from the queue, on the clock of `ibv_query_rt_values_ex`
+//! (nanoseconds of CLOCK_MONOTONIC) or the wall clock: the device keeps none of its own, and a
+//! polling program is its engine.
 
 use crate::abi::*;
 use crate::cq_verbs::{Cq, CqInit};
@@ -20,7 +21,8 @@ const WALLCLOCK: u64 = 1 << 11;
 /// `ibv_cq_init_attr_mask`.
 const MASK_FLAGS: u32 = 1;
 const MASK_PD: u32 = 2;
-/// `ibv_create_cq_attr_flags`: the lock is left out; a CQ never overruns, so that it may be ignored.
+/// `ibv_create_cq_attr_flags`: the lock is left out; a CQ never overruns, so that it may be
+/// ignored.
 const SINGLE_THREADED: u32 = 1;
 const IGNORE_OVERRUN: u32 = 2;
 

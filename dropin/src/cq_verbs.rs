@@ -23,7 +23,7 @@ pub struct Cq {
     pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
-    /// What `sl` says of a datagram.
+    /// `sl` of the completion of a datagram.
     network_header: u8,
     /// Completion events that the program took.
     events_taken: AtomicU32,
@@ -31,9 +31,9 @@ pub struct Cq {
     async_taken: AtomicU32,
     /// QPs that use it.
     pub users: AtomicU32,
-    /// Extended: whose thread reads it.
+    /// Extended: held by the thread that reads it.
     pub lock: ThreadLock,
-    /// Extended: the program has only one.
+    /// Extended: the program reads it from one thread only, so that the lock is not taken.
     pub single_threaded: bool,
     /// Extended: completions get a timestamp.
     pub stamps: bool,
@@ -42,7 +42,7 @@ pub struct Cq {
     pub stamp_ns: u64,
 }
 
-/// What a CQ is made of.
+/// The arguments of a new CQ.
 pub struct CqInit {
     pub cqe: u32,
     pub cq_context: *mut c_void,
@@ -53,8 +53,9 @@ pub struct CqInit {
 /// Bytes of a CQ entry in the device, for the growth of its memory.
 const ENTRY: usize = 64;
 
-/// What `sl` of a received datagram says. RoCE has no service levels there; mlx5 says which headers came, and UCX 1.13 finds
-/// the addresses in the GRH by that: 8 for UDP, and 1 for IPv6 or 2 for IPv4.
+/// `sl` of the completion of a received datagram. RoCE has no service levels there. mlx5 reports by
+/// it which headers the packet had, and UCX 1.13 finds the addresses in the GRH by that: 8 for UDP,
+/// plus 1 for IPv6 or 2 for IPv4.
 fn network_header(gid: &[u8; 16]) -> u8 {
     const UDP: u8 = 8;
     UDP | if v4_of_gid(gid).is_some() { 2 } else { 1 }
@@ -74,7 +75,7 @@ impl Cq {
         unsafe { object(p.cast::<Cq>()) }
     }
 
-    /// A CQ of the device, not yet known to anybody.
+    /// A CQ of the device that no table has yet.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::NoMemory`].
@@ -153,13 +154,13 @@ impl Cq {
         self.async_taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What the program gave it to remember.
+    /// The pointer that the program gave for it.
     pub fn program_context(&self) -> *mut c_void {
         self.ex.base.cq_context
     }
 
-    /// Ends it in the device, takes back the events that the program has not taken, and waits until the others are
-    /// acknowledged.
+    /// Ends it in the device, takes back the events that the program has not taken, and waits until
+    /// the others are acknowledged.
     ///
     /// # Errors
     /// [`Error::Busy`]: QPs use it.
@@ -211,7 +212,7 @@ impl EventTarget for Cq {
     }
 }
 
-/// One of both is.
+/// The error for a negative argument.
 #[cold]
 fn negative(cqe: c_int, comp_vector: c_int) -> Error {
     match cqe < 0 {
@@ -254,8 +255,8 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 /// `ibv_cq_attr_mask`.
 const MODERATE: u32 = 1;
 
-/// `ibv_modify_cq`: moderation, by which a NIC may tell of a completion later, together with others. Here each is told at once,
-/// whatever is asked for.
+/// `ibv_modify_cq`: moderation, by which a NIC delays events and raises one for several
+/// completions. This device raises each event at once, whatever is asked for.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     Verb("ibv_modify_cq").code((|| {
         // SAFETY: the program's pointers.

@@ -20,7 +20,7 @@ pub const MAX: u64 = 64 << 20;
 #[repr(C)]
 pub struct Dm {
     ibv: ibv_dm,
-    /// First byte; as a number, since nobody holds references into it.
+    /// Address of the first byte. A number, since no reference into the memory exists.
     base: u64,
     length: usize,
     hca: &'static Hca,
@@ -33,7 +33,7 @@ impl Dm {
         ibv_dm { context, memcpy_to_dm: Some(memcpy_to_dm), memcpy_from_dm: Some(memcpy_from_dm), comp_mask: 0, handle }
     }
 
-    /// The same for copies of the program, which go by whole words, as with NICs.
+    /// As `at`, for copies by the program, whose offset and length are multiples of 4, as on NICs.
     fn words_at(&self, offset: u64, length: usize) -> Result<u64> {
         if offset % 4 != 0 || length % 4 != 0 {
             return Err(refuse!(Invalid, "dm_offset {offset}, length {length}: multiples of 4"));
@@ -41,7 +41,7 @@ impl Dm {
         self.at(offset, length)
     }
 
-    /// Where `length` bytes at an offset lie.
+    /// The address of `length` bytes at an offset.
     fn at(&self, offset: u64, length: usize) -> Result<u64> {
         let all = self.length as u64;
         if offset.checked_add(length as u64).is_none_or(|end| end > all) {
@@ -55,7 +55,8 @@ impl Dm {
 pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     Verb("ibv_alloc_dm").pointer((|| {
-        // SAFETY: the program's pointers. A child of fork may have some too: the device is not asked.
+        // SAFETY: the program's pointers. A child of fork may have some too: the device is not
+        // asked.
         let (c, a) = unsafe { (Context::of_anybody(context)?, object(attr)?) };
         // Pages are aligned to 2^12.
         if a.comp_mask != 0 || a.length == 0 || a.log_align_req > 12 {
@@ -80,7 +81,8 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
     })())
 }
 
-/// The operation behind `ibv_free_dm`. Regions over it should be gone: what still uses them gets access errors.
+/// The operation behind `ibv_free_dm`. Regions over it should be gone: what still uses them gets
+/// access errors.
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the program's pointer, one of ours.
     Verb("ibv_free_dm").code(unsafe { object(dm.cast::<Dm>()) }.map(|d| {
@@ -92,7 +94,8 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     }))
 }
 
-/// `ibv_import_dm`: device memory of another context of this process, under another name. Its owner frees it.
+/// `ibv_import_dm`: device memory of another context of this process, under another name. Its owner
+/// frees it.
 pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     Verb("ibv_import_dm").pointer((|| {
         // SAFETY: the program's pointer.
@@ -114,7 +117,8 @@ pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     unsafe { free_dm(dm) };
 }
 
-/// `IBV_ACCESS_*` that a region over device memory may have: those of any region; its addresses are offsets.
+/// `IBV_ACCESS_*` that a region over device memory may have: those of any region; its addresses are
+/// offsets.
 const DM_ACCESS: u32 = ACCESS_ALL & !(access::ON_DEMAND | access::HUGETLB);
 
 /// The operation behind `ibv_reg_dm_mr`.

@@ -1,9 +1,10 @@
-//! Which object an asynchronous event is about, and how its destruction waits until events are acknowledged.
+//! The kind of object that an asynchronous event is about, and the counters by which its
+//! destruction waits until programs have acknowledged its events.
 
 use crate::abi::*;
 use gdrcore_core::device::async_event;
 
-/// What an event type is about.
+/// The kind of object that an event is about.
 pub enum EventKind {
     Cq,
     Qp,
@@ -11,7 +12,7 @@ pub enum EventKind {
     Port,
 }
 
-/// What an event type is about.
+/// The kind of object that an event of this type is about.
 pub fn event_kind(event_type: u32) -> EventKind {
     match event_type {
         async_event::CQ_ERR => EventKind::Cq,
@@ -38,7 +39,7 @@ pub struct AckCounters {
 
 /// An object with events.
 pub trait HasEvents {
-    /// Where its fields are.
+    /// The places of its fields.
     fn ack_counters(this: *mut Self) -> AckCounters;
 }
 
@@ -90,7 +91,8 @@ impl AckCounters {
     /// As for [`AckCounters::new`].
     pub unsafe fn acknowledge(&self, n: u32, asynchronous: bool) {
         let counter = if asynchronous { self.asynchronous } else { self.completion };
-        // SAFETY: mutex and condition were initialised with the object, and the mutex protects the counters.
+        // SAFETY: mutex and condition were initialised with the object, and the mutex protects the
+        // counters.
         unsafe {
             libc::pthread_mutex_lock(self.mutex);
             *counter = (*counter).wrapping_add(n);

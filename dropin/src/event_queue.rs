@@ -1,5 +1,6 @@
-//! Events on a descriptor that the program may poll and make non-blocking: an eventfd in semaphore mode counts
-//! what lies in a list. It is how completion channels and asynchronous events reach a program.
+//! Events on a descriptor that the program may poll and make non-blocking: an eventfd in semaphore
+//! mode counts what lies in a list. It is how completion channels and asynchronous events reach a
+//! program.
 
 use crate::verb_result::last_error;
 use core::ffi::c_int;
@@ -40,8 +41,9 @@ impl<T> EventQueue<T> {
         unsafe { libc::write(self.fd, (&raw const one).cast(), 8) };
     }
 
-    /// Takes the oldest event; sleeps for one unless the program made the descriptor non-blocking. `taken` runs under the
-    /// list's lock, so that who removes events later knows which were given out.
+    /// Takes the oldest event; sleeps for one unless the program made the descriptor non-blocking.
+    /// `taken` runs under the list's lock, so that a later [`EventQueue::remove`] knows which
+    /// events programs have.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::Again`]: non-blocking and empty. `Os(EINTR)`: a signal came.
@@ -53,7 +55,7 @@ impl<T> EventQueue<T> {
                 return Err(last_error());
             }
             let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-            // Empty: the event was removed between the read and here.
+            // Empty: another thread removed the event after the read.
             if let Some(event) = list.pop_front() {
                 return Ok(taken(event));
             }
@@ -70,12 +72,13 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes one from the counter, never sleeping: a thread in `take` may have been faster, and will find the list empty.
+    /// Decrements the counter without sleeping. A thread in `take` may have been faster; it finds
+    /// the list empty.
     fn uncount(&self) {
         let mut n = 0u64;
         let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
-        // SAFETY: one live iovec with room for eight bytes. Kernels before 5.8 refuse the flag: the program is then
-        // woken once for nothing.
+        // SAFETY: one live iovec with room for eight bytes. Kernels before 5.8 refuse the flag: the
+        // program is then woken once without an event.
         unsafe { libc::preadv2(self.fd, &room, 1, -1, libc::RWF_NOWAIT) };
     }
 }

@@ -1,4 +1,5 @@
-//! Taking events and acknowledging them: completion events of channels, asynchronous events of contexts.
+//! Taking events and acknowledging them: completion events of channels, asynchronous events of
+//! contexts.
 
 use crate::abi::*;
 use crate::channel_verbs::Channel;
@@ -20,7 +21,8 @@ pub unsafe extern "C" fn get_cq_event(
         // SAFETY: the program's pointers.
         let (channel, cq, cq_context) = unsafe { (Channel::of(channel)?, out(cq)?, out(cq_context)?) };
         channel.events.take(|c| {
-            // SAFETY: a CQ removes its events from the list before it is freed, under the list's lock.
+            // SAFETY: a CQ removes its events from the list before it is freed, under the list's
+            // lock.
             let of = unsafe { &*c.cast::<Cq>() };
             of.event_taken();
             *cq = c;
@@ -44,7 +46,8 @@ pub unsafe extern "C" fn get_async_event(context: *mut ibv_context, event: *mut 
         // SAFETY: the program's pointers.
         let (c, event) = unsafe { (Context::of(context)?, out(event)?) };
         *event = c.events.take(|e| {
-            // SAFETY: an object removes its events from the list before it is freed, under the list's lock.
+            // SAFETY: an object removes its events from the list before it is freed, under the
+            // list's lock.
             unsafe { count_as_taken(&e) };
             e
         })?;

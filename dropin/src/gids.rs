@@ -1,11 +1,13 @@
 //! The GID table of a device's port.
 //!
-//! A NIC has two entries for each address, one of RoCE v1 and one of RoCE v2, and usually begins with those of its link-local
-//! IPv6 address; so an IPv4 address is found at 2 and 3, and programs are started with an index of 3, or have 0 or 1 built in.
-//! A device of ours has one address and nothing else that its packets could reach. So both pairs name this address: whichever
-//! index a program takes, the GID behind it leads to the device.
+//! A NIC has two entries for each address, one of RoCE v1 and one of RoCE v2, and usually begins
+//! with those of its link-local IPv6 address; so an IPv4 address is found at 2 and 3, and programs
+//! are started with an index of 3, or have 0 or 1 built in. A device of ours has one address and
+//! nothing else that its packets could reach. So both pairs name this address: whichever index a
+//! program takes, the GID behind it leads to the device.
 //!
-//! An entry of RoCE v1 means the same as that of v2: the device has one wire format, and peers learn of GIDs only.
+//! An entry of RoCE v1 means the same as that of v2: the device has one wire format, and peers
+//! learn of GIDs only.
 
 use gdrcore_core::{refuse, Result};
 

@@ -1,10 +1,12 @@
-//! An open device. All contexts of the process on one address share it, as all contexts of a process
-//! share a NIC: their queue pairs reach each other, and the address is bound once.
+//! An open device. All contexts of the process on one address share it, as all contexts of a
+//! process share a NIC: their queue pairs reach each other, and the address is bound once.
 //!
-//! It takes the events of the device as they happen, on whatever thread runs the engine, and puts them into the queue of
-//! the channel or context that they are for: a sleeping program is woken by one write.
+//! It takes the events of the device as they happen, on whatever thread runs the engine, and puts
+//! them into the queue of the channel or context that they are for: a sleeping program is woken by
+//! one write.
 //!
-//! Locks are taken in the order engine, `objects`, queue. So nothing here calls the device while it holds `objects`.
+//! Locks are taken in the order engine, `objects`, queue. So nothing here calls the device while it
+//! holds `objects`.
 
 use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::adapter::Adapter;
@@ -38,7 +40,8 @@ pub trait EventTarget {
     /// The object as asynchronous events name it.
     fn element(&self) -> ibv_async_element;
 
-    /// Queues a completion event for the channel of a CQ whose arming was met. Called by the thread that runs the engine.
+    /// Queues a completion event for the channel of a CQ whose arming was met. Called by the thread
+    /// that runs the engine.
     fn raise_completion(&self) {}
 }
 
@@ -78,7 +81,7 @@ pub struct Hca {
     pub attr: DeviceAttr,
     /// Bytes that the next growth takes at least.
     growth: AtomicUsize,
-    /// All its memory.
+    /// The memory of the device.
     maps: Mutex<Vec<Map>>,
     objects: Mutex<Objects>,
 }
@@ -96,12 +99,12 @@ const CONFIG: Config = Config {
     max_sge: 32,
     max_inline: 1024,
     max_rd_atomic: 32,
-    // Programs may close their end while the other still has receives posted: on a NIC nobody hears of that.
+    // Programs close one end while the other still has receives posted. A NIC reports nothing then.
     flags: config_flags::SILENT_LOSS,
     ..Config::DEFAULT
 };
 
-/// First growth; each is twice the one before, so that 14 of them hold what a process can use.
+/// First growth. Each is twice the one before, so that 14 of them exhaust what a process can use.
 const GROWTH: usize = 8 << 20;
 
 impl Hca {
@@ -121,7 +124,7 @@ impl Hca {
             objects: Mutex::default(),
         }));
         device.deliver_to(hca);
-        // Programs that poll memory, or sleep, rely on somebody else to run the engine.
+        // Programs that poll memory, or sleep, do not run the engine: the helper thread does.
         if let Err(e) = device.memory_add(null_memory::PROVIDER, &null_memory::Null).and_then(|()| device.helper(true))
         {
             // SAFETY: nobody else knows the device.
@@ -138,7 +141,8 @@ impl Hca {
     pub unsafe fn close(&'static self) {
         // SAFETY: the caller's promise.
         unsafe { self.device.close() };
-        // SAFETY: made by Box::leak in `open`; the device, which knew it, is gone. The maps go with it.
+        // SAFETY: made by Box::leak in `open`; the device, which knew it, is gone. The maps go with
+        // it.
         drop(unsafe { Box::from_raw((&raw const *self).cast_mut()) });
     }
 
@@ -155,8 +159,8 @@ impl Hca {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the queues that a program leaves on a context which it closes: their events would have nowhere to go. What else it
-    /// leaves goes with the device.
+    /// Destroys the queues that a program leaves on a context which it closes, since their events
+    /// would have no context. Other objects that it leaves end with the device.
     pub fn end_queues_of(&self, context: *mut ibv_context) {
         let mut left: Vec<(Handle, EventKind)> = Vec::new();
         self.objects().by_handle.retain(|handle, target| {
@@ -168,7 +172,8 @@ impl Hca {
             }
             !theirs
         });
-        // Queue pairs first: they use the others. Errors are for queues that other contexts' QPs use; those go later.
+        // Queue pairs first: they use the others. A queue that a QP of another context uses is
+        // refused, and ends with the device.
         left.sort_by_key(|(_, kind)| !matches!(kind, EventKind::Qp));
         for (handle, kind) in left {
             let _ = match kind {
@@ -180,7 +185,8 @@ impl Hca {
         }
     }
 
-    /// Makes an object; where the device has no room for it, gives it more memory. `bytes`: of its rings, about.
+    /// Makes an object; where the device has no room for it, gives it more memory. `bytes`: of its
+    /// rings, about.
     ///
     /// # Errors
     /// Those of `make`.
@@ -196,7 +202,8 @@ impl Hca {
     fn grow(&self, bytes: usize) -> Result<()> {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.growth.load(Ordering::Relaxed);
-        // The heap gives powers of two, so what is asked may take twice as much, and as much again for the parts.
+        // The heap rounds up to powers of two, and a ring has several parts: each may double the
+        // bytes.
         let size = next.max(bytes.checked_mul(4).ok_or(Error::NoMemory)?);
         let map = Map::new(size)?;
         // SAFETY: a fresh map, kept until the device is closed.

@@ -1,4 +1,4 @@
-//! The verbs of the list of devices: `ibv_get_device_list` and what programs ask of its entries.
+//! The list of devices: `ibv_get_device_list`, and the queries of its entries.
 
 use crate::abi::ibv_device;
 use crate::adapter::Adapter;

@@ -148,8 +148,9 @@ unsafe fn register(
     verb.pointer(unsafe { new(&RegRequest { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
 }
 
-/// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this device's copies are the CPU's. One
-/// that it cannot, such as a GPU's, is EOPNOTSUPP: the C ABI's `gdrc_mr_reg_memory` has another way for those.
+/// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this
+/// device's copies are the CPU's. One that it cannot, such as a GPU's, is EOPNOTSUPP: the C ABI's
+/// `gdrc_mr_reg_memory` has another way for those.
 pub unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -257,7 +258,8 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     })())
 }
 
-/// `ibv_import_mr`: a region of another context of this process, under another name. Its owner deregisters it.
+/// `ibv_import_mr`: a region of another context of this process, under another name. Its owner
+/// deregisters it.
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     Verb("ibv_import_mr").pointer((|| {
         // SAFETY: the program's pointer.

@@ -10,7 +10,7 @@ use gdrcore_core::{refuse, Result};
 /// An open device.
 #[repr(C)]
 pub struct Context {
-    /// What programs see; they hold a pointer to its last field.
+    /// The part that programs see. They hold a pointer to its last field.
     pub verbs: verbs_context,
     pub hca: &'static Hca,
     pub adapter: &'static Adapter,
@@ -33,7 +33,8 @@ impl Context {
         Ok(c)
     }
 
-    /// The same for what a child of fork may ask of its parent's context: what is known without the device.
+    /// As [`Context::of`], also for the context of a parent process: for queries that need no
+    /// device.
     ///
     /// # Errors
     /// [`Error::Invalid`]: null.
@@ -48,7 +49,7 @@ impl Context {
         Ok(unsafe { &*p.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() })
     }
 
-    /// A context that events find from here on.
+    /// Enters the context into its device's table, so that events reach it.
     pub fn publish(self) -> *mut ibv_context {
         // SAFETY: just made, and freed only by `ibv_close_device`.
         let c = unsafe { &*Box::into_raw(Box::new(self)) };
@@ -56,7 +57,7 @@ impl Context {
         c.as_ibv()
     }
 
-    /// What programs have as their pointer.
+    /// The pointer that programs have.
     pub fn as_ibv(&self) -> *mut ibv_context {
         (&raw const self.verbs.context).cast_mut()
     }

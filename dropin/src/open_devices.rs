@@ -1,7 +1,8 @@
-//! The devices of this process: every entry of the list that was ever seen, and the devices that are open.
+//! The devices of this process: every entry of the list that was ever seen, and the devices that
+//! are open.
 //!
-//! Entries live as long as the process, since programs keep pointers to them; an address that was seen keeps its entry and
-//! name.
+//! Entries live as long as the process, since programs keep pointers to them; an address that was
+//! seen keeps its entry and name.
 
 use crate::adapter::{addresses, Adapter};
 use crate::fork_verbs::around_forks;

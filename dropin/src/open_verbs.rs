@@ -44,8 +44,8 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: opened in `open_device`.
     unsafe { libc::close(cmd_fd) };
     if hca.check().is_err() {
-        // A child of fork: only its copies of the descriptors are to be closed; locks may be held by threads that
-        // it does not have.
+        // A child of fork: only its copies of the descriptors are to be closed; locks may be held
+        // by threads that it does not have.
         // SAFETY: made by Box::into_raw.
         drop(unsafe { Box::from_raw(c) });
         return 0;
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     0
 }
 
-/// `ibv_import_device`: another context on the device of the one whose `cmd_fd`, or a copy of it, is given; only within a
-/// process. The descriptor becomes the new context's.
+/// `ibv_import_device`: a second context on the device of another, which `cmd_fd` or a copy of that
+/// descriptor names. Only within one process. The new context owns the descriptor.
 pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
     Verb("ibv_import_device").pointer((|| {
         let file = uverbs_commands::File::of(cmd_fd)

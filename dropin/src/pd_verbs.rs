@@ -1,7 +1,8 @@
 //! Protection domains, parent domains and thread domains.
 //!
-//! A parent domain is another name for a protection domain; a thread domain is a promise of the program that it needs
-//! no locks, and ours cost nothing where one thread comes.
+//! A parent domain is an alias of a protection domain. By a thread domain a program promises to use
+//! objects from one thread. It has no effect here, as the locks cost nothing without a second
+//! thread.
 
 use crate::abi::*;
 use crate::hca::Hca;
@@ -19,7 +20,7 @@ pub struct Pd {
     pub hca: &'static Hca,
     /// The device's protection domain.
     pub handle: Handle,
-    /// What a parent domain stands on, else null.
+    /// The domain behind a parent or imported domain, else null.
     base: *mut Pd,
     td: *mut Td,
     imported: bool,
@@ -49,8 +50,9 @@ impl Pd {
         Ok(pd)
     }
 
-    /// Counts an object made on it; the result is to be told when the object goes. An imported domain may go before what was
-    /// made on it: the domain behind it counts.
+    /// Counts an object that is made on the domain. Returns the domain that counts it, to be
+    /// released with the object: of an imported domain that is its base, since the import may end
+    /// before its objects.
     pub fn hold(&self) -> &'static Pd {
         let counted: *const Pd = if self.imported { self.base } else { self };
         // SAFETY: a domain lives for as long as objects are counted on it.
@@ -59,7 +61,7 @@ impl Pd {
         counted
     }
 
-    /// An object made on it is gone.
+    /// Counts an object less.
     pub fn release(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
@@ -70,7 +72,8 @@ impl Pd {
     }
 }
 
-/// The number that programs see: the index of an object in its table, small and unique while it lives.
+/// The number that programs see: the index of an object in its table, small and unique while it
+/// lives.
 pub fn small(handle: Handle) -> u32 {
     handle as u32 & 0x00ff_ffff
 }
@@ -96,7 +99,8 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         if users != 0 {
             return Err(refuse!(Busy, "pd: {users} objects are in it"));
         }
-        // SAFETY: a parent domain counts as a user of its base and its thread domain, which therefore live.
+        // SAFETY: a parent domain counts as a user of its base and its thread domain, which
+        // therefore live.
         match unsafe { p.base.as_ref() } {
             Some(base) => base.release(),
             None => {
@@ -114,7 +118,8 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })())
 }
 
-/// `ibv_import_pd`: a domain of another context of this process, under another name. Its owner deallocates it.
+/// `ibv_import_pd`: a domain of another context of this process, under another name. Its owner
+/// deallocates it.
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     Verb("ibv_import_pd").pointer((|| {
         // SAFETY: the program's pointer.
@@ -163,8 +168,8 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })())
 }
 
-/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`: allocators may be given; the rings are in the device's memory,
-/// so they are not called, as with drivers that have nothing to allocate.
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`: allocators may be given; the rings are
+/// in the device's memory, so they are not called, as with drivers that have nothing to allocate.
 const PARENT_DOMAIN_ATTRS: u32 = 3;
 
 /// The operation behind `ibv_alloc_parent_domain`.

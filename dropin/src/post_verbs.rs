@@ -1,5 +1,6 @@
-//! Posting. Lists go to the device as they are, since the structs are the same, but for requests that name objects: there
-//! programs have pointers and the device has handles, so those are copied, a few at a time.
+//! Posting. Lists go to the device as they are, since the structs are the same, but for requests
+//! that name objects: there programs have pointers and the device has handles, so those are copied,
+//! a few at a time.
 
 use crate::abi::*;
 use crate::ah_verbs::Ah;
@@ -13,14 +14,14 @@ use core::mem::MaybeUninit;
 use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode};
 use gdrcore_core::{Error, Result};
 
-/// Requests that are copied at a time.
+/// Requests that are copied at once.
 const CHUNK: usize = 16;
 
 /// Errno of a post: a full queue is ENOMEM, as with every driver.
 #[cold]
 fn post_code(verb: Verb, r: Result<()>) -> c_int {
     match r {
-        // No refusal: the program polls and posts again.
+        // Not reported as a refusal: the program polls and posts again.
         Err(Error::Again) => {
             set_errno(libc::ENOMEM);
             libc::ENOMEM
@@ -118,7 +119,8 @@ unsafe fn post_translated(q: &Qp, mut wr: *const ibv_send_wr, bad: &mut *const i
     Ok(())
 }
 
-/// LOCAL_WRITE says nothing of a window, and is given by many programs.
+/// The flags of a window without LOCAL_WRITE, which has no meaning there and which many programs
+/// set.
 fn window_access(flags: u32) -> u32 {
     flags & !access::LOCAL_WRITE
 }
@@ -180,7 +182,8 @@ unsafe fn tell_bad(verb: Verb, done: Result<()>, at: *const ibv_recv_wr, bad: *m
     post_code(verb, done)
 }
 
-/// The operation behind `ibv_bind_mw`, for windows of type 1: a request on the send queue, under the window's next rkey.
+/// The operation behind `ibv_bind_mw`, for windows of type 1: a request on the send queue, under
+/// the window's next rkey.
 pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     Verb("ibv_bind_mw").code((|| {
         // SAFETY: the program's pointers; the inline verb has checked the window.

@@ -1,7 +1,9 @@
-//! Extended queue pairs: requests that are built call by call (`ibv_wr_*`) and posted together by `ibv_wr_complete`.
+//! Extended queue pairs: requests that are built call by call (`ibv_wr_*`) and posted together by
+//! `ibv_wr_complete`.
 //!
-//! The requests of one `ibv_wr_start` gather in memory of the QP's own, made for as many as its send queue holds. A mistake
-//! is remembered, and `ibv_wr_complete` returns it, having posted nothing.
+//! The requests of one `ibv_wr_start` gather in memory of the QP's own, made for as many as its
+//! send queue holds. A mistake is remembered, and `ibv_wr_complete` returns it, having posted
+//! nothing.
 
 use crate::abi::*;
 use crate::open_context::Context;
@@ -233,8 +235,8 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_a
 }
 
 unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-    // SAFETY: the program's pointers, between start and complete. As in a posted request, window and region are
-    // pointers here; `post` puts their handles there.
+    // SAFETY: the program's pointers, between start and complete. As in a posted request, window
+    // and region are pointers here; `post` puts their handles there.
     unsafe {
         let info = *info;
         begin(qp, wr_opcode::BIND_MW, |w| {

@@ -35,13 +35,14 @@ pub struct Qp {
     async_taken: AtomicU32,
     /// [`ah_verbs::VectorExtras`] of the address vector that the program gave last.
     extras: AtomicU32,
-    /// Extended: whose thread builds requests.
+    /// Extended: held by the thread that builds requests.
     pub lock: ThreadLock,
-    /// Extended: what gathers between `ibv_wr_start` and `ibv_wr_complete`.
+    /// Extended: the requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub batch: Option<Box<SendBatch>>,
 }
 
-/// What an answer to a query needs beside the device's. A copy, so that the QP may end meanwhile.
+/// What a query returns beside the attributes that the device has. A copy, so that the QP may end
+/// meanwhile.
 #[derive(Clone, Copy)]
 pub struct QpSnapshot {
     handle: Handle,
@@ -68,19 +69,20 @@ impl Qp {
         unsafe { object(p.cast::<Qp>()) }
     }
 
-    /// The completions of a QP that is reset or gone are of no use to the program, which may not know its number any more.
+    /// Removes the completions of a QP that is reset or destroyed from its CQs, as drivers do: the
+    /// program may not know the QP's number any more.
     fn forget_completions(&self) {
         let base = &self.ex.qp_base;
         for cq in [base.send_cq, base.recv_cq] {
             // SAFETY: CQs outlive their QPs.
             if let Ok(cq) = unsafe { Cq::of(cq) } {
-                // It fails only in a child of fork, which has nothing to forget.
+                // It fails only in the child of a fork, which has no completions.
                 let _ = retry_while_busy(|| self.device.cq_purge(cq.handle, base.qp_num));
             }
         }
     }
 
-    /// What a query needs.
+    /// The part of a query that this library knows.
     pub fn snapshot(&self) -> QpSnapshot {
         let extras = ah_verbs::VectorExtras::unpack(self.extras.load(Ordering::Relaxed));
         QpSnapshot { handle: self.handle, cap: self.cap, extras, sq_sig_all: self.sq_sig_all }
@@ -132,7 +134,7 @@ fn ring_bytes(cap: &ibv_qp_cap) -> usize {
     (n(cap.max_send_wr) + 1) * send + (n(cap.max_recv_wr) + 1) * recv + (64 << 10)
 }
 
-/// A QP that nobody knows yet. Writes the sizes given to `cap`.
+/// A QP that no table has yet. Writes the granted sizes to `cap`.
 ///
 /// # Safety
 /// The program's pointers.
@@ -191,7 +193,7 @@ pub unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_ca
     })))
 }
 
-/// Events find it from here on.
+/// Enters the QP into its device's table, so that events reach it.
 pub fn publish(qp: *mut Qp) -> *mut ibv_qp {
     // SAFETY: just made.
     let q = unsafe { &*qp };
@@ -222,8 +224,8 @@ fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
     attr.rq_psn &= MAX_24;
     attr.sq_psn &= MAX_24;
     attr.sq_draining = 0;
-    // Drivers look at these bits alone, so programs set others, such as IBV_ACCESS_FLUSH_GLOBAL, whether the device has the
-    // feature or not; a memory region with such a bit is refused.
+    // Drivers look at these bits alone, so programs set others, such as IBV_ACCESS_FLUSH_GLOBAL,
+    // whether the device has the feature or not; a memory region with such a bit is refused.
     attr.qp_access_flags &= ACCESS_ALL;
     Ok(attr)
 }
@@ -326,7 +328,7 @@ pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     }
 }
 
-/// `ibv_query_ece`: the device has no options to agree on, but a vendor, which librdmacm wants.
+/// `ibv_query_ece`: no options, and a vendor, which librdmacm needs.
 pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     Verb("ibv_query_ece").code((|| {
         // SAFETY: the program's pointers.
@@ -338,7 +340,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int 
     })())
 }
 
-/// `ibv_set_ece`: what the peer's NIC can do is no news to a device without options.
+/// `ibv_set_ece`: accepts the options of the peer's NIC and ignores them.
 pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     Verb("ibv_set_ece").code((|| {
         // SAFETY: the program's pointers.
@@ -351,11 +353,12 @@ pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     })())
 }
 
-/// `ibv_query_qp_data_in_order`: whether a poller of memory may rely on the last byte being written last. The device
-/// places packets in order and the last aligned word of each last, but copies a packet's middle as the CPU likes.
+/// `ibv_query_qp_data_in_order`: whether a poller of memory may rely on the last byte being written
+/// last. The device places packets in order and the last aligned word of each last, but copies a
+/// packet's middle as the CPU likes.
 pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut ibv_qp, _op: u32, _flags: u32) -> c_int {
     0
 }
 
-/// An old name of no use to programs.
+/// A symbol that old libraries export and no program calls.
 pub unsafe extern "C" fn register_driver(_name: *const c_void, _init: *const c_void) {}

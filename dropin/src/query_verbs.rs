@@ -1,4 +1,5 @@
-//! What programs ask of a device and its port. All of it is known without the device, so a child of fork may ask too.
+//! Queries of a device and its port. They need no device, so the child of a fork may call them,
+//! too.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -12,7 +13,8 @@ use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::udp::GROUPS;
 
-/// A locally administered OUI (bit 1 of its first byte): nobody's. Tools take 0 for a broken device.
+/// A locally administered OUI (bit 1 of its first byte), which no vendor owns. Tools take 0 for a
+/// broken device.
 pub const VENDOR: u32 = 0x02_47_44;
 const PART: u32 = 1;
 
@@ -25,17 +27,20 @@ const LINK_LAYER_ETHERNET: u8 = 2;
 const GRH_REQUIRED: u8 = 1;
 /// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
-/// Codes of a link of one lane at 10 Gb/s: no figure would be true, so the least that programs know.
+/// Codes of a link of one lane at 10 Gb/s. No figure is true for a software device; this is the
+/// least that programs know.
 const WIDTH_1X: u8 = 1;
 const SPEED_FDR10: u8 = 8;
 
-/// `ibv_device_cap_flags`: CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, N_NOTIFY_CQ... of which
-/// ours are the RNR NAKs, the extensions of memory management (LOCAL_INV, SEND_WITH_INV), windows of both types.
+/// `ibv_device_cap_flags`: CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
+/// N_NOTIFY_CQ... of which ours are the RNR NAKs, the extensions of memory management (LOCAL_INV,
+/// SEND_WITH_INV), windows of both types.
 const CAPS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
 /// `IBV_ATOMIC_GLOB`: they are the CPU's.
 const ATOMIC_GLOB: u32 = 2;
 
-/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: the CPU copies, so memory need not be there before it is used.
+/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: the CPU copies, so memory need not be there before
+/// it is used.
 const ODP: u64 = 3;
 /// `ibv_odp_transport_cap_bits`.
 const ODP_SEND: u32 = 1;
@@ -59,7 +64,7 @@ pub fn firmware() -> u64 {
     part(env!("CARGO_PKG_VERSION_MAJOR")) << 32 | minor | part(env!("CARGO_PKG_VERSION_PATCH"))
 }
 
-/// What the device of an entry of the list can do.
+/// The attributes of the device of an entry.
 pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
     let a = &hca.attr;
     let mut fw_ver = [0 as c_char; 64];
@@ -197,7 +202,7 @@ pub unsafe extern "C" fn query_port_ex(
         let full = ibv_port_attr {
             state: PORT_ACTIVE,
             max_mtu: mtu::MTU_4096,
-            // What the link carries now; in the child of a fork, what it did.
+            // The MTU of the link now; in the child of a fork, the one at open.
             active_mtu: c.hca.device.query().map_or(c.hca.attr.active_mtu, |a| a.active_mtu),
             gid_tbl_len: int(gids::LEN),
             port_cap_flags: PORT_CAPS,
@@ -300,7 +305,8 @@ pub unsafe extern "C" fn query_gid_table(
     })
 }
 
-/// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE v1).
+/// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE
+/// v1).
 pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, index: u32, kind: *mut u32) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_query_gid_type").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
@@ -342,7 +348,8 @@ pub unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pke
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
 const RAW_CLOCK: u32 = 1;
 
-/// The operation behind `ibv_query_rt_values_ex`: the clock of completion timestamps, its count in `tv_nsec`.
+/// The operation behind `ibv_query_rt_values_ex`: the clock of completion timestamps, its count in
+/// `tv_nsec`.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_query_rt_values").code(unsafe { Context::of_anybody(context) }.and_then(|_| {

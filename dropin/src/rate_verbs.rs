@@ -2,7 +2,8 @@
 
 use core::ffi::c_int;
 
-/// Code, multiple of 2.5 Gb/s (0: none), Mb/s. IBTA's SDR rates are multiples; those of FDR and later lanes are not.
+/// Code, multiple of 2.5 Gb/s (0: none), Mb/s. IBTA's SDR rates are multiples; those of FDR and
+/// later lanes are not.
 const RATES: &[(u32, c_int, c_int)] = &[
     (2, 1, 2_500),
     (5, 2, 5_000),

@@ -67,7 +67,8 @@ impl SendBatch {
         if self.last().is_none() {
             return;
         }
-        // Never grows: each request takes at most its share once, and a second list in its place is refused.
+        // Never grows: each request takes at most its share once, and a second list in its place is
+        // refused.
         if self.sges.len() + list.len() > self.limit * self.max_sge {
             return self.fail(Error::NoMemory);
         }

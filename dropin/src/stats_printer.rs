@@ -1,5 +1,6 @@
-//! `GDRC_STATS`: the counters of a process, under rxe's names, on standard error: once, when it ends by `exit` or by a signal
-//! that ends programs, and at SIGUSR2. Signals that the program handles or ignores are its own.
+//! `GDRC_STATS`: the counters of a process, under rxe's names, on standard error: once, when it
+//! ends by `exit` or by a signal that ends programs, and at SIGUSR2. Signals that the program
+//! handles or ignores are its own.
 
 use crate::worker::Worker;
 use crate::{env, verb_result as result};
@@ -22,15 +23,16 @@ static DONE: AtomicBool = AtomicBool::new(false);
 /// They could not be printed: the process must not end as if they were.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// From here on the counters that `total` gives are printed, if the environment asks for it. One caller at a time; `total` is
-/// called by a thread of its own.
+/// From here on the counters that `total` gives are printed, if the environment asks for it. One
+/// caller at a time; `total` is called by a thread of its own.
 pub fn install(total: fn() -> Counters) {
     static ONCE: Once = Once::new();
     if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", move |last| work(last, total)).is_err() {
         return;
     }
     ONCE.call_once(|| {
-        // SAFETY: a function of this library, which stays loaded as long as the program's libraries need it.
+        // SAFETY: a function of this library, which stays loaded as long as the program's libraries
+        // need it.
         unsafe { libc::atexit(at_exit) };
         handle(libc::SIGUSR2, on_request);
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -41,7 +43,8 @@ pub fn install(total: fn() -> Counters) {
 
 /// Takes a signal that the program leaves to the system.
 fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
-    // SAFETY: zeroes are valid for the structs, which live through the calls; the handlers are of this library, as above.
+    // SAFETY: zeroes are valid for the structs, which live through the calls; the handlers are of
+    // this library, as above.
     unsafe {
         let mut now: libc::sigaction = core::mem::zeroed();
         if libc::sigaction(signal, core::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_DFL {
@@ -59,7 +62,8 @@ extern "C" fn on_request(_signal: c_int) {
     result::set_errno(errno);
 }
 
-/// The program goes on until the counters are printed, for whatever lock it holds, and then ends by the signal.
+/// The program goes on until the counters are printed, for whatever lock it holds, and then ends by
+/// the signal.
 extern "C" fn on_end(signal: c_int) {
     let errno = result::errno();
     if PRINTER.is_started() {
@@ -99,7 +103,8 @@ fn work(last: bool, total: fn() -> Counters) {
     }
     if ending != 0 {
         end_by(ending, send_to_process);
-        // A thread that takes the signal does so now; if all of them block it, the process ends here.
+        // A thread that takes the signal does so now; if all of them block it, the process ends
+        // here.
         std::thread::sleep(Duration::from_secs(1));
         // SAFETY: ends the process.
         unsafe { libc::_exit(128 + ending) };

@@ -1,11 +1,12 @@
-//! Waiting for one's turn.
+//! Locks that the verbs promise, and a lock that is held across fork.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gdrcore_core::{Error, Result};
 
-/// Gives way to whoever is inside: spins a little, then yields, then sleeps (a holder of lower priority must run too).
+/// Waits a little for the holder of a lock: spins at first, then yields, then sleeps, since a
+/// holder of lower priority must run, too.
 fn back_off(tries: u32) {
     match tries {
         0..64 => core::hint::spin_loop(),
@@ -14,8 +15,9 @@ fn back_off(tries: u32) {
     }
 }
 
-/// Does what the device refuses with [`Error::Busy`] while another thread is on the same queue. So the lock that verbs
-/// promises for each queue costs nothing where no second thread comes.
+/// Repeats a call while the device refuses it with [`Error::Busy`] because another thread uses the
+/// same queue. So the lock that libibverbs promises for each queue costs nothing without a second
+/// thread.
 ///
 /// # Errors
 /// Those of `f` but `Busy`.
@@ -40,12 +42,13 @@ fn retry_until_free<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-/// A lock that one thread takes in one call and gives back in another, as `ibv_start_poll` and `ibv_end_poll` do.
+/// A lock that a thread takes in one call and releases in another, as `ibv_start_poll` and
+/// `ibv_end_poll` do.
 #[derive(Default)]
 pub struct ThreadLock(AtomicBool);
 
 impl ThreadLock {
-    /// Waits for it.
+    /// Waits until it is free, and takes it.
     #[inline]
     pub fn lock(&self) {
         let mut tries = 0;
@@ -55,15 +58,14 @@ impl ThreadLock {
         }
     }
 
-    /// Gives it back.
+    /// Releases it.
     #[inline]
     pub fn unlock(&self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
-/// A lock over the process's list of devices. It is taken around fork (`fork::install`), so that a child finds it free
-/// and what it protects whole.
+/// A lock that is held around fork, so that the child finds it free and its value consistent.
 pub struct ForkLock<T> {
     lock: ThreadLock,
     value: UnsafeCell<T>,
@@ -78,18 +80,18 @@ impl<T> ForkLock<T> {
         ForkLock { lock: ThreadLock(AtomicBool::new(false)), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for it.
+    /// Waits until it is free, and takes it.
     pub fn lock(&self) -> ForkLockGuard<'_, T> {
         self.lock.lock();
         ForkLockGuard(self)
     }
 
-    /// Before fork: nobody may be inside.
+    /// Before fork: waits until no thread holds it, and takes it.
     pub fn hold(&self) {
         self.lock.lock();
     }
 
-    /// After fork, in parent and child.
+    /// After fork, in parent and child: releases it.
     pub fn release(&self) {
         self.lock.unlock();
     }

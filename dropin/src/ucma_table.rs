@@ -1,8 +1,10 @@
-//! librdmacm's kernel interface over this process's devices: the table that `libgdrcore_preload.so` looks up when the library opens
-//! `/dev/infiniband/rdma_cm`. What the commands mean is `gdrcore_ucma`'s affair.
+//! librdmacm's kernel interface over this process's devices: the table of functions that
+//! `libgdrcore_preload.so` looks up when the library opens `/dev/infiniband/rdma_cm`.
+//! `gdrcore_ucma` carries the commands out.
 //!
-//! A thread takes the events of the connection managers as they come, so that who sleeps on the file's descriptor is woken. At
-//! exit the files are closed, as the kernel closes them: peers hear that their connections are over.
+//! A thread takes the events of the connection managers, so that threads that sleep on the file's
+//! descriptor are woken. At exit the files are closed, as the kernel would close them, and so the
+//! peers of open connections get a DREQ.
 
 use crate::adapter::Adapter;
 use crate::fork_verbs::around_forks;
@@ -96,7 +98,7 @@ forward! {
 
 /// The files of a process.
 struct Process {
-    /// Whose they are: the child of a fork begins anew.
+    /// The process that owns them: the child of a fork begins without.
     pid: libc::pid_t,
     files: &'static Files<Adapters>,
 }
@@ -142,7 +144,7 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     if let Some(p) = process.as_ref().filter(|p| p.pid == pid()) {
         return Ok(p.files);
     }
-    // Commands name addresses of the program's: a bad one is to be an error.
+    // Commands name addresses of the program. A bad one must become an error, not a fault.
     fault::install()?;
     let seed = clock::random_seed()?;
     // Kept for the life of the process: threads of the program may be inside at any time.
@@ -158,7 +160,8 @@ extern "C" fn at_exit() {
     CM_EVENTS.finish();
 }
 
-/// What the preloaded library calls; its layout is said there too. Errors are negative errno.
+/// The functions that the preloaded library calls; it declares the same layout. Errors are negative
+/// errno.
 #[repr(C)]
 pub struct Table {
     open: unsafe extern "C" fn(c_int) -> c_int,

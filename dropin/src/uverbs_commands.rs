@@ -1,13 +1,15 @@
-//! The descriptor `cmd_fd` of a context, and the commands that programs write to it as they would to the kernel's uverbs.
+//! The descriptor `cmd_fd` of a context, and the commands that programs write to it as they would
+//! to the kernel's uverbs.
 //!
-//! libibverbs' own commands are calls here, so the descriptor has nothing to do for them. Some programs write commands by themselves,
-//! FreeFlow's router QUERY_QP among them, and take what write(2) returns for the answer. No descriptor that a process can have without
-//! rights runs code of its own within write(2). So it is one that write(2) refuses, with EBADF: the end of a pipe that is read from, whose
-//! inode is its own, as `ibv_import_device` needs it. Where `libgdrcore_preload.so` is loaded, a write that was refused so comes here
-//! ([`offer`]), and a write that the kernel has taken costs nothing.
+//! libibverbs' own commands are calls here, so the descriptor has nothing to do for them. Some
+//! programs write commands by themselves, for example FreeFlow's router QUERY_QP, and rely on the
+//! result of write(2). An unprivileged process has no descriptor whose write(2) runs code of its
+//! own. So `cmd_fd` is one that write(2) refuses with EBADF: the read end of a pipe, whose inode is
+//! unique, as `ibv_import_device` needs it. Where `libgdrcore_preload.so` is loaded, it passes such
+//! a refused write on to this file ([`offer`]). A write that the kernel accepts costs nothing.
 //!
-//! QUERY_DEVICE and QUERY_QP are answered, with the kernel's checks of lengths in the kernel's order. All others are refused: objects that
-//! only this file knows about would be of no use to the calls of libibverbs.
+//! QUERY_DEVICE and QUERY_QP are answered, with the kernel's checks of lengths in the kernel's
+//! order. All others are refused: libibverbs could not use objects that only these commands know.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -30,10 +32,10 @@ const EXTENDED: u32 = 1 << 31;
 const NUMBER: u32 = 0xff;
 const QUERY_DEVICE: u32 = 1;
 const QUERY_QP: u32 = 25;
-/// Longest request that is looked at: longer than any that is answered.
+/// Longest request that is read: longer than any that is answered.
 const REQUEST_MAX: usize = 64;
 
-/// What the kernel says of lengths.
+/// The kernel's error for a length that is too short.
 const NO_SPACE: Error = Error::Os(libc::ENOSPC);
 
 /// A file, whatever descriptor it has.
@@ -71,8 +73,9 @@ pub fn descriptor() -> Result<c_int> {
     Ok(ends[0])
 }
 
-/// Calls `found` with the device and the list's entry of the context whose `cmd_fd` is this file. The list of open devices is locked
-/// meanwhile, so no other thread ends the device. `None`: no context of this process has the file.
+/// Calls `found` with the device and the entry of the context whose `cmd_fd` is this file. The list
+/// of open devices is locked during the call, so no other thread closes the device. `None`: no
+/// context of this process has the file.
 pub fn with_device<R>(file: File, found: impl FnOnce(&mut OpenHca, &'static Adapter) -> R) -> Option<R> {
     let mut state = STATE.lock();
     state
@@ -83,7 +86,8 @@ pub fn with_device<R>(file: File, found: impl FnOnce(&mut OpenHca, &'static Adap
 }
 
 fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
-    // Of a parent's device the lock of its objects may have been held, at the moment of the fork, by a thread that is not here.
+    // At the moment of a fork a thread that the child does not have may have held the lock of the
+    // parent's objects.
     hca.check().ok()?;
     let objects = hca.objects();
     // SAFETY: what is in the table, which is locked, lives.
@@ -98,7 +102,8 @@ fn is_open_on(c: &Context, file: File) -> bool {
 /// How a preloaded library calls `write`.
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
-/// Tells the preloaded library, once, where writes go that the kernel has refused.
+/// Registers [`write()`] with the preloaded library, once: it passes on the writes that the kernel
+/// has refused.
 fn offer() {
     static ONCE: Once = Once::new();
     const TAKE: &CStr = c"gdrc_commands_1";
@@ -133,14 +138,14 @@ unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
     }
 }
 
-/// Who is asked.
+/// The context to which a command was written.
 struct CommandTarget<'a> {
     hca: &'a Hca,
     adapter: &'static Adapter,
     file: File,
 }
 
-/// What a command's struct is, and what becomes of it.
+/// A command: the sizes of its structs, and the function that answers it.
 struct CommandSpec {
     /// Bytes of request and response.
     sizes: (usize, usize),
@@ -161,7 +166,7 @@ impl Response {
     }
 }
 
-/// What there is for a command.
+/// The specification of a command.
 ///
 /// # Errors
 /// [`Error::Invalid`]: bits that no command has. [`Error::Unsupported`]: not here.
@@ -185,9 +190,10 @@ fn spec(command: u32) -> Result<CommandSpec> {
 /// Carries out the command of `len` bytes at `at`.
 ///
 /// # Errors
-/// [`Error::Invalid`]: lengths that contradict each other, no such queue pair. `ENOSPC`: a request or room for a response that is too
-/// small. [`Error::Fault`]: an address that cannot be read or written. [`Error::Unsupported`]: another command, or something behind the
-/// request that is not zero.
+/// [`Error::Invalid`]: lengths that contradict each other, no such queue pair. `ENOSPC`: a request
+/// or room for a response that is too small. [`Error::Fault`]: an address that cannot be read or
+/// written. [`Error::Unsupported`]: another command, or something behind the request that is not
+/// zero.
 fn command(target: &CommandTarget<'_>, at: u64, len: usize) -> Result<()> {
     const HEAD: usize = size_of::<ib_uverbs_cmd_hdr>();
     if len < HEAD {
@@ -225,7 +231,7 @@ fn read(at: u64, to: &mut [u8]) -> Result<()> {
     host::fetch(at, to).map_err(|_| Error::Fault)
 }
 
-/// A newer program's struct is taken as long as it asks for nothing new.
+/// Accepts the struct of a newer program while the part that is new is 0.
 fn expect_zeroes(at: u64, len: usize) -> Result<()> {
     let mut piece = [0; 256];
     for done in (0..len).step_by(piece.len()) {

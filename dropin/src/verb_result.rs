@@ -47,7 +47,7 @@ fn errno_name(errno: i32) -> String {
     name.into()
 }
 
-/// A verb, by the name that programs know: how it answers.
+/// The name of a verb, and the forms of its result.
 pub struct Verb(pub &'static str);
 
 impl Verb {
@@ -79,8 +79,9 @@ impl Verb {
         })
     }
 
-    /// Sets errno, and says why the verb is refused on standard error if the user wants to know. Waiting is no refusal: an empty or a
-    /// full queue and an interrupted sleep are part of every program's normal run.
+    /// Sets errno, and prints the reason of the refusal on standard error with GDRC_VERBOSE. EAGAIN
+    /// and EINTR are not printed: an empty or full queue and an interrupted sleep are part of a
+    /// normal run.
     #[cold]
     #[inline(never)]
     pub fn refused(&self, e: Error) {
@@ -92,7 +93,7 @@ impl Verb {
     }
 }
 
-/// A pointer that may not be null is.
+/// The error for a pointer that is null.
 #[cold]
 #[inline(never)]
 fn null<T>() -> Error {
@@ -109,20 +110,20 @@ fn null<T>() -> Error {
 /// [`Error::Invalid`].
 ///
 /// # Safety
-/// A pointer that is not null points to a live `T` that nobody holds exclusively.
+/// A pointer that is not null points to a live `T` to which no exclusive reference exists.
 #[inline]
 pub unsafe fn object<'a, T>(p: *const T) -> Result<&'a T> {
     // SAFETY: the caller's promise.
     unsafe { p.as_ref() }.ok_or_else(null::<T>)
 }
 
-/// As [`object`], for what the program lets us write.
+/// As [`object`], for an object that the program lets us write.
 ///
 /// # Errors
 /// [`Error::Invalid`].
 ///
 /// # Safety
-/// As for [`object`], and nobody else uses it during the call.
+/// As for [`object`], and no other thread uses it during the call.
 pub unsafe fn out<'a, T>(p: *mut T) -> Result<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { p.as_mut() }.ok_or_else(null::<T>)

@@ -12,8 +12,8 @@ use gdrcore_core::Result;
 
 /// Makes an address handle for UD sends.
 ///
-/// Errors: -ENOMEM: max_ah or max_peer are in use; -EINVAL: the GID is no address that this device can send to
-/// (IPv4 and IPv6 do not mix, link-local needs a zone), stale pd, a NULL pointer.
+/// Errors: -ENOMEM: max_ah or max_peer are in use; -EINVAL: the GID is no address that this device
+/// can send to (IPv4 and IPv6 do not mix, link-local needs a zone), stale pd, a NULL pointer.
 /// Threads: any. Cost: none. Source: IBTA verb Create Address Handle; ibv_create_ah(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_ah_create(
@@ -32,11 +32,12 @@ fn ah_create(ctx: *mut gdrc_context, pd: gdrc_pd, attr: *const gdrc_ah_attr, out
     Ok(0)
 }
 
-/// Makes an address handle that answers the sender of a received UD message: `wc` is its completion, `grh40` the first
-/// 40 bytes of the receive buffer. The answer goes to the device's own UDP port number at that address.
+/// Makes an address handle that answers the sender of a received UD message: `wc` is its
+/// completion, `grh40` the first 40 bytes of the receive buffer. The answer goes to the device's
+/// own UDP port number at that address.
 ///
-/// Errors: -EINVAL: the completion has no GDRC_WC_FLAG_GRH, the 40 bytes are no IP header, a NULL pointer; else as
-/// gdrc_ah_create. Threads: any. Cost: none. Source: ibv_create_ah_from_wc(3).
+/// Errors: -EINVAL: the completion has no GDRC_WC_FLAG_GRH, the 40 bytes are no IP header, a NULL
+/// pointer; else as gdrc_ah_create. Threads: any. Cost: none. Source: ibv_create_ah_from_wc(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_ah_from_wc(
     ctx: *mut gdrc_context,
@@ -74,9 +75,11 @@ fn ah_from_wc(
     Ok(0)
 }
 
-/// Gives an address handle back. Posted sends that name it and have not left fail with a completion.
+/// Gives an address handle back. Posted sends that name it and have not left fail with a
+/// completion.
 ///
-/// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Destroy Address Handle; ibv_destroy_ah(3).
+/// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Destroy Address
+/// Handle; ibv_destroy_ah(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_ah_destroy(ctx: *mut gdrc_context, ah: gdrc_ah) -> c_int {
     ret(device(ctx).and_then(|d| d.ah_destroy(ah.handle)).map(|()| 0))

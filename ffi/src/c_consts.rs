@@ -2,7 +2,8 @@
 //! the assertions at the end keep them equal to core's.
 #![allow(missing_docs)] // documented where core defines them; the names are those of verbs
 
-/// Version of the header: (major << 16) | (minor << 8) | patch. gdrc_version_number() is the library's.
+/// Version of the header: (major << 16) | (minor << 8) | patch. gdrc_version_number() is the
+/// library's.
 pub const GDRC_VERSION: u32 = 0x0000_0100;
 
 /// Opcodes of send work requests (ibv_wr_opcode).
@@ -17,7 +18,8 @@ pub const GDRC_WR_LOCAL_INV: u32 = 7;
 pub const GDRC_WR_BIND_MW: u32 = 8;
 pub const GDRC_WR_SEND_WITH_INV: u32 = 9;
 
-/// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have ended.
+/// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have
+/// ended.
 pub const GDRC_SEND_FENCE: u32 = 1;
 /// Make a completion.
 pub const GDRC_SEND_SIGNALED: u32 = 2;
@@ -77,19 +79,23 @@ pub const GDRC_ACCESS_ON_DEMAND: u32 = 64;
 pub const GDRC_ACCESS_HUGETLB: u32 = 128;
 pub const GDRC_ACCESS_RELAXED_ORDERING: u32 = 0x10_0000;
 
-/// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by address.
+/// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by
+/// address.
 pub const GDRC_MEMORY_HOST: u32 = 0;
 /// Memory of a GPU, by its CUDA address.
 pub const GDRC_MEMORY_CUDA: u32 = 1;
 
-/// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset hold, and no other way is tried on a NIC.
+/// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset hold, and no other way is tried on a
+/// NIC.
 pub const GDRC_MEMORY_DMABUF: u32 = 1;
 /// iova holds. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
 pub const GDRC_MEMORY_IOVA: u32 = 2;
-/// Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from `dmabuf_offset` on. A peer that is
-/// another process of this user on this host, reached through shared memory (path=shm or auto), may map it and then executes its
-/// RDMA WRITEs by copying into it, with no help of this process and without a packet. Such a peer could write the memory at
-/// any time, whatever its keys say: share only what it may have. Other devices, and peers elsewhere: no effect.
+/// Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from
+/// `dmabuf_offset` on. A peer that is another process of this user on this host, reached through
+/// shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by copying into
+/// it, with no help of this process and without a packet. Such a peer could write the memory at any
+/// time, whatever its keys say: share only what it may have. Other devices, and peers elsewhere: no
+/// effect.
 pub const GDRC_MEMORY_SHARED: u32 = 4;
 
 /// How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
@@ -112,7 +118,8 @@ pub const GDRC_NO_REFUSED: u32 = 5;
 /// Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail.
 pub const GDRC_MR_GONE: u32 = 1;
 
-/// Flag of gdrc_cuda_alloc: virtual memory management, which other processes get by descriptor; without it, CUDA IPC.
+/// Flag of gdrc_cuda_alloc: virtual memory management, which other processes get by descriptor;
+/// without it, CUDA IPC.
 pub const GDRC_CUDA_SHAREABLE: u32 = 1;
 
 /// Features of a GPU (gdrc_cuda_attr.flags).
@@ -173,7 +180,8 @@ pub const GDRC_MTU_4096: u32 = 5;
 
 /// Asynchronous events (ibv_event_type). An error that a completion reports has none.
 pub const GDRC_EVENT_CQ_ERR: u32 = 0;
-/// The queue pair has failed by itself (its memory is gone, its peer's process has ended) with nothing to complete.
+/// The queue pair has failed by itself (its memory is gone, its peer's process has ended) with
+/// nothing to complete.
 pub const GDRC_EVENT_QP_FATAL: u32 = 1;
 /// The queue pair has failed: its peer sent a request that is invalid, and that takes no receive.
 pub const GDRC_EVENT_QP_REQ_ERR: u32 = 2;
@@ -196,29 +204,34 @@ pub const GDRC_CONFIG_STRICT_CQ: u32 = 1;
 pub const GDRC_CONFIG_HELPER: u32 = 2;
 /// Send one packet per message of the system call, without segmentation offload.
 pub const GDRC_CONFIG_NO_GSO: u32 = 4;
-/// Reach peers through shared memory where they are processes of this host that offer it too, and through the network
-/// otherwise. Decided for a QP at RTR, for an address handle when it is made, and never changed. This is the default, but for a
-/// context with a capture file (pcap_path), which would not show it: with this flag it does so too.
+/// Reach peers through shared memory where they are processes of this host that offer it too, and
+/// through the network otherwise. Decided for a QP at RTR, for an address handle when it is made,
+/// and never changed. This is the default, but for a context with a capture file (pcap_path), which
+/// would not show it: with this flag it does so too.
 pub const GDRC_CONFIG_SHM: u32 = 8;
 /// As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
 pub const GDRC_CONFIG_SHM_ONLY: u32 = 16;
 /// Reach all peers through the network.
 pub const GDRC_CONFIG_UDP_ONLY: u32 = 64;
-/// Long RDMA WRITEs (from 64 KiB) between this context and others of the same user on this host that have this flag too, and are reached
-/// through shared memory, may be copied by the kernel from the one process into the other (process_vm_writev), whatever memory the
-/// region is. Both ends choose: the target lends its regions' addresses, the initiator writes there with no help of its. Where
-/// the system does not allow it, and elsewhere: no effect.
+/// Long RDMA WRITEs (from 64 KiB) between this context and others of the same user on this host
+/// that have this flag too, and are reached through shared memory, may be copied by the kernel from
+/// the one process into the other (process_vm_writev), whatever memory the region is. Both ends
+/// choose: the target lends its regions' addresses, the initiator writes there with no help of its.
+/// Where the system does not allow it, and elsewhere: no effect.
 pub const GDRC_CONFIG_CMA: u32 = 128;
-/// Congestion control by rate (DCQCN): packets say that they can be marked (ECN), and a QP whose packets are marked slows down.
+/// Congestion control by rate (DCQCN): packets are sent as ECN-capable, and a QP whose packets are
+/// marked lowers its rate.
 pub const GDRC_CONFIG_DCQCN: u32 = 32;
 
-/// Flag of gdrc_connect_opts: zeros in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the rd_atomic fields are meant.
+/// Flag of gdrc_connect_opts: zeros in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the
+/// rd_atomic fields are meant.
 pub const GDRC_CONNECT_EXACT: u32 = 1;
 
 /// Version of the endpoint descriptor.
 pub const GDRC_ENDPOINT_VERSION: u32 = 1;
-/// Flag of an endpoint descriptor: the device is a soft one, whose packets leave from udp_port, or, to a peer on the same host, from a port
-/// that the peer can check. The peer may refuse others. NICs send from any port.
+/// Flag of an endpoint descriptor: the device is a soft one, whose packets leave from udp_port, or,
+/// to a peer on the same host, from a port that the peer can check. The peer may refuse others.
+/// NICs send from any port.
 pub const GDRC_ENDPOINT_OWN_PORT: u32 = 1;
 /// Bytes of an endpoint descriptor on the wire.
 pub const GDRC_ENDPOINT_WIRE_BYTES: u32 = 128;
@@ -264,11 +277,12 @@ pub const GDRC_CAUSE_FIREWALL: u32 = 28;
 pub const GDRC_CAUSE_NO_ROUTE: u32 = 29;
 /// The peer's process is of this machine and lives, but does not take what is sent to it.
 pub const GDRC_CAUSE_NOT_POLLED: u32 = 30;
-/// The peer's process is of this machine and takes what is sent to it, but this queue pair gets no answer.
+/// The peer's process is of this machine and takes what is sent to it, but this queue pair gets no
+/// answer.
 pub const GDRC_CAUSE_UNANSWERED: u32 = 31;
-/// A connection was asked for, and nobody answered.
+/// No answer to a connection request.
 pub const GDRC_CAUSE_NO_ANSWER: u32 = 32;
-/// A connection was asked for, and the peer said no.
+/// The peer rejected a connection request.
 pub const GDRC_CAUSE_REJECTED: u32 = 33;
 pub const GDRC_CAUSE_DEVICE_ERROR: u32 = 40;
 pub const GDRC_CAUSE_DEVICE_GONE: u32 = 41;

@@ -1,4 +1,5 @@
-//! The C structs against core's: same size, same offset of every field, so that the hot ones are cast and not copied.
+//! The C structs against core's: same size, same offset of every field, so that the hot ones are
+//! cast and not copied.
 
 use crate::c_types::*;
 use core::mem::{align_of, offset_of, size_of};
@@ -35,7 +36,8 @@ same! {
     }
 }
 
-/// Copies between a C struct and core's, field by field, which is a copy of memory as they have one layout.
+/// Copies between a C struct and core's, field by field, which is a copy of memory as they have one
+/// layout.
 macro_rules! converts {
     ($($c:ident = $core:ident { $($f:ident),* $(,)? })*) => {
         same! { $($c = $core { $($f),* })* }

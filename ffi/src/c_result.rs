@@ -1,4 +1,5 @@
-//! What a C call returns: a count, or the negative errno of an error whose words are kept.
+//! The result of a C call: a count, or the negative errno of an error whose reason the thread
+//! keeps.
 
 use core::ffi::c_int;
 use gdrcore_core::{Error, Result};
@@ -13,14 +14,14 @@ pub(crate) fn ret(r: Result<c_int>) -> c_int {
     }
 }
 
-/// Out of line, so that the good path of the hot calls stays short.
+/// Out of line, so that the path of successful hot calls stays short.
 #[cold]
 #[inline(never)]
 pub(crate) fn errno(e: Error) -> c_int {
     reason::returned(e);
     match e.errno() {
         n @ 1..=4095 => -n,
-        // An `Os` error that carries no errno: a bug below, but not one to confuse the caller's sign test with.
+        // An `Os` error without an errno is a bug below. The result must be negative all the same.
         _ => -libc::EIO,
     }
 }
@@ -31,7 +32,8 @@ pub(crate) fn count(n: usize) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX)
 }
 
-/// As `gdrcore_core::refuse!`, in a call that may be the first of the process: somebody keeps the words from here on.
+/// As `gdrcore_core::refuse!`, in a call that may be the first of the process: it installs the
+/// record of reasons.
 macro_rules! refuse {
     ($($words:tt)+) => {{
         gdrcore_net::reason::install();

@@ -1,9 +1,9 @@
 //! The structs of the header. Their layout is ABI: `c_layout.rs` asserts it against core's types,
 //! `tests/c/layout.c` asserts it again from the C side.
 //!
-//! Three families (docs/using/ABI.md): handles (one 64-bit word, passed by value), hot structs (frozen, layout of
-//! their `ibv_` counterparts) and attribute structs (`struct_size` first, append-only).
-//! Numbers are in host byte order unless a field says otherwise.
+//! Three families (docs/using/ABI.md): handles (one 64-bit word, passed by value), hot structs
+//! (frozen, layout of their `ibv_` counterparts) and attribute structs (`struct_size` first,
+//! append-only). Numbers are in host byte order unless a field says otherwise.
 
 pub use crate::context_slots::gdrc_context;
 use core::ffi::{c_char, c_int, c_void};
@@ -158,8 +158,9 @@ pub struct gdrc_bind_mw_wr {
     pub bind_info: gdrc_mw_bind_info,
 }
 
-/// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list are free again when
-/// gdrc_post_send returns; the memory that the pieces name stays the device's until the completion.
+/// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list are
+/// free again when gdrc_post_send returns; the memory that the pieces name stays the device's until
+/// the completion.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_send_wr {
@@ -175,7 +176,8 @@ pub struct gdrc_send_wr {
     pub opcode: u32,
     /// GDRC_SEND_ flags.
     pub send_flags: u32,
-    /// Immediate data in network byte order; for SEND_WITH_INV and LOCAL_INV the rkey to invalidate, host order.
+    /// Immediate data in network byte order; for SEND_WITH_INV and LOCAL_INV the rkey to
+    /// invalidate, host order.
     pub imm_data: u32,
     /// By opcode.
     pub wr: gdrc_wr_op,
@@ -213,7 +215,8 @@ pub struct gdrc_wc {
     pub vendor_err: u32,
     /// Bytes received or read.
     pub byte_len: u32,
-    /// Immediate data in network byte order (GDRC_WC_FLAG_WITH_IMM), or the rkey invalidated (GDRC_WC_FLAG_WITH_INV).
+    /// Immediate data in network byte order (GDRC_WC_FLAG_WITH_IMM), or the rkey invalidated
+    /// (GDRC_WC_FLAG_WITH_INV).
     pub imm_data: u32,
     /// The local QPN.
     pub qp_num: u32,
@@ -242,7 +245,8 @@ pub type gdrc_post_recv_fn =
 /// Polls a device's own object; of gdrc_pinned_cq.
 pub type gdrc_poll_cq_fn = Option<unsafe extern "C" fn(*mut c_void, c_int, *mut gdrc_wc) -> c_int>;
 
-/// A pinned queue pair (gdrc_qp_pin): what the inline functions read, and nobody else. All 0: given back, or a child's.
+/// A pinned queue pair (gdrc_qp_pin), read by the inline functions only. All 0: it was given back,
+/// or this is the child of a fork.
 #[repr(C)]
 pub struct gdrc_pinned_qp {
     /// Takes requests as they are.
@@ -251,7 +255,8 @@ pub struct gdrc_pinned_qp {
     pub post_recv: gdrc_post_recv_fn,
     /// Their first argument.
     pub object: *mut c_void,
-    /// Bits that opcode << 32 | num_sge of a request that is passed on does not have; one at least is in its sg_list. 0: none is.
+    /// Bits that opcode << 32 | num_sge of a request that is passed on does not have; one at least
+    /// is in its sg_list. 0: none is.
     pub unusual: u64,
     /// The same for num_sge and sg_list of a receive request.
     pub recv_unusual: u64,
@@ -305,34 +310,42 @@ pub struct gdrc_config {
     pub max_rd_atomic: u32,
     /// Largest path MTU in bytes (4096).
     pub max_mtu: u32,
-    /// First QPN of the context's range (one of a block of 16384 that nobody has at the address). A range that is given takes the
-    /// blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
+    /// First QPN of the context's range (one of a block of 16384 that nobody has at the address). A
+    /// range that is given takes the blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
     pub qpn_base: u32,
-    /// Size of the block, a power of two and at least 4 * max_qp (16384, or as many as max_qp needs).
+    /// Size of the block, a power of two and at least 4 * max_qp (16384, or as many as max_qp
+    /// needs).
     pub qpn_count: u32,
-    /// Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at once; beyond, it grows by and by,
-    /// and goes back for good where packets are lost.
+    /// Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at
+    /// once; beyond, it grows by and by, and goes back for good where packets are lost.
     pub window_max: u32,
-    /// After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
+    /// After this silence of the peer an operation whose QP has no ACK timeout ends, in
+    /// milliseconds (30000).
     pub deadline_ms: u32,
-    /// Ids of the connection manager, listeners and connections together (64); rounded up to a multiple of 64. Requests of peers
-    /// that have not shown that they receive have places of their own.
+    /// Ids of the connection manager, listeners and connections together (64); rounded up to a
+    /// multiple of 64. Requests of peers that have not shown that they receive have places of their
+    /// own.
     pub max_cm_ids: u32,
     /// Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     pub ring_bytes: u64,
-    /// Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled, or NULL. Peers of this host are
-    /// then reached by packets (GDRC_CONFIG_SHM says otherwise); what passes between queue pairs of the context itself is none. A
-    /// file that another context or process writes, or that this process has begun, is continued, any other begun anew
-    /// (-EINVAL: a file that is continued is no capture; -EBUSY: it stays locked). A full disk ends the capture, with a line on
-    /// standard error and in the counter capture_lost, and not the traffic. Read during the call only.
+    /// Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled,
+    /// or NULL. Peers of this host are then reached by packets (GDRC_CONFIG_SHM says otherwise);
+    /// what passes between queue pairs of the context itself is none. A file that another context
+    /// or process writes, or that this process has begun, is continued, any other begun anew
+    /// (-EINVAL: a file that is continued is no capture; -EBUSY: it stays locked). A full disk ends
+    /// the capture, with a line on standard error and in the counter capture_lost, and not the
+    /// traffic. Read during the call only.
     pub pcap_path: *const c_char,
     /// Seed of keys and packet numbers; 0: taken from the system's random source.
     pub seed: u64,
-    /// What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate begins and ends there.
+    /// What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate
+    /// begins and ends there.
     pub line_rate_bps: u64,
-    /// Keepalive of RC queue pairs in milliseconds; 0, the default: none. One that has nothing under way and has heard nothing of its
-    /// peer for so long asks, and asks again by its ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE,
-    /// event QP_FATAL, its receives flush. The peer need not know of it, but must poll, or have a helper thread.
+    /// Keepalive of RC queue pairs in milliseconds; 0, the default: none. One that has nothing
+    /// under way and has heard nothing of its peer for so long asks, and asks again by its ACK
+    /// timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
+    /// QP_FATAL, its receives flush. The peer need not know of it, but must poll, or have a helper
+    /// thread.
     pub keepalive_ms: u32,
     /// 0.
     pub reserved: u32,
@@ -350,8 +363,9 @@ pub struct gdrc_device_attr {
     pub max_msg_size: u64,
     /// Node GUID.
     pub node_guid: u64,
-    /// Bounds of this device alone, whatever other processes have on its address: so many there can be once gdrc_arena_add has
-    /// brought memory for them. At first there is room for what the configuration says.
+    /// Bounds of this device alone, whatever other processes have on its address: so many there can
+    /// be once gdrc_arena_add has brought memory for them. At first there is room for what the
+    /// configuration says.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,
@@ -441,8 +455,8 @@ pub struct gdrc_memory {
     pub iova: u64,
     /// GDRC_MEMORY_ flags.
     pub flags: u32,
-    /// What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF), or a memfd
-    /// (GDRC_MEMORY_SHARED).
+    /// What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF),
+    /// or a memfd (GDRC_MEMORY_SHARED).
     pub dmabuf_fd: i32,
     /// Where the first byte lies in what the descriptor stands for.
     pub dmabuf_offset: u64,
@@ -464,7 +478,8 @@ pub struct gdrc_cuda_attr {
     pub name: [c_char; 64],
 }
 
-/// GPU memory on its way to another process of this host: 104 bytes, to be sent as they are. Frozen.
+/// GPU memory on its way to another process of this host: 104 bytes, to be sent as they are.
+/// Frozen.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_cuda_handle {
@@ -618,7 +633,8 @@ pub struct gdrc_qp_attr {
     pub max_dest_rd_atomic: u8,
     /// RNR NAK timer code sent to the peer, 0 to 31.
     pub min_rnr_timer: u8,
-    /// ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off, the context's deadline still ends the operation.
+    /// ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off, the context's deadline still ends the
+    /// operation.
     pub timeout: u8,
     /// Retries after a timeout, 0 to 7.
     pub retry_cnt: u8,
@@ -692,8 +708,8 @@ pub struct gdrc_cause {
     pub time_ns: u64,
 }
 
-/// What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local, send it as 128 bytes
-/// (gdrc_endpoint_pack), give the peer's to gdrc_qp_connect.
+/// What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local,
+/// send it as 128 bytes (gdrc_endpoint_pack), give the peer's to gdrc_qp_connect.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_endpoint {
@@ -725,11 +741,13 @@ pub struct gdrc_endpoint {
     pub qkey: u32,
     /// READs and atomics that this side serves at once.
     pub max_rd_atomic: u32,
-    /// GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another kind.
+    /// GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another
+    /// kind.
     pub flags: u32,
 }
 
-/// Choices of gdrc_qp_connect. 0 means the default named at each field, unless GDRC_CONNECT_EXACT is set.
+/// Choices of gdrc_qp_connect. 0 means the default named at each field, unless GDRC_CONNECT_EXACT
+/// is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_connect_opts {
@@ -745,7 +763,8 @@ pub struct gdrc_connect_opts {
     pub rnr_retry: u32,
     /// RNR NAK timer code (12: 0.64 ms).
     pub min_rnr_timer: u32,
-    /// READs and atomics outstanding as requester; also without EXACT at most what the peer serves (what the peer serves).
+    /// READs and atomics outstanding as requester; also without EXACT at most what the peer serves
+    /// (what the peer serves).
     pub max_rd_atomic: u32,
     /// READs and atomics held as responder (what `local` says).
     pub max_dest_rd_atomic: u32,

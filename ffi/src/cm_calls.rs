@@ -18,29 +18,33 @@ pub const GDRC_PS_IB: u32 = 0x013f;
 
 /// Events of the connection manager (numbers of rdma_cm_event_type). A peer asks a listener.
 pub const GDRC_CM_CONNECT_REQUEST: u32 = 4;
-/// The peer has accepted. Only for ids without a QP: the program brings its own to RTS, then calls gdrc_establish.
+/// The peer has accepted. Only for ids without a QP: the program brings its own to RTS, then calls
+/// gdrc_establish.
 pub const GDRC_CM_CONNECT_RESPONSE: u32 = 5;
-/// The peer has accepted, but the QP could not be brought to RTS; the peer was told.
+/// The peer has accepted, but the QP could not be brought to RTS. The peer gets a REJ.
 pub const GDRC_CM_CONNECT_ERROR: u32 = 6;
-/// The peer did not answer in time, or this machine refuses to send to it. The status says which: -ETIMEDOUT, what the network said of it
-/// (-ECONNREFUSED, -EHOSTUNREACH), or why the kernel refuses (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
+/// The peer did not answer in time, or this machine refuses to send to it. The status says which:
+/// -ETIMEDOUT, what the network said of it (-ECONNREFUSED, -EHOSTUNREACH), or why the kernel
+/// refuses (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
 pub const GDRC_CM_UNREACHABLE: u32 = 7;
 /// The peer does not want the connection; status says why.
 pub const GDRC_CM_REJECTED: u32 = 8;
 /// The connection stands.
 pub const GDRC_CM_ESTABLISHED: u32 = 9;
-/// The connection is over, whoever ended it.
+/// The connection has ended, from either side.
 pub const GDRC_CM_DISCONNECTED: u32 = 10;
 /// Late packets of the connection are gone.
 pub const GDRC_CM_TIMEWAIT_EXIT: u32 = 15;
 
-/// Reasons of a rejection that programs meet (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. The peer's tables are full.
+/// Reasons of a rejection that programs meet (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. The
+/// peer's tables are full.
 pub const GDRC_REJ_NO_RESOURCES: u32 = 3;
 /// The peer waited in vain, or its program let the id go.
 pub const GDRC_REJ_TIMEOUT: u32 = 4;
-/// Nobody listens at this port.
+/// No listener at this port.
 pub const GDRC_REJ_INVALID_SERVICE_ID: u32 = 8;
-/// The peer still has a connection to this QPN, and looks whether it stands: ask again, with another QP if it lasts.
+/// The peer still has a connection to this QPN, and looks whether it stands: ask again, with
+/// another QP if it lasts.
 pub const GDRC_REJ_STALE_CONNECTION: u32 = 10;
 /// The path MTU is larger than the peer's link carries.
 pub const GDRC_REJ_INVALID_MTU: u32 = 26;
@@ -105,8 +109,8 @@ pub struct gdrc_cm_id {
     pub handle: u64,
 }
 
-/// What one side offers in gdrc_connect and gdrc_accept. 0 means the default named at each field, unless
-/// GDRC_CONN_EXACT is set.
+/// What one side offers in gdrc_connect and gdrc_accept. 0 means the default named at each field,
+/// unless GDRC_CONN_EXACT is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_conn_param {
@@ -120,9 +124,11 @@ pub struct gdrc_conn_param {
     pub qp_type: u32,
     /// First PSN that this side expects, and the peer will begin with (GDRC_CONN_PSN).
     pub psn: u32,
-    /// READs and atomics that this side serves at once (as many as the device can and the peer wants).
+    /// READs and atomics that this side serves at once (as many as the device can and the peer
+    /// wants).
     pub responder_resources: u32,
-    /// READs and atomics that this side wants outstanding (as many as the device can and the peer serves).
+    /// READs and atomics that this side wants outstanding (as many as the device can and the peer
+    /// serves).
     pub initiator_depth: u32,
     /// Retries after a timeout, for both sides (7); gdrc_connect only.
     pub retry_count: u32,
@@ -130,8 +136,8 @@ pub struct gdrc_conn_param {
     pub rnr_retry: u32,
     /// ACK timeout code, for both sides (14: 67 ms); gdrc_connect only.
     pub ack_timeout: u32,
-    /// Timeout code within which the peer's connection manager shall answer, or is asked again, up to 16 times
-    /// (17: 0.54 s); gdrc_connect only.
+    /// Timeout code within which the peer's connection manager shall answer, or is asked again, up
+    /// to 16 times (17: 0.54 s); gdrc_connect only.
     pub response_timeout: u32,
     /// GDRC_MTU_ code (what the link carries); gdrc_connect only.
     pub path_mtu: u32,
@@ -153,12 +159,13 @@ pub struct gdrc_cm_event {
     pub struct_size: u32,
     /// GDRC_CM_.
     pub event: u32,
-    /// GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative errno, or 0. In words: gdrc_qp_cause,
-    /// or gdrc_last_cause where the id was given no QP.
+    /// GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative
+    /// errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause where the id was given no QP.
     pub status: i32,
     /// Bytes of private_data: what the message has room for, whatever the peer's program gave.
     pub private_data_len: u32,
-    /// The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which is the program's to accept, reject and destroy.
+    /// The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which is the program's to accept,
+    /// reject and destroy.
     pub id: gdrc_cm_id,
     /// GDRC_CM_CONNECT_REQUEST: the listener that was asked.
     pub listener: gdrc_cm_id,
@@ -243,7 +250,8 @@ fn data<'a>(at: *const c_void, len: usize) -> Result<&'a [u8]> {
     if at.is_null() {
         return Err(refuse!(Invalid, "private data: NULL, and its length is {len}"));
     }
-    // SAFETY: the header's contract: len bytes are readable during the call, and the slice does not outlive it.
+    // SAFETY: the header's contract: len bytes are readable during the call, and the slice does not
+    // outlive it.
     Ok(unsafe { core::slice::from_raw_parts(at.cast(), len) })
 }
 
@@ -257,14 +265,17 @@ fn port(port: u32) -> Result<u16> {
     u16::try_from(port).map_err(|_| refuse!(Invalid, "port {port}: at most 65535"))
 }
 
-/// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests come as
-/// GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a quarter of max_cm_ids; never more than a
-/// quarter of max_qp). What comes beyond is dropped, and its sender asks again. `context` comes back with the listener's events.
-/// Requests and accepted connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
-/// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_UNREACHABLE (docs/ARCHITECTURE.md).
+/// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
+/// come as GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a
+/// quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped, and
+/// its sender asks again. `context` comes back with the listener's events. Requests and accepted
+/// connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
+/// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_UNREACHABLE
+/// (docs/ARCHITECTURE.md).
 ///
-/// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM: max_cm_ids are in use;
-/// -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP: the device has no connection manager.
+/// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM:
+/// max_cm_ids are in use; -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP:
+/// the device has no connection manager.
 /// Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_listen(
@@ -298,19 +309,21 @@ fn listen(
     Ok(c_int::from(port))
 }
 
-/// Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port` there. At return the QP is
-/// in INIT, so that receives can be posted; events tell the rest. GDRC_CM_ESTABLISHED: the QP is in RTS and connected, the
-/// event has the peer's private data. GDRC_CM_REJECTED, GDRC_CM_UNREACHABLE: no connection; the id and the QP are the
-/// program's to destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
+/// Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port`
+/// there. At return the QP is in INIT, so that receives can be posted; events tell the rest.
+/// GDRC_CM_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private data.
+/// GDRC_CM_REJECTED, GDRC_CM_UNREACHABLE: no connection; the id and the QP are the program's to
+/// destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
 /// GDRC_CM_ESTABLISHED brings the QPN and Q_Key to send to.
 ///
-/// With `qp` {0} the program moves a QP by itself: `param` names its number and type, GDRC_CM_CONNECT_RESPONSE asks it to
-/// use gdrc_cm_qp_attr and then gdrc_establish.
-/// `param` may be NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
+/// With `qp` {0} the program moves a QP by itself: `param` names its number and type,
+/// GDRC_CM_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_establish. `param` may be
+/// NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
 ///
-/// Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out of range, a
-/// struct_size is 0; -EMSGSIZE: too much private data; -ENOMEM: max_cm_ids are in use; -EOPNOTSUPP: the device has no
-/// connection manager. Threads: one per QP. Cost: a system call. Source: rdma_connect(3).
+/// Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out
+/// of range, a struct_size is 0; -EMSGSIZE: too much private data; -ENOMEM: max_cm_ids are in use;
+/// -EOPNOTSUPP: the device has no connection manager. Threads: one per QP. Cost: a system call.
+/// Source: rdma_connect(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_connect(
     ctx: *mut gdrc_context,
@@ -347,13 +360,15 @@ fn connect(
     Ok(0)
 }
 
-/// Accepts a request (GDRC_CM_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at return. The connection
-/// stands when GDRC_CM_ESTABLISHED comes. For a request of GDRC_PS_UDP the QP may serve many requests at once, and no
-/// event follows. With `qp` {0} the program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number
-/// and type. `param` may be NULL: all defaults..
+/// Accepts a request (GDRC_CM_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at
+/// return. The connection stands when GDRC_CM_ESTABLISHED comes. For a request of GDRC_PS_UDP the
+/// QP may serve many requests at once, and no event follows. With `qp` {0} the program has brought
+/// a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and type. `param` may be
+/// NULL: all defaults..
 ///
-/// Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a type that was not asked
-/// for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use. After an error the request still waits.
+/// Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a
+/// type that was not asked for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use.
+/// After an error the request still waits.
 /// Threads: one per QP and id. Cost: a system call. Source: rdma_accept(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_accept(
@@ -384,8 +399,9 @@ pub unsafe extern "C" fn gdrc_establish(ctx: *mut gdrc_context, id: gdrc_cm_id) 
     ret(manager(ctx).and_then(|m| m.establish(id.handle)).map(|()| 0))
 }
 
-/// Rejects a request, with at most GDRC_REJECT_DATA_MAX bytes for the peer's program, which sees GDRC_REJ_CONSUMER. The id
-/// is the program's to destroy; so it is after GDRC_CM_CONNECT_RESPONSE, which may be rejected as well.
+/// Rejects a request, with at most GDRC_REJECT_DATA_MAX bytes for the peer's program, which sees
+/// GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after GDRC_CM_CONNECT_RESPONSE,
+/// which may be rejected as well.
 ///
 /// Errors: -EINVAL: nothing to reject, data is NULL while len is not 0; -EMSGSIZE: too much data.
 /// Threads: any. Cost: a system call. Source: rdma_reject(3).
@@ -399,17 +415,19 @@ pub unsafe extern "C" fn gdrc_reject(
     ret(data(private_data, len).and_then(|d| manager(ctx)?.reject(id.handle, d)).map(|()| 0))
 }
 
-/// Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_DISCONNECTED follows when it has
-/// answered, or after 16 tries.
+/// Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_DISCONNECTED
+/// follows when it has answered, or after 16 tries.
 ///
-/// Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source: rdma_disconnect(3).
+/// Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source:
+/// rdma_disconnect(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_disconnect(ctx: *mut gdrc_context, id: gdrc_cm_id) -> c_int {
     ret(manager(ctx).and_then(|m| m.disconnect(id.handle)).map(|()| 0))
 }
 
-/// Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given up, a connection is
-/// ended. The peer is told; the program hears no more of it. Its QP stays as it is.
+/// Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given
+/// up, a connection is ended. The peer is told; the program hears no more of it. Its QP stays as it
+/// is.
 ///
 /// Errors: -EINVAL: stale handle. Threads: any. Cost: a system call. Source: rdma_destroy_id(3).
 #[no_mangle]
@@ -417,13 +435,15 @@ pub unsafe extern "C" fn gdrc_cm_destroy(ctx: *mut gdrc_context, id: gdrc_cm_id)
     ret(manager(ctx).and_then(|m| m.destroy(id.handle)).map(|()| 0))
 }
 
-/// Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when the peer has accepted
-/// (GDRC_CM_CONNECT_ERROR if that fails), ERR when the connection is over. `out->struct_size` must be set before the call.
-/// gdrc_fd is readable, and gdrc_wait returns, when there is one.
+/// Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when
+/// the peer has accepted (GDRC_CM_CONNECT_ERROR if that fails), ERR when the connection is over.
+/// `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait returns, when
+/// there is one.
 ///
 /// Returns 1 and writes `out`, or 0 when there is none.
-/// Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device has no connection
-/// manager. Threads: any. Cost: a poll. Source: rdma_get_cm_event(3), without sleep.
+/// Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device
+/// has no connection manager. Threads: any. Cost: a poll. Source: rdma_get_cm_event(3), without
+/// sleep.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cm_event(ctx: *mut gdrc_context, out: *mut gdrc_cm_event) -> c_int {
     ret(cm_event(ctx, out))
@@ -469,8 +489,9 @@ fn cm_event(ctx: *mut gdrc_context, out: *mut gdrc_cm_event) -> Result<c_int> {
     Ok(1)
 }
 
-/// The attributes and mask that bring an id's QP into `state` (GDRC_QPS_INIT, RTR or RTS), for programs that call
-/// gdrc_qp_modify by themselves. `attr->struct_size` must be set before the call.
+/// The attributes and mask that bring an id's QP into `state` (GDRC_QPS_INIT, RTR or RTS), for
+/// programs that call gdrc_qp_modify by themselves. `attr->struct_size` must be set before the
+/// call.
 ///
 /// Errors: -EINVAL: another state, the peer is not known yet, a NULL pointer, a struct_size of 0.
 /// Threads: any. Cost: none. Source: rdma_init_qp_attr(3).
@@ -500,7 +521,8 @@ fn cm_qp_attr(
     Ok(0)
 }
 
-/// The name of a connection manager's event (GDRC_CM_), without prefix. Static; never NULL. Threads: any. Cost: none.
+/// The name of a connection manager's event (GDRC_CM_), without prefix. Static; never NULL.
+/// Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_cm_event_str(event: u32) -> *const c_char {
     match event {

@@ -12,14 +12,16 @@ use gdrcore_core::verbs::types::{qp_state, qp_type as kind, AhAttr, QpAttr};
 use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_core::Result;
 
-/// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what gdrc_endpoint_local said and the
-/// peer was sent: its PSN and, for UD, Q_Key count. For UD `remote` may be NULL, as every send names its peer.
-/// `opts` may be NULL: all defaults. The path MTU is the smaller of both endpoints'.
+/// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what
+/// gdrc_endpoint_local said and the peer was sent: its PSN and, for UD, Q_Key count. For UD
+/// `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The path
+/// MTU is the smaller of both endpoints'.
 ///
 /// On failure a QP that was in RESET is in RESET again.
-/// Errors: -EINVAL: the QP is in another state, the endpoints' types differ from the QP's or their fields are out
-/// of range, local is another QP's, an option is out of range, a struct_size is 0; -ENOMEM: max_peer are in use; -EBUSY: another
-/// thread uses the QP. Threads: one per QP. Cost: none. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+/// Errors: -EINVAL: the QP is in another state, the endpoints' types differ from the QP's or their
+/// fields are out of range, local is another QP's, an option is out of range, a struct_size is 0;
+/// -ENOMEM: max_peer are in use; -EBUSY: another thread uses the QP. Threads: one per QP. Cost:
+/// none. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_connect(
     ctx: *mut gdrc_context,
@@ -71,11 +73,13 @@ fn qp_connect(
     Ok(0)
 }
 
-/// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell: the link's, and what the routing table
-/// says of the route (`ip route ... mtu`). gdrc_connect asks by itself. gdrc_endpoint_local knows no peer and says what the link carries:
-/// a program that knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
+/// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell:
+/// the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_connect asks
+/// by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
+/// knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
 ///
-/// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the code.
+/// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the
+/// code.
 /// Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> c_int {

@@ -1,4 +1,4 @@
-//! What a context needs of its device beside the calls that programs make.
+//! The part of a context's device that programs do not call.
 
 use crate::c_result::refuse;
 use gdrcore_core::device::{Device, Leaks};

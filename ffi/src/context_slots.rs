@@ -1,8 +1,9 @@
 //! The table of contexts: what a `gdrc_context *` points at.
 //!
-//! A context lives in a fixed table of this library, not in the memory of the device. So a pointer is checked by
-//! arithmetic alone, nothing that C passes is dereferenced, and a pointer to a closed context is refused
-//! for as long as its slot is not given again (slots are given in turn, the oldest first).
+//! A context lives in a fixed table of this library, not in the memory of the device. So a pointer
+//! is checked by arithmetic alone, nothing that C passes is dereferenced, and a pointer to a closed
+//! context is refused for as long as its slot is not given again (slots are given in turn, the
+//! oldest first).
 
 use crate::c_result::refuse;
 use crate::context_device::ContextDevice;
@@ -28,10 +29,11 @@ const NO_FAST: u64 = fork::NOWHERE;
 /// Opaque: a device and everything that was made on it.
 #[repr(align(64))]
 pub struct gdrc_context {
-    /// `OPEN` is stored with release after `body` was written, and loaded with acquire before it is read.
+    /// `OPEN` is stored with release after `body` was written, and loaded with acquire before it is
+    /// read.
     magic: AtomicU64,
-    /// An open NIC: [`fork::here`] of the process that opened it. An open soft device: the same word with the bit
-    /// [`fork::MARK`] inverted. Otherwise a word that equals neither.
+    /// An open NIC: [`fork::here`] of the process that opened it. An open soft device: the same
+    /// word with the bit [`fork::MARK`] inverted. Otherwise a word that equals neither.
     fast_word: AtomicU64,
     body: UnsafeCell<MaybeUninit<ContextBody>>,
 }
@@ -49,7 +51,8 @@ struct ContextBody {
 
 const _: () = assert!(size_of::<gdrc_context>() == 64);
 
-// SAFETY: `body` is written only by the thread that moved `magic` to CHANGING, and read only while it is OPEN.
+// SAFETY: `body` is written only by the thread that moved `magic` to CHANGING, and read only while
+// it is OPEN.
 unsafe impl Sync for gdrc_context {}
 
 static TABLE: [gdrc_context; SLOTS] = [const {
@@ -65,7 +68,8 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 #[inline(always)]
 fn slot(ctx: *const gdrc_context) -> Option<&'static gdrc_context> {
     let off = ctx.addr().wrapping_sub(TABLE.as_ptr().addr());
-    // As a rotation it is one comparison: what is not a multiple of the size gets high bits.
+    // The rotation makes it one comparison: an offset that is no multiple of the size gets high
+    // bits.
     if off.rotate_right(size_of::<gdrc_context>().trailing_zeros()) >= SLOTS {
         return None;
     }
@@ -75,20 +79,20 @@ fn slot(ctx: *const gdrc_context) -> Option<&'static gdrc_context> {
     Some(unsafe { &*slot })
 }
 
-/// The number of a context's slot, for what is kept beside it.
+/// The index of a context's slot, for tables beside this one.
 pub(crate) fn number(ctx: *const gdrc_context) -> Option<usize> {
     slot(ctx).map(|c| ((&raw const *c).addr() - TABLE.as_ptr().addr()) / size_of::<gdrc_context>())
 }
 
-/// What a context is: the way in of every call.
+/// The body of an open context. Every call but those of [`fast`] begins here.
 #[inline(always)]
 fn body(ctx: *const gdrc_context) -> Result<&'static ContextBody> {
     let Some(c) = slot(ctx) else { return Err(not_a_context(ctx)) };
     if c.magic.load(Ordering::Acquire) != OPEN {
         return Err(closed(ctx));
     }
-    // SAFETY: OPEN was loaded with acquire, so `body` was written before; it is not changed until close, and the header
-    // forbids other calls on a context during its close.
+    // SAFETY: OPEN was loaded with acquire, so `body` was written before; it is not changed until
+    // close, and the header forbids other calls on a context during its close.
     let body = unsafe { (*c.body.get()).assume_init_ref() };
     body.owner.check()?;
     Ok(body)
@@ -127,13 +131,14 @@ pub(crate) enum FastDevice {
 #[inline(always)]
 pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
     let Some(c) = slot(ctx) else { return FastDevice::None };
-    // One word answers three questions: whether the context is open, whether this process opened it, and its type.
+    // One word answers three questions: whether the context is open, whether this process opened
+    // it, and its type.
     let word = c.fast_word.load(Ordering::Acquire) ^ fork::here();
     if word & !fork::MARK != 0 {
         return FastDevice::None;
     }
-    // SAFETY: `fast_word` was loaded with acquire, so `body` was written before; it is not changed until close, and the
-    // header forbids other calls on a context during its close.
+    // SAFETY: `fast_word` was loaded with acquire, so `body` was written before; it is not changed
+    // until close, and the header forbids other calls on a context during its close.
     let body = unsafe { (*c.body.get()).assume_init_ref() };
     if word == 0 {
         // SAFETY: `publish` stores this word only for a NIC, which lives until close.
@@ -144,7 +149,8 @@ pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
     }
 }
 
-/// The NIC of a context. `None`: another kind of device, or a context that may not be used; [`device`] tells.
+/// The NIC of a context. `None`: another kind of device, or a context that may not be used;
+/// [`device`] tells.
 pub(crate) fn nic(ctx: *const gdrc_context) -> Option<&'static VerbsDevice> {
     match fast(ctx) {
         FastDevice::Nic(nic) => Some(nic),
@@ -185,7 +191,8 @@ impl ClaimedSlot {
             FastDevice::None => (core::ptr::null(), NO_FAST),
         };
         let c = self.0;
-        // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes `body`.
+        // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes
+        // `body`.
         unsafe { (*c.body.get()).write(ContextBody { device: open.device, owner, fast, mapped }) };
         c.fast_word.store(fast_word, Ordering::Release);
         c.magic.store(OPEN, Ordering::Release);
@@ -222,7 +229,8 @@ pub(crate) fn retire(ctx: *const gdrc_context) -> Result<ClosingContext> {
     Ok(ClosingContext { slot: ClaimedSlot(c), device: body.device, mapped: body.mapped })
 }
 
-/// Puts a device that is not this library's own behind a context pointer: for tests of the C surface.
+/// Puts a device that is not this library's own behind a context pointer: for tests of the C
+/// surface.
 #[doc(hidden)]
 #[cfg(test)]
 pub(crate) fn open_test_device(device: &'static dyn ContextDevice) -> *mut gdrc_context {

@@ -1,4 +1,5 @@
-//! The data plane: post, poll, progress, arm, wait. Each call here is the context check and one call of the device.
+//! The data plane: post, poll, progress, arm, wait. Each call here is the context check and one
+//! call of the device.
 
 use crate::c_result::{count, ret};
 use crate::c_types::*;
@@ -10,18 +11,19 @@ use gdrcore_core::Result;
 use gdrcore_net::soft::SoftDevice;
 use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 
-/// Posts a list of send requests, in order, and sends at once what the windows allow: the post is the doorbell.
-/// While eight or more requests of an RC QP are unacknowledged, up to sixteen further ones may wait for the next post,
-/// poll or progress, or for the helper thread, so that they leave by UDP together.
-/// The list and its scatter/gather lists are free again at return; the memory that they name belongs to the device
-/// until the completion (inline data: until return). On failure `*bad` (may be NULL) is the first request that
-/// was not posted; those before it were.
+/// Posts a list of send requests, in order, and sends at once what the windows allow: the post is
+/// the doorbell. While eight or more requests of an RC QP are unacknowledged, up to sixteen further
+/// ones may wait for the next post, poll or progress, or for the helper thread, so that they leave
+/// by UDP together. The list and its scatter/gather lists are free again at return; the memory that
+/// they name belongs to the device until the completion (inline data: until return). On failure
+/// `*bad` (may be NULL) is the first request that was not posted; those before it were.
 ///
-/// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode is out of range,
-/// the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE: more inline data than the QP has;
-/// -EBUSY: another thread posts to this QP.
-/// A local protection error, and all that the peer says, comes as a completion.
-/// Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a system call where packets leave by UDP.
+/// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
+/// is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
+/// more inline data than the QP has; -EBUSY: another thread posts to this QP. A local protection
+/// error, and all that the peer says, comes as a completion.
+/// Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a system call where
+/// packets leave by UDP.
 /// Source: IBTA verb Post Send Request; ibv_post_send(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_post_send(
@@ -32,8 +34,8 @@ pub unsafe extern "C" fn gdrc_post_send(
 ) -> c_int {
     match fast(ctx) {
         FastDevice::Nic(nic) if !bad.is_null() => {
-            // SAFETY: the header's contract: the list is readable, bad writable; c_layout.rs asserts that both structs have
-            // one layout.
+            // SAFETY: the header's contract: the list is readable, bad writable; c_layout.rs
+            // asserts that both structs have one layout.
             match unsafe { nic.quick_post_send(qp.handle, wr.cast(), bad.cast()) } {
                 Posted::Done => return 0,
                 Posted::Declined => {}
@@ -48,14 +50,15 @@ pub unsafe extern "C" fn gdrc_post_send(
     unsafe { post_send(ctx, qp, wr, bad) }
 }
 
-/// The rest of a post that the provider refused, which wrote which request.
+/// The result of a post that the provider refused. The provider has written the request to `bad`.
 #[cold]
 #[inline(never)]
 extern "C" fn refused(rc: c_int) -> c_int {
     ret(Err(gdrcore_verbs::refused(rc)))
 }
 
-/// A post to a soft device. Not inlined, and with the same arguments in the same registers: a NIC's short way pays nothing for it.
+/// A post to a soft device. Not inlined, and with the same arguments in the same registers, so that
+/// the path of a NIC has no additional instructions.
 /// # Safety
 /// That of [`gdrc_post_send`].
 #[inline(never)]
@@ -66,7 +69,8 @@ unsafe extern "C" fn soft_post_send(
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
     let mut first: *const SendWr = wr.cast();
-    // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs are one layout.
+    // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs
+    // are one layout.
     match check_list(wr).and_then(|()| unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) }) {
         Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
@@ -74,7 +78,7 @@ unsafe extern "C" fn soft_post_send(
     }
 }
 
-/// A post by the device's own way; as [`soft_post_send`].
+/// A post through the trait of devices; as [`soft_post_send`].
 /// # Safety
 /// That of [`gdrc_post_send`].
 #[inline(never)]
@@ -86,7 +90,8 @@ unsafe extern "C" fn post_send(
 ) -> c_int {
     let mut first: *const SendWr = wr.cast();
     let r = match check_list(wr) {
-        // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs are one layout.
+        // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both
+        // structs are one layout.
         Ok(()) => device(ctx).and_then(|dev| unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) }),
         Err(e) => Err(e),
     };
@@ -97,11 +102,12 @@ unsafe extern "C" fn post_send(
     }
 }
 
-/// Posts a list of receive requests, in order. On failure `*bad` (may be NULL) is the first request that was not
-/// posted; those before it were. The memory belongs to the device until the completion.
+/// Posts a list of receive requests, in order. On failure `*bad` (may be NULL) is the first request
+/// that was not posted; those before it were. The memory belongs to the device until the
+/// completion.
 ///
-/// Errors: -EAGAIN: the receive queue is full; -EINVAL: num_sge is out of range, the QP is in RESET or has an SRQ,
-/// stale handle, wr is NULL; -EBUSY: another thread posts receives to this QP.
+/// Errors: -EAGAIN: the receive queue is full; -EINVAL: num_sge is out of range, the QP is in RESET
+/// or has an SRQ, stale handle, wr is NULL; -EBUSY: another thread posts receives to this QP.
 /// Threads: one at a time per QP. Cost: bounded; no allocation, no lock, no system call.
 /// Source: IBTA verb Post Receive Request; ibv_post_recv(3).
 #[no_mangle]
@@ -152,12 +158,14 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
     }
 }
 
-/// Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine first, so a
-/// program that polls needs no other thread.
+/// Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine
+/// first, so a program that polls needs no other thread.
 ///
 /// Returns the number taken, 0 when there is none.
-/// Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls this CQ.
-/// Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls where the socket is looked at.
+/// Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls
+/// this CQ.
+/// Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls where the
+/// socket is looked at.
 /// Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_poll_cq(
@@ -166,11 +174,12 @@ pub unsafe extern "C" fn gdrc_poll_cq(
     num_entries: c_int,
     wc: *mut gdrc_wc,
 ) -> c_int {
-    // One question after the other: together they would be computed, not asked.
+    // Nested, not combined: the compiler would compute combined conditions without branches.
     if num_entries > 0 {
         match fast(ctx) {
             FastDevice::Nic(nic) if !wc.is_null() => {
-                // SAFETY: the header's contract: wc has num_entries structs; c_layout.rs asserts that both have one layout.
+                // SAFETY: the header's contract: wc has num_entries structs; c_layout.rs asserts
+                // that both have one layout.
                 match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
                     Polled::Done(n) => return n,
                     Polled::Failed(n) => return explained(nic, n, wc),
@@ -197,7 +206,7 @@ unsafe extern "C" fn soft_poll_cq(soft: &SoftDevice, cq: gdrc_cq, num_entries: c
     ret(wc.and_then(|wc| soft.quick_poll_cq(cq.handle, wc)).map(count))
 }
 
-/// A poll by the device's own way; as [`soft_post_send`].
+/// A poll through the trait of devices; as [`soft_post_send`].
 /// # Safety
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
@@ -209,13 +218,13 @@ unsafe extern "C" fn poll_cq(ctx: *mut gdrc_context, cq: gdrc_cq, num_entries: c
     }))
 }
 
-/// The rest of a poll that brought nothing.
+/// The result of a poll that found nothing.
 #[inline(never)]
 fn nothing(nic: &VerbsDevice, cq: Empty<'_>, n: c_int) -> c_int {
     ret(nic.polled_nothing(cq, n).map(count))
 }
 
-/// The rest of a poll that found failed operations.
+/// The result of a poll that found failed operations.
 #[cold]
 #[inline(never)]
 fn explained(nic: &VerbsDevice, n: c_int, wc: *mut gdrc_wc) -> c_int {
@@ -223,10 +232,12 @@ fn explained(nic: &VerbsDevice, n: c_int, wc: *mut gdrc_wc) -> c_int {
     ret(unsafe { wc_slice(wc, n) }.map(|wc| count(nic.explain_all(wc, wc.len()))))
 }
 
-/// Runs one bounded round of the engine: receive, send, timers. For programs that wait on memory instead of a CQ.
+/// Runs one bounded round of the engine: receive, send, timers. For programs that wait on memory
+/// instead of a CQ.
 ///
 /// Returns the number of packets handled; 0: nothing to do, or another thread is in the engine now.
-/// Errors: -EINVAL: not an open context. Threads: any. Cost: bounded; no allocation; system calls of the socket.
+/// Errors: -EINVAL: not an open context. Threads: any. Cost: bounded; no allocation; system calls
+/// of the socket.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
     if let FastDevice::Soft(soft) = fast(ctx) {
@@ -235,10 +246,12 @@ pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
     ret(device(ctx).and_then(|d| d.progress()).map(count))
 }
 
-/// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes the context's
-/// descriptor readable and queues an event for gdrc_cq_event. Poll once more after arming: what came before does not count.
+/// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
+/// the context's descriptor readable and queues an event for gdrc_cq_event. Poll once more after
+/// arming: what came before does not count.
 ///
-/// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another thread runs.
+/// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another
+/// thread runs.
 /// Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_arm(ctx: *mut gdrc_context, cq: gdrc_cq, solicited_only: c_int) -> c_int {
@@ -248,7 +261,8 @@ pub unsafe extern "C" fn gdrc_cq_arm(ctx: *mut gdrc_context, cq: gdrc_cq, solici
 /// Takes one armed CQ that has an event.
 ///
 /// Returns 1 and writes `out`, or 0 when there is none.
-/// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source: ibv_get_cq_event(3), without sleep.
+/// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
+/// ibv_get_cq_event(3), without sleep.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> c_int {
     ret(cq_event(ctx, out))
@@ -268,7 +282,8 @@ fn cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> Result<c_int> {
 /// Takes one asynchronous event (GDRC_EVENT_).
 ///
 /// Returns 1 and writes `out`, or 0 when there is none.
-/// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source: ibv_get_async_event(3), without sleep.
+/// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
+/// ibv_get_async_event(3), without sleep.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_async_event(ctx: *mut gdrc_context, out: *mut gdrc_async_event) -> c_int {
     ret(async_event(ctx, out))
@@ -285,9 +300,9 @@ fn async_event(ctx: *mut gdrc_context, out: *mut gdrc_async_event) -> Result<c_i
     })
 }
 
-/// The context's descriptor for poll, select or epoll: readable when gdrc_progress has work, an armed CQ has an event, or
-/// an asynchronous event waits. Call gdrc_arm before each sleep. The descriptor stays the library's: do not read, write
-/// or close it.
+/// The context's descriptor for poll, select or epoll: readable when gdrc_progress has work, an
+/// armed CQ has an event, or an asynchronous event waits. Call gdrc_arm before each sleep. The
+/// descriptor stays the library's: do not read, write or close it.
 ///
 /// Returns the descriptor. Errors: -EINVAL: not an open context; -EOPNOTSUPP: the device has none.
 /// Threads: any. Cost: none.
@@ -305,20 +320,23 @@ pub unsafe extern "C" fn gdrc_arm(ctx: *mut gdrc_context) -> c_int {
     ret(device(ctx).and_then(|d| d.arm()).map(c_int::from))
 }
 
-/// Sleeps until an armed CQ or an asynchronous event has something, at most `timeout_ms` milliseconds (0: looks once,
-/// negative: for ever), and runs the engine meanwhile.
+/// Sleeps until an armed CQ or an asynchronous event has something, at most `timeout_ms`
+/// milliseconds (0: looks once, negative: for ever), and runs the engine meanwhile.
 ///
 /// Returns 1 when there is something, 0 when the time is over.
-/// Errors: -EINVAL: not an open context; -EINTR: a signal came. Threads: any. Cost: sleeps; no allocation.
+/// Errors: -EINVAL: not an open context; -EINTR: a signal came. Threads: any. Cost: sleeps; no
+/// allocation.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_wait(ctx: *mut gdrc_context, timeout_ms: c_int) -> c_int {
     ret(device(ctx).and_then(|d| d.wait(timeout_ms)).map(c_int::from))
 }
 
-/// Starts the helper thread, which runs the engine while the program does not poll: for targets of WRITE, READ and
-/// atomics that do something else. It sleeps while somebody polls. Starting it twice is harmless.
+/// Starts the helper thread, which runs the engine while the program does not poll: for targets of
+/// WRITE, READ and atomics that do something else. It sleeps while somebody polls. Starting it
+/// twice is harmless.
 ///
-/// Errors: -EINVAL: not an open context; -EAGAIN: the system gives no thread. Threads: any. Cost: creates a thread.
+/// Errors: -EINVAL: not an open context; -EAGAIN: the system gives no thread. Threads: any. Cost:
+/// creates a thread.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_helper_start(ctx: *mut gdrc_context) -> c_int {
     ret(device(ctx).and_then(|d| d.helper(true)).map(|()| 0))

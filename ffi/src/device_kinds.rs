@@ -1,4 +1,5 @@
-//! The kinds of devices: how each is named, how much memory it needs, what opens it, and how a refusal is worded.
+//! The kinds of devices: how each is named, how much memory it needs, what opens it, and how a
+//! refusal is worded.
 //!
 //! A new kind is one row of [`KINDS`].
 
@@ -104,7 +105,8 @@ impl DeviceKind {
     /// Those of the device. They are explained.
     ///
     /// # Safety
-    /// The memory is page-aligned, used by nobody else, and lives until [`ContextDevice::close`] has returned.
+    /// The memory is page-aligned, used by nobody else, and lives until [`ContextDevice::close`]
+    /// has returned.
     ///
     /// [`ContextDevice::close`]: crate::context_device::ContextDevice::close
     pub(crate) unsafe fn open(
@@ -162,7 +164,8 @@ unsafe fn open_soft(memory: *mut u8, bytes: usize, name: &str, config: &OpenConf
         .map(|device| OpenDevice { device, fast: FastDevice::Soft(device) })
 }
 
-/// A NIC's packets do not pass here: nothing can be written into a capture, and nothing asks a peer by itself.
+/// Refuses options of the soft device: a NIC's packets do not pass through this library, so it can
+/// neither capture them nor send keepalives.
 fn check_verbs(name: &str, config: &OpenConfig<'_>) -> Result<()> {
     let instead = match () {
         _ if config.pcap.is_some() => "pcap_path is for the soft device; capture a NIC's packets with tcpdump",

@@ -1,4 +1,5 @@
-//! The endpoint descriptor: what two programs exchange to connect, and its 128-byte form on the wire.
+//! The endpoint descriptor: what two programs exchange to connect, and its 128-byte form on the
+//! wire.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
@@ -30,8 +31,9 @@ const AT_RESERVED: usize = 76;
 
 const BITS_24: u32 = 0xff_ffff;
 
-/// How far the PSNs of a QP's next life are ahead of those of its last one: more than a window holds, so that what is
-/// still on its way lies behind them, and so little that many lives pass before PSNs wrap (2^23).
+/// How far the PSNs of a QP's next life are ahead of those of its last one: more than a window
+/// holds, so that what is still on its way lies behind them, and so little that many lives pass
+/// before PSNs wrap (2^23).
 const PSN_GAP: u32 = 1 << 16;
 /// The random part of that distance.
 const PSN_SPREAD: u32 = 1 << 18;
@@ -136,12 +138,14 @@ fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
     Ok(e)
 }
 
-/// Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after gdrc_qp_reset ahead of
-/// the former ones) and, for UD, Q_Key; where `mr` is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
-/// `out->struct_size` must be set before the call. Call it once per connection, and give the same struct to
-/// gdrc_qp_connect as `local`.
+/// Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after
+/// gdrc_qp_reset ahead of the former ones) and, for UD, Q_Key; where `mr` is not NULL also the
+/// region's first address (in the terms that the peer must use), length and rkey.
+/// `out->struct_size` must be set before the call. Call it once per connection, and give the same
+/// struct to gdrc_qp_connect as `local`.
 ///
-/// Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system call (randomness).
+/// Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system
+/// call (randomness).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_endpoint_local(
     ctx: *mut gdrc_context,
@@ -193,9 +197,11 @@ fn random() -> Result<[u32; 2]> {
     Ok([n as u32, (n >> 32) as u32])
 }
 
-/// Writes an endpoint as GDRC_ENDPOINT_WIRE_BYTES bytes for any transport: magic "GDRC", version, fields in big-endian.
+/// Writes an endpoint as GDRC_ENDPOINT_WIRE_BYTES bytes for any transport: magic "GDRC", version,
+/// fields in big-endian.
 ///
-/// Errors: -EINVAL: a field is out of range, a NULL pointer, struct_size is 0. Threads: any. Cost: none.
+/// Errors: -EINVAL: a field is out of range, a NULL pointer, struct_size is 0. Threads: any. Cost:
+/// none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_endpoint_pack(endpoint: *const gdrc_endpoint, wire: *mut u8) -> c_int {
     ret(endpoint_pack(endpoint, wire))
@@ -209,10 +215,11 @@ fn endpoint_pack(endpoint: *const gdrc_endpoint, wire: *mut u8) -> Result<c_int>
     Ok(0)
 }
 
-/// Reads what a peer's gdrc_endpoint_pack wrote; any bytes are safe to give. `out->struct_size` must be set before the call.
+/// Reads what a peer's gdrc_endpoint_pack wrote; any bytes are safe to give. `out->struct_size`
+/// must be set before the call.
 ///
-/// Errors: -EPROTO: not an endpoint, or fields that none can have; -EPROTONOSUPPORT: a version that this library does
-/// not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost: none.
+/// Errors: -EPROTO: not an endpoint, or fields that none can have; -EPROTONOSUPPORT: a version that
+/// this library does not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_endpoint_unpack(wire: *const u8, out: *mut gdrc_endpoint) -> c_int {
     ret(endpoint_unpack(wire, out))

@@ -1,4 +1,4 @@
-//! A device that only counts and remembers, behind the C surface in its tests.
+//! A device for unit tests of the C calls: it counts and records calls.
 
 use crate::c_types::gdrc_context;
 use crate::context_device::ContextDevice;

@@ -1,4 +1,5 @@
-//! GPU memory that a program makes, shares and fills: gdrc_cuda_. What registers it is in `mr_calls`.
+//! GPU memory that a program makes, shares and fills: gdrc_cuda_. What registers it is in
+//! `mr_calls`.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
@@ -18,11 +19,13 @@ fn gpu(ordinal: c_int) -> Result<&'static Device> {
     Device::get(n).map_err(explain)
 }
 
-/// Finds a GPU: by ordinal ("0"), by PCI address with or without domain ("b7:00.0"), or the first (NULL or ""). Fills `attr`
-/// (struct_size set; may be NULL). The CUDA driver is opened by the first call that needs it.
+/// Finds a GPU: by ordinal ("0"), by PCI address with or without domain ("b7:00.0"), or the first
+/// (NULL or ""). Fills `attr` (struct_size set; may be NULL). The CUDA driver is opened by the
+/// first call that needs it.
 ///
 /// Returns the ordinal.
-/// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_open_error has the words.
+/// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_open_error has
+/// the words.
 /// Threads: any. Cost: the first use of a GPU makes its primary context, which the process keeps.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> c_int {
@@ -60,10 +63,11 @@ fn cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> Result<c_int> 
     Ok(gpu.ordinal as c_int)
 }
 
-/// Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are undefined. Memory that a
-/// program got from CUDA otherwise may be registered as well.
+/// Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are
+/// undefined. Memory that a program got from CUDA otherwise may be registered as well.
 ///
-/// Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_open_error has the words.
+/// Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_open_error
+/// has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_alloc(gpu: c_int, length: usize, flags: u32, addr: *mut u64) -> c_int {
@@ -87,18 +91,21 @@ fn cuda_alloc(ordinal: c_int, length: usize, flags: u32, addr: *mut u64) -> Resu
 
 /// Frees what gdrc_cuda_alloc, or closes what gdrc_cuda_import gave. Deregister it first.
 ///
-/// Errors: -EINVAL: not given by them; others of the driver. Threads: any. Cost: waits for work on the GPU.
+/// Errors: -EINVAL: not given by them; others of the driver. Threads: any. Cost: waits for work on
+/// the GPU.
 #[no_mangle]
 pub extern "C" fn gdrc_cuda_free(addr: u64) -> c_int {
     reason::clear();
     ret(memory::free(addr).map_err(explain).map(|()| 0))
 }
 
-/// Makes GPU memory available to another process of this host. Memory of gdrc_cuda_alloc with GDRC_CUDA_SHAREABLE goes by a
-/// descriptor, which `*fd` then is and the caller closes; other memory by CUDA IPC, and `*fd` is -1. The memory must stay
-/// until the other process has let go of it.
+/// Makes GPU memory available to another process of this host. Memory of gdrc_cuda_alloc with
+/// GDRC_CUDA_SHAREABLE goes by a descriptor, which `*fd` then is and the caller closes; other
+/// memory by CUDA IPC, and `*fd` is -1. The memory must stay until the other process has let go of
+/// it.
 ///
-/// Errors: -EINVAL: not GPU memory, or of a kind that cannot be passed on (imported, managed, of a pool); -ENODEV.
+/// Errors: -EINVAL: not GPU memory, or of a kind that cannot be passed on (imported, managed, of a
+/// pool); -ENODEV.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_export(
@@ -132,11 +139,13 @@ fn cuda_export(addr: u64, length: usize, handle: *mut gdrc_cuda_handle, fd: *mut
     Ok(0)
 }
 
-/// Opens GPU memory that another process exported. `fd`: the descriptor that came with it, which stays the caller's, or -1.
-/// What the handle says is checked: a range outside of the memory is refused. `*addr` is its address here.
+/// Opens GPU memory that another process exported. `fd`: the descriptor that came with it, which
+/// stays the caller's, or -1. What the handle says is checked: a range outside of the memory is
+/// refused. `*addr` is its address here.
 ///
-/// Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA IPC); -EACCES, -EIO: the
-/// driver refuses: the exporter is gone, or another user's or container's; gdrc_open_error has the words.
+/// Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA
+/// IPC); -EACCES, -EIO: the driver refuses: the exporter is gone, or another user's or container's;
+/// gdrc_open_error has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> c_int {
@@ -147,7 +156,7 @@ fn cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> Re
     let out = out!(addr);
     let h = plain_in!(handle);
     reason::clear();
-    // Somebody else's bytes: the name ends within the field or is none.
+    // The bytes come from another process: a name without a NUL in the field is refused.
     let bytes = h.bdf.map(|c| c as u8);
     let bdf = CStr::from_bytes_until_nul(&bytes).ok().and_then(|t| t.to_str().ok()).filter(|t| t.contains(':'));
     let shared = match h.kind {
@@ -166,7 +175,7 @@ fn cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> Re
     Ok(0)
 }
 
-/// The buffer argument `name` of a copy.
+/// Refuses the buffer argument `name` of a copy if it cannot be one.
 fn check_buffer(at: *const c_void, length: usize, name: &str) -> Result<()> {
     if at.is_null() {
         return Err(refuse!(Invalid, "{name}: NULL"));
@@ -179,7 +188,8 @@ fn check_buffer(at: *const c_void, length: usize, name: &str) -> Result<()> {
 
 /// Copies `length` bytes into GPU memory; done when it returns.
 ///
-/// Errors: -EINVAL: not within one allocation, or `from` is NULL; -ENODEV. Threads: any. Cost: a call of the driver.
+/// Errors: -EINVAL: not within one allocation, or `from` is NULL; -ENODEV. Threads: any. Cost: a
+/// call of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_copy_in(addr: u64, from: *const c_void, length: usize) -> c_int {
     ret(cuda_copy_in(addr, from, length))
@@ -188,7 +198,8 @@ pub unsafe extern "C" fn gdrc_cuda_copy_in(addr: u64, from: *const c_void, lengt
 fn cuda_copy_in(addr: u64, from: *const c_void, length: usize) -> Result<c_int> {
     reason::clear();
     check_buffer(from, length, "from")?;
-    // SAFETY: the header's contract: `length` bytes are readable, and nobody writes them during the call.
+    // SAFETY: the header's contract: `length` bytes are readable, and nobody writes them during the
+    // call.
     let bytes = unsafe { core::slice::from_raw_parts(from.cast(), length) };
     memory::copy_in(addr, bytes).map_err(explain).map(|()| 0)
 }
@@ -204,7 +215,8 @@ pub unsafe extern "C" fn gdrc_cuda_copy_out(to: *mut c_void, addr: u64, length: 
 fn cuda_copy_out(to: *mut c_void, addr: u64, length: usize) -> Result<c_int> {
     reason::clear();
     check_buffer(to, length, "to")?;
-    // SAFETY: the header's contract: `length` bytes are writable, and nobody else uses them during the call.
+    // SAFETY: the header's contract: `length` bytes are writable, and nobody else uses them during
+    // the call.
     let bytes = unsafe { core::slice::from_raw_parts_mut(to.cast(), length) };
     memory::copy_out(addr, bytes).map_err(explain).map(|()| 0)
 }

@@ -4,7 +4,7 @@ use gdrcore_core::Error;
 use gdrcore_cuda::{api, Failure};
 use gdrcore_net::reason;
 
-/// Says a failure of the driver in words, and gives its error.
+/// The error of a failure of the driver. Sets the reason.
 pub(crate) fn explain(f: Failure) -> Error {
     let advice = match f.code {
         api::INVALID_DEVICE => ": there is no such GPU; `nvidia-smi` lists them",

@@ -1,4 +1,5 @@
-//! Regions of GPU memory: what a context keeps of each, and the ways by which a device reaches them.
+//! Regions of GPU memory: what a context keeps of each, and the ways by which a device reaches
+//! them.
 
 use crate::c_consts::*;
 use crate::c_types::{gdrc_context, gdrc_mr_attr};
@@ -16,10 +17,10 @@ use gdrcore_verbs::VerbsDevice;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// What a context keeps about its regions of GPU memory.
+/// The GPU memory of a context.
 #[derive(Default)]
 struct GpuState {
-    /// The soft device's way to them, made with the first.
+    /// The soft device's access to the regions, made with the first.
     staging: Option<&'static Staging>,
     regions: Vec<GpuRegion>,
 }
@@ -28,16 +29,17 @@ struct GpuRegion {
     mr: Handle,
     span: Span,
     record: Record,
-    /// The staging's name for it.
+    /// The region's number in the staging.
     cookie: Option<u64>,
 }
 
-/// Of each context; null until it has GPU memory.
+/// One for each context; null until it has GPU memory.
 static STATES: [AtomicPtr<Mutex<GpuState>>; SLOTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS];
 
 fn state(ctx: *const gdrc_context) -> Option<&'static Mutex<GpuState>> {
     let state = STATES.get(number(ctx)?)?.load(Ordering::Acquire);
-    // SAFETY: null, or a box that lives until `forget`, which the header forbids beside other calls on the context.
+    // SAFETY: null, or a box that lives until `forget`, which the header forbids beside other calls
+    // on the context.
     unsafe { state.as_ref() }
 }
 
@@ -57,7 +59,7 @@ fn with_state<T>(state: &Mutex<GpuState>, f: impl FnOnce(&mut GpuState) -> T) ->
     f(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A context is closed: its pinned memory and its streams go.
+/// Frees the pinned memory and the streams of a closed context.
 ///
 /// # Safety
 /// Its device is closed, and no call on the context runs or follows.
@@ -71,12 +73,13 @@ pub(crate) unsafe fn forget(ctx: *const gdrc_context) {
     let state = unsafe { Box::from_raw(state) };
     let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(staging) = state.staging {
-        // SAFETY: leaked from a box in `SoftWays::staged`; the device that used it is closed, by our contract.
+        // SAFETY: leaked from a box in `SoftWays::staged`; the device that used it is closed, by
+        // our contract.
         drop(unsafe { Box::from_raw((&raw const *staging).cast_mut()) });
     }
 }
 
-/// A region is deregistered.
+/// Forgets a region that was deregistered.
 pub(crate) fn release(ctx: *const gdrc_context, mr: Handle) {
     let Some(state) = state(ctx) else { return };
     let gone = with_state(state, |s| {
@@ -89,7 +92,7 @@ pub(crate) fn release(ctx: *const gdrc_context, mr: Handle) {
     }
 }
 
-/// Adds what is known of a region of GPU memory.
+/// Fills in the attributes of a region of GPU memory; nothing for other regions.
 pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_attr) {
     let Some(state) = state(ctx) else { return };
     let Some((span, record)) = with_state(state, |s| s.regions.iter().find(|r| r.mr == mr).map(|r| (r.span, r.record)))
@@ -106,7 +109,7 @@ pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_
     attr.flags = if span.is_same() { 0 } else { GDRC_MR_GONE };
 }
 
-/// The soft device: everything is staged.
+/// The soft device, which stages every region.
 struct SoftWays<'a> {
     device: &'static dyn ContextDevice,
     state: &'a Mutex<GpuState>,
@@ -158,7 +161,7 @@ impl Ways for SoftWays<'_> {
     }
 }
 
-/// A NIC.
+/// A NIC, which needs dma-buf or nvidia_peermem.
 struct NicWays {
     nic: &'static VerbsDevice,
     reg: MrReg,
@@ -186,7 +189,8 @@ impl Ways for NicWays {
     }
 }
 
-/// Registers GPU memory by the first way that works. `dma_buf`: the program's own descriptor and the offset in it.
+/// Registers GPU memory by the first way that works. `dma_buf`: the program's own descriptor and
+/// the offset in it.
 ///
 /// # Errors
 /// Those of gdrc_mr_reg_memory, in words.

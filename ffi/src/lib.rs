@@ -1,21 +1,26 @@
 //! `libgdrcore.so`: the C ABI.
 //!
-//! No transport logic lives here. A C call checks its pointers (`ptr`), looks its context up (`context_slots`), and calls
-//! [`gdrcore_core::device::Device`] once. `include/gdrcore.h` is generated from these files (`make header`), so the doc
-//! comments speak to C programmers; docs/using/ABI.md has the conventions that all calls share.
+//! No transport logic lives here. A C call checks its pointers (`ptr`), looks its context up
+//! (`context_slots`), and calls [`gdrcore_core::device::Device`] once. `include/gdrcore.h` is
+//! generated from these files (`make header`), so the doc comments speak to C programmers;
+//! docs/using/ABI.md has the conventions that all calls share.
 //!
 //! The files, low to high:
 //!
-//! * `c_consts`, `c_types`: constants and structs of the header. `c_layout`: those that have the layout of core's.
-//! * `c_result`, `ptr`: what a call returns, and what it reads and writes through the caller's pointers.
+//! * `c_consts`, `c_types`: constants and structs of the header. `c_layout`: those that have the
+//!   layout of core's.
+//! * `c_result`, `ptr`: what a call returns, and what it reads and writes through the caller's
+//!   pointers.
 //! * `context_device`, `context_slots`: the trait of a context's device, and the table of contexts.
 //! * `error_detail`, `open_error`, `string_calls`: why a call failed.
 //! * `open_config`, `device_kinds`: what an open is asked for; one row for each kind of device.
-//! * `*_calls`: the calls, a file for each object. `pin_entries`, `pin_table`: what pins are made of. `gpu_regions`,
+//! * `*_calls`: the calls, a file for each object. `pin_entries`, `pin_table`: what pins are made
+//!   of. `gpu_regions`,
 //!   `gpu_error`: what regions of GPU memory are made of.
 //! * `lifecycle`: open and close, which end what the files below keep for a context.
 
-// The contract of every pointer is in docs/using/ABI.md once, and in the functions' own text where they add to it.
+// The contract of every pointer is in docs/using/ABI.md once, and in the functions' own text where
+// they add to it.
 #![allow(clippy::missing_safety_doc)]
 #![allow(non_camel_case_types)]
 

@@ -16,7 +16,7 @@ use gdrcore_net::fork::ForkGuard;
 use gdrcore_net::map::Map;
 use gdrcore_net::reason;
 
-/// An open that is allowed as far as its arguments tell.
+/// The checked arguments of an open.
 struct Request<'a> {
     name: &'a str,
     kind: &'static DeviceKind,
@@ -26,8 +26,8 @@ struct Request<'a> {
 }
 
 fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request<'a>> {
-    // SAFETY: the header's contract: a NUL-terminated string, or NULL, that stays during the call; the request does not
-    // outlive it.
+    // SAFETY: the header's contract: a NUL-terminated string, or NULL, that stays during the call;
+    // the request does not outlive it.
     let name: &'a str = unsafe { ptr::text(device, "device") }?;
     reason::install();
     let config = open_config::read(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
@@ -38,11 +38,12 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
     Ok(Request { name, kind, config, need })
 }
 
-/// Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The number depends on
-/// the arguments and the library's version only. `cfg` may be NULL: all defaults.
+/// Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The
+/// number depends on the arguments and the library's version only. `cfg` may be NULL: all defaults.
 ///
-/// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is NULL;
-/// -E2BIG: cfg is from a newer header and sets fields that this library does not know; gdrc_open_error has the words.
+/// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is
+/// NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
+/// gdrc_open_error has the words.
 /// Threads: any. Cost: no allocation, no system call.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usize) -> c_int {
@@ -57,22 +58,25 @@ fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usiz
     Ok(0)
 }
 
-/// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be aligned to
-/// GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not matter; it must stay where it is,
-/// untouched, until gdrc_close returned.
+/// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be
+/// aligned to GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not
+/// matter; it must stay where it is, untouched, until gdrc_close returned.
 ///
-/// device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a RoCEv2 NIC in
-/// software at that local address and UDP port, 4791 by default), "loopback" (queue pairs of this context only), or a NIC
-/// through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has
-/// this address). Without an index the first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies
-/// beside libgdrcore.so or where the system looks for libraries.
+/// device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a
+/// RoCEv2 NIC in software at that local address and UDP port, 4791 by default), "loopback" (queue
+/// pairs of this context only), or a NIC through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port
+/// and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has this address). Without an index the
+/// first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies beside
+/// libgdrcore.so or where the system looks for libraries.
 ///
-/// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small; -E2BIG: as in gdrc_context_size;
-/// -EADDRNOTAVAIL: the address is not local, or the NIC has no GID that fits; -ENODEV: there is no such NIC or no module;
-/// -EOPNOTSUPP: the NIC is not a RoCE one; -EADDRINUSE: a stranger has the port, or another context the
-/// QPNs (any number of contexts and processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
+/// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small;
+/// -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no GID
+/// that fits; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
+/// -EADDRINUSE: a stranger has the port, or another context the QPNs (any number of contexts and
+/// processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
 /// descriptors; other errnos of the system. gdrc_open_error has the words.
-/// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no allocation.
+/// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
+/// allocation.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_init(
     memory: *mut c_void,
@@ -108,8 +112,8 @@ fn context_init(
     Ok(0)
 }
 
-/// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as gdrc_context_init.
-/// `cfg` may be NULL: all defaults.
+/// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as
+/// gdrc_context_init. `cfg` may be NULL: all defaults.
 ///
 /// Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped.
 /// Threads: any. Cost: one mmap; pages are touched when they are used.
@@ -166,13 +170,14 @@ unsafe fn unmap(base: *mut u8, len: usize) {
     drop(unsafe { Map::from_raw(base, len) });
 }
 
-/// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets and memory back.
-/// What the program did not destroy is counted and destroyed. No other call on the context may run or follow;
-/// later ones get -EINVAL.
+/// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets
+/// and memory back. What the program did not destroy is counted and destroyed. No other call on the
+/// context may run or follow; later ones get -EINVAL.
 ///
 /// Returns the number of objects left behind, and, where `leaks` is not NULL, their kinds.
 /// Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);
-/// -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it stays the parent's).
+/// -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it
+/// stays the parent's).
 /// Threads: one. Cost: system calls.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> c_int {
@@ -183,7 +188,8 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
     let out = sized_out_optional!(leaks);
     let closing = retire(ctx)?;
     pin_table::forget(ctx);
-    // SAFETY: the header's contract: no other call on the context runs, and none begins, since it is retired.
+    // SAFETY: the header's contract: no other call on the context runs, and none begins, since it
+    // is retired.
     let l = unsafe { closing.device.close() };
     // SAFETY: the device is closed, and no other call on the context runs.
     unsafe { gpu_regions::forget(ctx) };
@@ -201,10 +207,11 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
     Ok(c_int::try_from(sum).unwrap_or(c_int::MAX))
 }
 
-/// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The memory must stay
-/// untouched until gdrc_close returned.
+/// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The
+/// memory must stay untouched until gdrc_close returned.
 ///
-/// Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be of use.
+/// Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be
+/// of use.
 /// Threads: any. Cost: no system call.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> c_int {

@@ -12,15 +12,17 @@ use gdrcore_core::Result;
 use gdrcore_cuda::route::Reason;
 use gdrcore_net::reason;
 
-/// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, as far as `access`
-/// (GDRC_ACCESS_) allows. Remote write and atomics need local write as well. Work requests use the program's own
-/// addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The memory must stay mapped until gdrc_mr_dereg; if it
-/// vanishes all the same, operations on it end with an access error. `attr` (struct_size set) may be NULL.
+/// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, as far as
+/// `access` (GDRC_ACCESS_) allows. Remote write and atomics need local write as well. Work requests
+/// use the program's own addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The memory must
+/// stay mapped until gdrc_mr_dereg; if it vanishes all the same, operations on it end with an
+/// access error. `attr` (struct_size set) may be NULL.
 ///
-/// Errors: -EFAULT: the range is not mapped with the rights that `access` needs; -ENOMEM: max_mr are in use;
-/// -EINVAL: length 0, the range leaves the address space, unknown or contradictory access flags, stale pd;
-/// -EOPNOTSUPP: access flags that the device does not have.
-/// Threads: any. Cost: probes every page once. Source: IBTA verb Register Memory Region; ibv_reg_mr(3).
+/// Errors: -EFAULT: the range is not mapped with the rights that `access` needs; -ENOMEM: max_mr
+/// are in use; -EINVAL: length 0, the range leaves the address space, unknown or contradictory
+/// access flags, stale pd; -EOPNOTSUPP: access flags that the device does not have.
+/// Threads: any. Cost: probes every page once. Source: IBTA verb Register Memory Region;
+/// ibv_reg_mr(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_reg(
     ctx: *mut gdrc_context,
@@ -35,7 +37,8 @@ pub unsafe extern "C" fn gdrc_mr_reg(
     ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
 }
 
-/// As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova must be 0.
+/// As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova
+/// must be 0.
 ///
 /// Errors: as gdrc_mr_reg. Threads: any. Cost: as gdrc_mr_reg. Source: ibv_reg_mr_iova(3).
 #[no_mangle]
@@ -67,7 +70,8 @@ fn mr_reg(
     let out = out!(out);
     let attr = sized_out_optional!(attr);
     let dev = device(ctx)?;
-    // The engine reaches the memory by its address: the pointer's provenance is exposed here for that.
+    // The engine reaches the memory by its address: the pointer's provenance is exposed here for
+    // that.
     let addr = addr.expose_provenance() as u64;
     let len = length as u64;
     check_range(addr, len, iova)?;
@@ -88,7 +92,8 @@ fn mr_reg(
     Ok(0)
 }
 
-/// A region's memory: somewhere, and within the address space, by the program's addresses and by those of its peers.
+/// Refuses a range that is empty or leaves the address space, by the program's addresses or by
+/// those of its peers.
 fn check_range(addr: u64, length: u64, iova: u64) -> Result<()> {
     if addr == 0 {
         return Err(refuse!(Invalid, "addr: NULL"));
@@ -120,7 +125,8 @@ fn mr_attr(a: &MrAttr) -> gdrc_mr_attr {
 
 /// Fills `attr` (struct_size set) with what the region is.
 ///
-/// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU memory: a call of the driver.
+/// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU
+/// memory: a call of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> c_int {
     ret(mr_query(ctx, mr, attr))
@@ -134,10 +140,12 @@ fn mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> Res
     Ok(0)
 }
 
-/// Takes a region back: its keys are dead at return, and the device does not touch the memory any more.
+/// Takes a region back: its keys are dead at return, and the device does not touch the memory any
+/// more.
 ///
 /// Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle.
-/// Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
+/// Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister
+/// Memory Region; ibv_dereg_mr(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c_int {
     ret(device(ctx).and_then(|d| {
@@ -147,20 +155,22 @@ pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c
     }))
 }
 
-/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of this host write it by themselves
-/// (docs/using/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
-/// caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
-/// gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
-/// gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its
-/// address was given again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is read
-/// by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
+/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of
+/// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first way
+/// that works, dma-buf (the caller's own descriptor, or one of the driver's), nvidia_peermem,
+/// staging through pinned host memory; `attr` and gdrc_mr_query say which, and why not those before
+/// it. The range lies within one allocation, which must stay until gdrc_mr_dereg: if it is freed
+/// all the same, operations that use it end with an access error, also where its address was given
+/// again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is
+/// read by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
 ///
-/// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU memory are atomic among the
-/// operations of this context only. The first such registration of a context pins 8 MiB of host memory.
+/// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU
+/// memory are atomic among the operations of this context only. The first such registration of a
+/// context pins 8 MiB of host memory.
 ///
-/// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation, or
-/// (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no descriptor; -EOPNOTSUPP: the NIC has no way;
-/// gdrc_open_error has the words.
+/// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
+/// allocation, or (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no
+/// descriptor; -EOPNOTSUPP: the NIC has no way; gdrc_open_error has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_reg_memory(
@@ -296,7 +306,8 @@ fn mw_alloc(ctx: *mut gdrc_context, pd: gdrc_pd, mw_type: u32, out: *mut gdrc_mw
 
 /// Gives a window back; its rkey is dead at return.
 ///
-/// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Memory Window; ibv_dealloc_mw(3).
+/// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Memory
+/// Window; ibv_dealloc_mw(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mw_dealloc(ctx: *mut gdrc_context, mw: gdrc_mw) -> c_int {
     ret(device(ctx).and_then(|d| d.mw_dealloc(mw.handle)).map(|()| 0))

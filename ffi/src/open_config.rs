@@ -1,4 +1,4 @@
-//! gdrc_config: its defaults, and what a program asks for by it.
+//! gdrc_config: its defaults, and how it is read.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
@@ -7,7 +7,7 @@ use crate::ptr::{self, sized_in_optional, sized_out};
 use core::ffi::{c_int, CStr};
 use gdrcore_core::{Config, Result};
 
-/// What a program asks for, the same for all kinds of devices.
+/// A checked configuration, the same for all kinds of devices.
 pub(crate) struct OpenConfig<'a> {
     pub(crate) core: Config,
     /// GDRC_CONFIG_ flags, of which none is unknown and none excludes another.
@@ -19,7 +19,8 @@ pub(crate) struct OpenConfig<'a> {
 /// Reads the caller's configuration.
 ///
 /// # Errors
-/// `Invalid`: an unknown flag, flags that contradict each other, a bad pointer. `TooBig`: a field of a newer header.
+/// `Invalid`: an unknown flag, flags that contradict each other, a bad pointer. `TooBig`: a field
+/// of a newer header.
 pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
     let c = sized_in_optional!(cfg);
     let known = GDRC_CONFIG_STRICT_CQ
@@ -74,10 +75,12 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
     Ok(OpenConfig { core, flags: c.flags, pcap })
 }
 
-/// Fills `cfg` with the default of every bound, so that a program can print them or change one by a factor.
-/// `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means the same.
+/// Fills `cfg` with the default of every bound, so that a program can print them or change one by a
+/// factor. `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means
+/// the same.
 ///
-/// Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over 4096.
+/// Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over
+/// 4096.
 /// Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_config_default(cfg: *mut gdrc_config) -> c_int {

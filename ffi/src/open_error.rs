@@ -1,4 +1,5 @@
-//! Why an open failed, with what to do about it. The words are kept where those of all refusals are (`gdrcore_net::reason`).
+//! The reasons of failed opens, with advice. They are kept in the record of all reasons
+//! (`gdrcore_net::reason`).
 
 use crate::error_detail;
 use core::ffi::{c_char, c_int};
@@ -7,7 +8,8 @@ use gdrcore_net::addr::DeviceName;
 use gdrcore_net::reason;
 use gdrcore_net::udp::holder;
 
-/// Words for the error of an open. Where what refused it has said which argument it was, only the device's name goes before that.
+/// Sets the reason of a failed open. Where the refusal has named the argument already, only the
+/// device's name is put before it.
 pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
     macro_rules! say {
         ($($words:tt)+) => { reason::set(e, format_args!($($words)+)) };
@@ -49,7 +51,7 @@ pub(crate) fn refused(device: &str, stage: Stage, e: Error) -> Error {
     e
 }
 
-/// An address and port that cannot be shared: whose they are decides what helps.
+/// An address and port that are taken. The advice depends on the user that has them.
 fn in_use(device: &str, e: Error) {
     let at = match DeviceName::parse(device) {
         Ok(DeviceName::Soft(at)) => Some(at),
@@ -72,17 +74,17 @@ fn in_use(device: &str, e: Error) {
     }
 }
 
-/// Where an open failed.
+/// The step at which an open failed.
 #[derive(Clone, Copy)]
 pub(crate) enum Stage {
     Config,
     Size,
-    /// The caller's memory.
+    /// In the caller's memory.
     Memory {
         need: usize,
         have: usize,
     },
-    /// The system's.
+    /// When the system mapped memory.
     Map {
         need: usize,
     },
@@ -90,8 +92,9 @@ pub(crate) enum Stage {
     Device,
 }
 
-/// The older name of gdrc_error_detail, from when only opens and registrations had words. A gdrc_context_size,
-/// gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the text; other calls that succeed leave it.
+/// The older name of gdrc_error_detail, from when only opens and registrations had words. A
+/// gdrc_context_size, gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the
+/// text; other calls that succeed leave it.
 ///
 /// Returns, errors, threads and cost: as gdrc_error_detail.
 #[no_mangle]

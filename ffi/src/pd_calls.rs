@@ -10,7 +10,8 @@ use gdrcore_core::Result;
 /// Allocates a protection domain.
 ///
 /// Errors: -ENOMEM: max_pd are in use; -EINVAL: not an open context, or out is NULL.
-/// Threads: any. Cost: no allocation, no system call. Source: IBTA verb Allocate Protection Domain; ibv_alloc_pd(3).
+/// Threads: any. Cost: no allocation, no system call. Source: IBTA verb Allocate Protection Domain;
+/// ibv_alloc_pd(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_pd) -> c_int {
     ret(pd_alloc(ctx, out))
@@ -24,7 +25,8 @@ fn pd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_pd) -> Result<c_int> {
 
 /// Gives a protection domain back.
 ///
-/// Errors: -EBUSY: a region, window, address handle, SRQ or QP is still in it; -EINVAL: stale handle.
+/// Errors: -EBUSY: a region, window, address handle, SRQ or QP is still in it; -EINVAL: stale
+/// handle.
 /// Threads: any. Cost: none. Source: IBTA verb Deallocate Protection Domain; ibv_dealloc_pd(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pd_dealloc(ctx: *mut gdrc_context, pd: gdrc_pd) -> c_int {

@@ -1,7 +1,8 @@
-//! Pins: a queue pair or CQ looked up once, for posts and polls that look nothing up: gdrc_qp_pin, gdrc_cq_pin, and the
-//! functions that the header's inline functions call.
+//! Pins: a queue pair or CQ looked up once, for posts and polls that look nothing up: gdrc_qp_pin,
+//! gdrc_cq_pin, and the functions that the header's inline functions call.
 //!
-//! An entry that is wiped or shut passes every call on to the functions here, which ask [`pin_table`](crate::pin_table).
+//! An entry that is wiped or shut passes every call on to the functions here, which ask
+//! [`pin_table`](crate::pin_table).
 
 use crate::c_result::{count, ret};
 use crate::c_types::*;
@@ -18,13 +19,14 @@ use gdrcore_net::fork::ForkGuard;
 use gdrcore_verbs::pinned::is_usual_list;
 use gdrcore_verbs::{all_succeeded, refused};
 
-/// Pins a queue pair: writes to `*out` what gdrc_pinned_post_send and gdrc_pinned_post_recv take, inline functions that look
-/// neither context nor handle up. While a queue pair is pinned it is not destroyed (-EBUSY). One may be pinned several times, and
-/// posted to by gdrc_post_send as well. The struct is the library's own: not to be written, nor to be read but by those functions.
+/// Pins a queue pair: writes to `*out` what gdrc_pinned_post_send and gdrc_pinned_post_recv take,
+/// inline functions that look neither context nor handle up. While a queue pair is pinned it is not
+/// destroyed (-EBUSY). One may be pinned several times, and posted to by gdrc_post_send as well.
+/// The struct is the library's own: not to be written, nor to be read but by those functions.
 /// gdrc_close gives back what the program did not.
 ///
-/// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 8192 pinned queue pairs; -EOPNOTSUPP: the device
-/// cannot.
+/// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 8192 pinned queue pairs;
+/// -EOPNOTSUPP: the device cannot.
 /// Threads: any. Cost: one system call.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_pin(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut *const gdrc_pinned_qp) -> c_int {
@@ -59,7 +61,8 @@ fn insert_qp(ctx: *mut gdrc_context, device: &'static dyn ContextDevice, handle:
     })
 }
 
-/// Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were made.
+/// Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were
+/// made.
 ///
 /// Errors: -EINVAL: not a pin, or given back before; -EOWNERDEAD: made by the parent of this fork.
 /// Threads: one per pin. Cost: none.
@@ -112,20 +115,24 @@ pub unsafe extern "C" fn gdrc_cq_unpin(pin: *const gdrc_pinned_cq) -> c_int {
     ret(CQS.index(pin.cast()).and_then(|i| CQS.vacate(i, |w| w.device.cq_unpin(w.handle))).map(|()| 0))
 }
 
-/// What gdrc_pinned_post_send does with all that it does not pass on by itself: lists first of all. Not for programs.
+/// The part of gdrc_pinned_post_send that is not inline: lists, inline data and refusals. Not for
+/// programs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pinned_send_rest(
     pin: *const gdrc_pinned_qp,
     wr: *const gdrc_send_wr,
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
-    // SAFETY: the header's contract: a pin that was made once, which is for ever, or the caller's own zeros.
+    // SAFETY: the header's contract: a pin that was made once, which is for ever, or the caller's
+    // own zeros.
     let entry = unsafe { &*pin };
-    // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs are one layout.
+    // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs
+    // are one layout.
     if entry.pairs == ALL || unsafe { is_usual_list(wr.cast(), entry.unusual, entry.pairs) } {
         if let Some(post_send) = entry.post_send {
             let mut first = wr;
-            // SAFETY: entries that let lists through are those of QPs that are pinned; the list is checked, or the function does it.
+            // SAFETY: entries that let lists through are those of QPs that are pinned; the list is
+            // checked, or the function does it.
             return match unsafe { post_send(entry.object, wr, &mut first) } {
                 0 => 0,
                 // SAFETY: our contract.
@@ -163,7 +170,7 @@ unsafe extern "C" fn send_rest(
     }
 }
 
-/// What gdrc_pinned_post_recv does with all that it does not pass on by itself. Not for programs.
+/// The part of gdrc_pinned_post_recv that is not inline. Not for programs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pinned_recv_rest(
     pin: *const gdrc_pinned_qp,
@@ -192,7 +199,7 @@ pub unsafe extern "C" fn gdrc_pinned_recv_rest(
     }
 }
 
-/// What gdrc_pinned_poll_cq does where it passes nothing on. Not for programs.
+/// The part of gdrc_pinned_poll_cq for a pin that passes no poll to a device. Not for programs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pinned_poll_rest(
     pin: *const gdrc_pinned_cq,
@@ -206,15 +213,16 @@ pub unsafe extern "C" fn gdrc_pinned_poll_rest(
     }
 }
 
-/// What gdrc_pinned_post_send and gdrc_pinned_post_recv make of `rc`, with which a device refused a request. Not for programs.
+/// The result of gdrc_pinned_post_send and gdrc_pinned_post_recv for a request that a device
+/// refused with `rc`. Not for programs.
 #[no_mangle]
 #[cold]
 pub extern "C" fn gdrc_pinned_refused(rc: c_int) -> c_int {
     ret(Err(refused(rc)))
 }
 
-/// What gdrc_pinned_poll_cq makes of `n`, what a poll that was passed on brought: completions, none, or an error. Not for
-/// programs.
+/// The result of gdrc_pinned_poll_cq for a poll that a device ended with `n`: a number of
+/// completions, or an error. Not for programs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pinned_polled(pin: *const gdrc_pinned_cq, n: c_int, wc: *mut gdrc_wc) -> c_int {
     // SAFETY: the provider wrote n of the caller's entries.
@@ -225,7 +233,7 @@ pub unsafe extern "C" fn gdrc_pinned_polled(pin: *const gdrc_pinned_cq, n: c_int
     unsafe { polled_else(pin, n, wc) }
 }
 
-/// A poll that brought failed operations, nothing, or an error.
+/// The result of a poll that found failed operations or nothing, or that failed.
 ///
 /// # Safety
 /// That of [`gdrc_pinned_polled`].

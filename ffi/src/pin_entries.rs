@@ -1,8 +1,9 @@
-//! What the inline functions of the header read of a pin, and the functions of the soft device that they call.
+//! What the inline functions of the header read of a pin, and the functions of the soft device that
+//! they call.
 //!
-//! Entries lie in tables that last as long as the process, so a pin that was given back, or that a parent process made, is a
-//! wrong pin and never a dangling pointer. The kernel wipes these tables in the child of a fork. An entry that is all 0
-//! passes no call to a device.
+//! Entries lie in tables that last as long as the process, so a pin that was given back, or that a
+//! parent process made, is a wrong pin and never a dangling pointer. The kernel wipes these tables
+//! in the child of a fork. An entry that is all 0 passes no call to a device.
 
 use crate::c_result::{count, ret};
 use crate::c_types::*;
@@ -19,7 +20,8 @@ use gdrcore_verbs::pinned::{PinnedCq as NicCq, PinnedQp as NicQp};
 /// Pins of one kind that a process can have.
 pub(crate) const PINS: usize = 8192;
 
-/// What the inline functions of the header read of a pin: a struct of the header as the library writes it.
+/// What the inline functions of the header read of a pin: a struct of the header as the library
+/// writes it.
 pub(crate) trait PinEntry: 'static {
     /// From here on the inline functions pass every call to the library.
     fn shut(&self);
@@ -118,8 +120,8 @@ pub(crate) static CQ_ENTRIES: PinEntries<CqEntry> = PinEntries(
 /// `pairs` of an entry whose functions take any list.
 pub(crate) const ALL: u64 = u64::MAX;
 
-/// Bits of `opcode << 32 | num_sge` that are 0 in a request that the soft device takes at once: a SEND or WRITE of one
-/// scatter/gather element.
+/// Bits of `opcode << 32 | num_sge` that are 0 in a request that the soft device takes at once: a
+/// SEND or WRITE of one scatter/gather element.
 const SOFT_UNUSUAL: u64 = !(3 << 32 | 1);
 
 impl QpEntry {
@@ -169,7 +171,8 @@ impl CqEntry {
 /// [`gdrc_pinned_qp::post_send`] of a soft device.
 ///
 /// # Safety
-/// `object` is a [`SoftQp`] that is still pinned, in the process that owns it; the list is readable, `bad` NULL or writable.
+/// `object` is a [`SoftQp`] that is still pinned, in the process that owns it; the list is
+/// readable, `bad` NULL or writable.
 unsafe extern "C" fn soft_send(object: *mut c_void, wr: *const gdrc_send_wr, bad: *mut *const gdrc_send_wr) -> c_int {
     // SAFETY: our contract.
     let to = unsafe { &*object.cast::<SoftQp>() };
@@ -201,7 +204,8 @@ unsafe extern "C" fn soft_recv(object: *mut c_void, wr: *const gdrc_recv_wr, bad
 /// [`gdrc_pinned_cq::poll_cq`] of a soft device.
 ///
 /// # Safety
-/// `object` is a [`SoftCq`] that is still pinned, in the process that owns it; `wc` has `n` structs.
+/// `object` is a [`SoftCq`] that is still pinned, in the process that owns it; `wc` has `n`
+/// structs.
 unsafe extern "C" fn soft_poll(object: *mut c_void, n: c_int, wc: *mut gdrc_wc) -> c_int {
     // SAFETY: our contract.
     let of = unsafe { &*object.cast::<SoftCq>() };

@@ -1,7 +1,8 @@
-//! The pins of a process: who made each, and what it leads to.
+//! The pins of a process: the context and the object of each.
 //!
-//! The entries that the header's inline functions read ([`pin_entries`](crate::pin_entries)) are wiped in the child of a
-//! fork; a [`PinSlot`] is not, and tells whether a pin is a parent's, was given back, or is on a device without a fast path.
+//! The entries that the header's inline functions read ([`pin_entries`](crate::pin_entries)) are
+//! wiped in the child of a fork; a [`PinSlot`] is not, and tells whether a pin is a parent's, was
+//! given back, or is on a device without a fast path.
 
 use crate::c_result::refuse;
 use crate::c_types::gdrc_context;
@@ -43,13 +44,15 @@ pub(crate) struct PinnedObject {
 
 /// A place for a pin.
 struct PinSlot {
-    /// `PINNED` is stored with release after `object` was written, and loaded with acquire before it is read.
+    /// `PINNED` is stored with release after `object` was written, and loaded with acquire before
+    /// it is read.
     state: AtomicU32,
     ctx: AtomicPtr<gdrc_context>,
     object: UnsafeCell<MaybeUninit<PinnedObject>>,
 }
 
-// SAFETY: `object` is written only by the thread that moved `state` to CHANGING, and read only while it is PINNED.
+// SAFETY: `object` is written only by the thread that moved `state` to CHANGING, and read only
+// while it is PINNED.
 unsafe impl Sync for PinSlot {}
 
 /// All pins of one kind.
@@ -81,7 +84,8 @@ pub(crate) static CQS: PinTable<CqEntry> = PinTable::new(&CQ_ENTRIES);
 /// Whether fork() runs [`wipe`].
 static HANDLER: AtomicBool = AtomicBool::new(false);
 
-/// Wipes the entries where the kernel does not. Reads first, so that it touches no page that was never used.
+/// Wipes the entries where the kernel does not. Reads first, so that it touches no page that was
+/// never used.
 extern "C" fn wipe() {
     for entry in QP_ENTRIES.0.iter().filter(|e| !e.is_shut()) {
         entry.shut();
@@ -114,21 +118,23 @@ impl<E: PinEntry> PinTable<E> {
         if slot.state.load(Acquire) != PINNED {
             return Err(given_back());
         }
-        // SAFETY: PINNED was loaded with acquire, so `object` was written before; it is not changed until the pin is given
-        // back, and the header forbids other calls on a pin during that.
+        // SAFETY: PINNED was loaded with acquire, so `object` was written before; it is not changed
+        // until the pin is given back, and the header forbids other calls on a pin during that.
         let object = unsafe { (*slot.object.get()).assume_init_ref() };
         object.owner.check()?;
         Ok((object, slot.ctx.load(Relaxed)))
     }
 
-    /// Makes a pin of an object that the device has pinned. `open` fills its entry where the device has a fast path.
+    /// Makes a pin of an object that the device has pinned. `open` fills its entry where the device
+    /// has a fast path.
     pub(crate) fn insert(
         &'static self,
         ctx: *mut gdrc_context,
         object: PinnedObject,
         open: impl FnOnce(&E, &'static PinTarget),
     ) -> Result<*const E> {
-        // SAFETY: tables of our own, statics of atomics that may be 0; the handler only stores to them.
+        // SAFETY: tables of our own, statics of atomics that may be 0; the handler only stores to
+        // them.
         unsafe { wipe_in_children((&raw const *self.entries).cast(), size_of::<PinEntries<E>>(), wipe, &HANDLER) };
         for _ in 0..PINS {
             let i = self.next.fetch_add(1, Relaxed) % PINS;
@@ -137,7 +143,8 @@ impl<E: PinEntry> PinTable<E> {
                 continue;
             }
             self.end.fetch_max(i + 1, Relaxed);
-            // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes `object`.
+            // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes
+            // `object`.
             let object: &'static PinnedObject = unsafe { (*slot.object.get()).write(object) };
             slot.ctx.store(ctx, Relaxed);
             slot.state.store(PINNED, Release);
@@ -150,11 +157,12 @@ impl<E: PinEntry> PinTable<E> {
     /// Gives a pin back. `release` unpins its object.
     pub(crate) fn vacate(&self, i: usize, release: impl FnOnce(&PinnedObject) -> Result<()>) -> Result<()> {
         let slot = &self.slots[i];
-        // Of two at once one wins, the other sees a stale pin.
+        // Of two calls at once one succeeds, the other gets a stale pin.
         if slot.state.compare_exchange(PINNED, CHANGING, Acquire, Relaxed).is_err() {
             return Err(given_back());
         }
-        // SAFETY: the slot was PINNED, so `object` was written; it is CHANGING by us, so nobody writes it.
+        // SAFETY: the slot was PINNED, so `object` was written; it is CHANGING by us, so nobody
+        // writes it.
         let object = unsafe { (*slot.object.get()).assume_init() };
         let released = object.owner.check().and_then(|()| {
             self.entries.0[i].shut();

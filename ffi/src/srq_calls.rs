@@ -12,10 +12,13 @@ fn srq_attr(a: &SrqAttr) -> gdrc_srq_attr {
     gdrc_srq_attr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: a.srq_limit, ..zeroed() }
 }
 
-/// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds what was given.
+/// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds
+/// what was given.
 ///
-/// Errors: -ENOMEM: max_srq or ring_bytes are in use; -EINVAL: a size is 0 or over the device's, stale pd, a NULL pointer.
-/// Threads: any. Cost: no system call. Source: IBTA verb Create Shared Receive Queue; ibv_create_srq(3).
+/// Errors: -ENOMEM: max_srq or ring_bytes are in use; -EINVAL: a size is 0 or over the device's,
+/// stale pd, a NULL pointer.
+/// Threads: any. Cost: no system call. Source: IBTA verb Create Shared Receive Queue;
+/// ibv_create_srq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_srq_create(
     ctx: *mut gdrc_context,
@@ -37,7 +40,8 @@ fn srq_create(ctx: *mut gdrc_context, pd: gdrc_pd, inout: *mut gdrc_srq_attr, ou
     Ok(0)
 }
 
-/// Arms the SRQ's limit: GDRC_EVENT_SRQ_LIMIT_REACHED is raised once when fewer requests are left; 0 disarms.
+/// Arms the SRQ's limit: GDRC_EVENT_SRQ_LIMIT_REACHED is raised once when fewer requests are left;
+/// 0 disarms.
 ///
 /// Errors: -EINVAL: limit is over max_wr, stale handle. Threads: any. Cost: none.
 /// Source: IBTA verb Modify Shared Receive Queue; ibv_modify_srq(3).

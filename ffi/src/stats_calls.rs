@@ -45,9 +45,11 @@ static NAMES: Names = {
     names
 };
 
-/// Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name. They only grow (modulo 2^64).
+/// Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name.
+/// They only grow (modulo 2^64).
 ///
-/// Returns how many were written. Errors: -EINVAL: not an open context, values is NULL. Threads: any. Cost: sums over QPs.
+/// Returns how many were written. Errors: -EINVAL: not an open context, values is NULL. Threads:
+/// any. Cost: sums over QPs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_counters(ctx: *mut gdrc_context, values: *mut u64, n: u32) -> c_int {
     // SAFETY: the header's contract: values has n numbers.
@@ -56,7 +58,8 @@ pub unsafe extern "C" fn gdrc_counters(ctx: *mut gdrc_context, values: *mut u64,
 
 /// Copies a QP's counters; else as gdrc_counters.
 ///
-/// Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any. Cost: none.
+/// Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any.
+/// Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_counters(ctx: *mut gdrc_context, qp: gdrc_qp, values: *mut u64, n: u32) -> c_int {
     // SAFETY: the header's contract: values has n numbers.
@@ -69,12 +72,14 @@ unsafe fn copy(values: *mut u64, n: u32, get: impl FnOnce() -> Result<Counters>)
     crate::ptr::check(values, "values")?;
     let all = get()?.values();
     let n = all.len().min(n as usize);
-    // SAFETY: n is at most the array's length and at most what `values` has room for; the array is a local.
+    // SAFETY: n is at most the array's length and at most what `values` has room for; the array is
+    // a local.
     unsafe { core::ptr::copy_nonoverlapping(all.as_ptr(), values, n) };
     Ok(count(n))
 }
 
-/// How many counters there are in this version of the library; later versions only append. Threads: any. Cost: none.
+/// How many counters there are in this version of the library; later versions only append. Threads:
+/// any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_counter_count() -> u32 {
     COUNT as u32
@@ -87,7 +92,8 @@ pub extern "C" fn gdrc_counter_name(i: u32) -> *const c_char {
     name.map_or(core::ptr::null(), |s| s.as_ptr().cast())
 }
 
-/// The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE when nothing did.
+/// The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE
+/// when nothing did.
 ///
 /// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
 #[no_mangle]
@@ -118,7 +124,8 @@ fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> Result
 /// Writes a cause in words into `buf`, like snprintf: NUL-terminated, cut at `len`.
 ///
 /// Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
-/// Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no allocation.
+/// Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no
+/// allocation.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cause_str(cause: *const gdrc_cause, buf: *mut c_char, len: usize) -> c_int {
     ret(cause_str(cause, buf, len))

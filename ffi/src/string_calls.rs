@@ -59,14 +59,16 @@ pub extern "C" fn gdrc_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The library's version as (major << 16) | (minor << 8) | patch; compare with GDRC_VERSION of the header.
+/// The library's version as (major << 16) | (minor << 8) | patch; compare with GDRC_VERSION of the
+/// header.
 /// Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_version_number() -> u32 {
     GDRC_VERSION
 }
 
-/// The name of a completion status (GDRC_WC_), without prefix. Static; never NULL. Threads: any. Cost: none.
+/// The name of a completion status (GDRC_WC_), without prefix. Static; never NULL. Threads: any.
+/// Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_wc_status_str(status: u32) -> *const c_char {
     match status {
@@ -91,7 +93,8 @@ pub extern "C" fn gdrc_wc_status_str(status: u32) -> *const c_char {
     .as_ptr()
 }
 
-/// The name of a completion opcode (GDRC_WC_OP_), without prefix. Static; never NULL. Threads: any. Cost: none.
+/// The name of a completion opcode (GDRC_WC_OP_), without prefix. Static; never NULL. Threads: any.
+/// Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_wc_opcode_str(opcode: u32) -> *const c_char {
     match opcode {
@@ -109,7 +112,8 @@ pub extern "C" fn gdrc_wc_opcode_str(opcode: u32) -> *const c_char {
     .as_ptr()
 }
 
-/// The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost: none.
+/// The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost:
+/// none.
 #[no_mangle]
 pub extern "C" fn gdrc_qp_state_str(state: u32) -> *const c_char {
     match state {
@@ -125,7 +129,8 @@ pub extern "C" fn gdrc_qp_state_str(state: u32) -> *const c_char {
     .as_ptr()
 }
 
-/// The name of an asynchronous event (GDRC_EVENT_), without prefix. Static; never NULL. Threads: any. Cost: none.
+/// The name of an asynchronous event (GDRC_EVENT_), without prefix. Static; never NULL. Threads:
+/// any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_event_str(event: u32) -> *const c_char {
     match event {

@@ -1,4 +1,5 @@
-//! The C surface with hostile arguments, over a fake device: what it must refuse before any device is asked.
+//! The C surface with hostile arguments, over a fake device: what it must refuse before any device
+//! is asked.
 
 use crate::fake_device::{Fake, DEPTH, GOOD, QPN};
 use crate::ptr::zeroed;
@@ -11,7 +12,8 @@ use gdrcore_core::counters::Counters;
 
 const EINVAL: c_int = -libc::EINVAL;
 
-/// All calls here are C calls with pointers of the tests' own locals, or with deliberate garbage that must not be followed.
+/// All calls here are C calls with pointers of the tests' own locals, or with deliberate garbage
+/// that must not be followed.
 macro_rules! c {
     ($e:expr) => {{
         // SAFETY: every pointer is null, checked garbage, or a live local that is large enough.

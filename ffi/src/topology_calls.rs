@@ -8,10 +8,12 @@ use gdrcore_core::Result;
 use gdrcore_cuda::topology;
 use std::path::Path;
 
-/// Writes one entry for every NIC with every GPU of this machine, read from sysfs: what PCIe they share, the nearest GPU of
-/// each NIC first. `root`: where sysfs is, NULL for /sys. No driver is needed.
+/// Writes one entry for every NIC with every GPU of this machine, read from sysfs: what PCIe they
+/// share, the nearest GPU of each NIC first. `root`: where sysfs is, NULL for /sys. No driver is
+/// needed.
 ///
-/// Returns how many pairs there are; at most `capacity` are written (`pairs` may be NULL when it is 0).
+/// Returns how many pairs there are; at most `capacity` are written (`pairs` may be NULL when it is
+/// 0).
 /// Errors: -EINVAL: pairs is NULL or misaligned, root is no path.
 /// Threads: any. Cost: reads files, allocates.
 #[no_mangle]

@@ -1,5 +1,6 @@
-//! The C calls over the real soft device with arguments that no sane program passes. Nothing may panic (which would abort),
-//! fault, loop for ever, or write where it was not told to. Here one by one; in any order: `fuzz/src/capi`.
+//! The C calls over the real soft device with arguments that no sane program passes. Nothing may
+//! panic (which would abort), fault, loop for ever, or write where it was not told to. Here one by
+//! one; in any order: `fuzz/src/capi`.
 
 mod common;
 

@@ -1,11 +1,13 @@
-//! Commands that a program writes to the `cmd_fd` of a context. The kernel refuses the write, whatever the descriptor, its copies included,
-//! and only then is the drop-in asked: no list of descriptors is kept, and a write that the kernel takes costs nothing.
+//! Commands that a program writes to the `cmd_fd` of a context. The kernel refuses the write,
+//! whatever the descriptor, its copies included, and only then is the drop-in asked: no list of
+//! descriptors is kept, and a write that the kernel takes costs nothing.
 
 use crate::fail;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The drop-in's function: write(2) to a descriptor that cannot be written to. Returns the length, or a negative errno.
+/// The drop-in's function: write(2) to a descriptor that cannot be written to. Returns the length,
+/// or a negative errno.
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
 /// Its address; 0: this process has opened no context.
@@ -17,8 +19,8 @@ static WRITE: AtomicUsize = AtomicUsize::new(0);
 /// It has the type.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_commands_1(write: Write) {
-    // SAFETY: zeroes are a valid Dl_info, which lives through the call; the name in it lives as long as the library that it names. That
-    // one is loaded, and stays so from here on.
+    // SAFETY: zeroes are a valid Dl_info, which lives through the call; the name in it lives as
+    // long as the library that it names. That one is loaded, and stays so from here on.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
         if libc::dladdr(write as *const c_void, &mut info) == 0

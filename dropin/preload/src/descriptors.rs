@@ -54,7 +54,8 @@ macro_rules! opens {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As open(2). (Variable arguments are passed as fixed ones are, on the targets that this builds for.)
+        /// As open(2). (Variable arguments are passed as fixed ones are, on the targets that this
+        /// builds for.)
         #[no_mangle]
         pub unsafe extern "C" fn $name(
             $($dir: c_int,)?
@@ -163,7 +164,8 @@ fn forget(fd: c_int) {
     }
 }
 
-/// A descriptor has a copy, which is as much a folder of the drop-in's. (The connection manager's file is one descriptor.)
+/// A descriptor has a copy, which is as much a folder of the drop-in's. (The connection manager's
+/// file is one descriptor.)
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 && FOLDERS.has(from) {
         FOLDERS.add(to);

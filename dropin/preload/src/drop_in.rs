@@ -23,10 +23,12 @@ pub struct Ucma {
 /// Under the name `gdrc_names_2`: the files of its devices. Errors are negative errno.
 #[repr(C)]
 pub struct Names {
-    /// What an absolute path is: 0, nothing of the drop-in's, or one of [`kind`]. A link at its end is followed if asked for.
+    /// What an absolute path is: 0, nothing of the drop-in's, or one of [`kind`]. A link at its end
+    /// is followed if asked for.
     pub look: unsafe extern "C" fn(*const c_char, c_int, *mut PathInfo) -> c_int,
-    /// The names in a folder, by its canonical path: of each eight bytes of its inode, a byte of [`kind`], the name, a zero. Returns the
-    /// bytes that this takes, and writes them if there is room for all.
+    /// The names in a folder, by its canonical path: of each eight bytes of its inode, a byte of
+    /// [`kind`], the name, a zero. Returns the bytes that this takes, and writes them if there is
+    /// room for all.
     pub list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
     /// Opens a file or folder by its canonical path; the flags are those of open(2).
     pub open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
@@ -90,13 +92,15 @@ impl<T> Table<T> {
             at = self.find();
             self.at.store(at, Ordering::Release);
         }
-        // SAFETY: null, or a table of this layout, which its name stands for and which never changes.
+        // SAFETY: null, or a table of this layout, which its name stands for and which never
+        // changes.
         unsafe { at.cast::<T>().as_ref() }
     }
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        // SAFETY: constant names; NOLOAD loads nothing, and the handle is kept, so the library stays.
+        // SAFETY: constant names; NOLOAD loads nothing, and the handle is kept, so the library
+        // stays.
         unsafe {
             let mut library = libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
             if library.is_null() && self.load {
@@ -110,9 +114,11 @@ impl<T> Table<T> {
     }
 }
 
-/// Loads the drop-in from the folder of this library: a program that is no verbs program, such as `ls`, sees the devices' files too.
+/// Loads the drop-in from the folder of this library: a program that is no verbs program, such as
+/// `ls`, sees the devices' files too.
 fn beside_this_library() -> *mut c_void {
-    // SAFETY: zeroes are a valid Dl_info, which lives through the call; the name in it lives as long as this library.
+    // SAFETY: zeroes are a valid Dl_info, which lives through the call; the name in it lives as
+    // long as this library.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
         if libc::dladdr((&raw const NAMES).cast(), &mut info) == 0 || info.dli_fname.is_null() {

@@ -1,7 +1,7 @@
 //! Listing folders: opendir, readdir and their like.
 //!
-//! A folder of the drop-in's is one of a fixed number of places in this library, so that its `DIR` can be told from those of the C
-//! library by its address alone.
+//! A folder of the drop-in's is one of a fixed number of places in this library, so that its `DIR`
+//! can be told from those of the C library by its address alone.
 
 use crate::descriptors::{close, open_ours};
 use crate::drop_in::{kind, PathInfo, NAMES};
@@ -22,7 +22,8 @@ pub struct FolderSlot {
     folder: UnsafeCell<Option<Folder>>,
 }
 
-// SAFETY: the folder is reached only by the thread that has taken the place, or that uses the `DIR`, of which readdir(3) allows one.
+// SAFETY: the folder is reached only by the thread that has taken the place, or that uses the
+// `DIR`, of which readdir(3) allows one.
 unsafe impl Sync for FolderSlot {}
 
 static FOLDERS: [FolderSlot; SLOTS] =
@@ -71,7 +72,8 @@ fn type_of(kind: c_int) -> u8 {
     }
 }
 
-/// The names in a folder of the drop-in's, `.` and `..` among them, and those that the kernel has there.
+/// The names in a folder of the drop-in's, `.` and `..` among them, and those that the kernel has
+/// there.
 pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
     let table = NAMES.get()?;
     let path = seen.path.as_ptr();
@@ -247,7 +249,8 @@ macro_rules! readdirs {
 readdirs! {
     /// readdir(3), and into the program's own entry.
     readdir, readdir_r;
-    /// readdir(3) for large files, and into the program's own entry; the same struct on 64-bit systems.
+    /// readdir(3) for large files, and into the program's own entry; the same struct on 64-bit
+    /// systems.
     readdir64, readdir64_r;
 }
 

@@ -200,7 +200,8 @@ pub unsafe extern "C" fn statx(
     }
 }
 
-/// access(2) of what is the drop-in's: anybody may read and write a device, read a file, and read and search a folder.
+/// access(2) of what is the drop-in's: anybody may read and write a device, read a file, and read
+/// and search a folder.
 fn may(kind: c_int, mode: c_int) -> c_int {
     let refused = match kind {
         kind::DEVICE => libc::X_OK,
@@ -291,7 +292,8 @@ pub unsafe extern "C" fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_
     }
 }
 
-/// readlink(2) as `_FORTIFY_SOURCE` writes it: a buffer that is shorter than said ends the program in the C library's own.
+/// readlink(2) as `_FORTIFY_SOURCE` writes it: a buffer that is shorter than said ends the program
+/// in the C library's own.
 ///
 /// # Safety
 /// As readlink(2).

@@ -102,8 +102,8 @@ macro_rules! calls {
                         0 => must(find(&self.$name, name(concat!(stringify!($name), "\0")))),
                         at => at,
                     };
-                    // SAFETY: not 0, and the address of the C library's function of this name, or of another
-                    // interposer's, which has the same type.
+                    // SAFETY: not 0, and the address of the C library's function of this name, or
+                    // of another interposer's, which has the same type.
                     unsafe { core::mem::transmute::<usize, $ty>(at) }
                 }
             )*
@@ -197,7 +197,8 @@ fn find(slot: &AtomicUsize, name: &CStr) -> usize {
     at
 }
 
-/// A program that calls what its C library does not have would not have been started without this library either.
+/// A program that calls what its C library does not have would not have been started without this
+/// library either.
 #[cold]
 fn must(at: usize) -> usize {
     if at == 0 {

@@ -1,4 +1,5 @@
-//! Where a path that a program names leads: to the kernel, as nearly all do, or to the drop-in's names.
+//! Where a path that a program names leads: to the kernel, as nearly all do, or to the drop-in's
+//! names.
 
 use crate::drop_in::{kind, PathInfo, NAMES, PATH_MAX};
 use crate::fail;
@@ -34,8 +35,9 @@ impl<T> Failed for *mut T {
     const VALUE: Self = core::ptr::null_mut();
 }
 
-/// Leads a call where its path leads, a path that is relative to `dir`: `kernel` gets the path under which the kernel has it, `ours` the
-/// kind of what is the drop-in's and what is known of it. `follow`: a link at the end is followed.
+/// Leads a call where its path leads, a path that is relative to `dir`: `kernel` gets the path
+/// under which the kernel has it, `ours` the kind of what is the drop-in's and what is known of it.
+/// `follow`: a link at the end is followed.
 ///
 /// # Safety
 /// A C string, or null.
@@ -77,15 +79,16 @@ fn lead_far<R: Failed>(
     }
 }
 
-/// What the paths have in them that lead to names of the drop-in's: the folders of RDMA devices, network interfaces with their
-/// `device`, and the drop-in's own PCI devices.
+/// What the paths have in them that lead to names of the drop-in's: the folders of RDMA devices,
+/// network interfaces with their `device`, and the drop-in's own PCI devices.
 const MARKS: [&[u8]; 3] = [b"infiniband", b"/net/", b"/pci9d"];
 
 fn is_marked(path: &[u8]) -> bool {
     MARKS.iter().any(|m| path.windows(m.len()).any(|w| w == *m))
 }
 
-/// Whether an absolute path is worth a question. All but a few are not, and cost a comparison of some bytes.
+/// Whether an absolute path is worth a question. All but a few are not, and cost a comparison of
+/// some bytes.
 #[inline]
 pub fn is_near(path: &[u8]) -> bool {
     (path.starts_with(b"/sys/") || path.starts_with(b"/dev/infiniband")) && is_marked(path)
@@ -95,7 +98,8 @@ pub fn is_near(path: &[u8]) -> bool {
 pub fn of_descriptor(fd: c_int, to: &mut [u8; PATH_MAX]) -> &[u8] {
     let mut name = [0u8; 40];
     let digits = format_into(&mut name, fd);
-    // SAFETY: a terminated name, and room of the length that is given. By a system call: this is called from readlink too.
+    // SAFETY: a terminated name, and room of the length that is given. By a system call: this is
+    // called from readlink too.
     let n = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, digits, to.as_mut_ptr(), to.len()) };
     let path = &to[..usize::try_from(n).unwrap_or(0).min(PATH_MAX)];
     // A file in memory shows its name so.

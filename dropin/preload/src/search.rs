@@ -134,7 +134,8 @@ unsafe fn glob_with(
     on_error: OnError,
     to: *mut Matches,
 ) -> c_int {
-    // SAFETY: the program's own arguments; its struct is written where it would otherwise be ignored.
+    // SAFETY: the program's own arguments; its struct is written where it would otherwise be
+    // ignored.
     unsafe {
         let near = |p: &[u8]| p.starts_with(b"/sys/") || p.starts_with(b"/dev/infiniband");
         let ours = !pattern.is_null() && !to.is_null() && near(CStr::from_ptr(pattern).to_bytes());
@@ -183,8 +184,8 @@ mod said {
     pub const BROKEN_LINK: c_int = 6;
 }
 
-/// `FTW_PHYS`: links are not followed. `FTW_DEPTH`: a folder comes behind what is in it. `FTW_ACTIONRETVAL`, and what the function may
-/// return then.
+/// `FTW_PHYS`: links are not followed. `FTW_DEPTH`: a folder comes behind what is in it.
+/// `FTW_ACTIONRETVAL`, and what the function may return then.
 const PHYSICAL: c_int = 1;
 const DEPTH: c_int = 8;
 const ACTIONS: c_int = 16;

@@ -67,7 +67,8 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("-v", "GDRC_VERBOSE", "1"),
 ];
 
-/// Reads the command line, without the program's own name. Options end at the first word that is none, or at `--`.
+/// Reads the command line, without the program's own name. Options end at the first word that is
+/// none, or at `--`.
 ///
 /// # Errors
 /// What is wrong, in words.

@@ -23,8 +23,8 @@ fn holds(folder: &Path) -> bool {
     folder.join(VERBS).exists()
 }
 
-/// Folders in question for a program in `bin`: as installed (`bin/` beside `lib/`, with or without the name of the
-/// architecture), and as built.
+/// Folders in question for a program in `bin`: as installed (`bin/` beside `lib/`, with or without
+/// the name of the architecture), and as built.
 fn candidates(bin: &Path) -> Vec<PathBuf> {
     let mut all = vec![bin.join("gdrcore")];
     if let Some(prefix) = bin.parent() {

@@ -1,6 +1,6 @@
-//! `gdrcore-run`: runs an unmodified verbs or librdmacm program on gdrcore. It sets the environment that the libibverbs drop-in
-//! reads, puts the drop-in before the system's library and before what a program brings, and becomes the program: exit code and
-//! signals are the program's own.
+//! `gdrcore-run`: runs an unmodified verbs or librdmacm program on gdrcore. It sets the environment
+//! that the libibverbs drop-in reads, puts the drop-in before the system's library and before what
+//! a program brings, and becomes the program: exit code and signals are the program's own.
 
 mod arguments;
 mod capture;
@@ -57,8 +57,9 @@ fn command(a: &Arguments, folder: &std::path::Path) -> Command {
         c.env(name, value);
     }
     c.env("LD_LIBRARY_PATH", before(folder.as_os_str().into(), "LD_LIBRARY_PATH"));
-    // Behind what the caller preloads, such as librspreload, which calls on to it. The drop-in too, and not in LD_LIBRARY_PATH
-    // alone: some programs bring a libibverbs of their own under another name (Python wheels), and never look for this one.
+    // Behind what the caller preloads, such as librspreload, which calls on to it. The drop-in too,
+    // and not in LD_LIBRARY_PATH alone: some programs bring a libibverbs of their own under another
+    // name (Python wheels), and never look for this one.
     let mut preload = std::env::var_os("LD_PRELOAD");
     for library in [library::PRELOAD, library::VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists()) {
         preload = Some(join(preload, Some(library.into())));

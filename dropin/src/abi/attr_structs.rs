@@ -67,7 +67,8 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// The same and more. The nested structs of C are flat here: their fields are all of the same size in each.
+/// The same and more. The nested structs of C are flat here: their fields are all of the same size
+/// in each.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_device_attr_ex {
@@ -121,7 +122,8 @@ pub struct ibv_port_attr {
     pub port_cap_flags2: u16,
 }
 
-/// Bytes of the port attributes that the exported `ibv_query_port` fills: programs of old headers have no more.
+/// Bytes of the port attributes that the exported `ibv_query_port` fills: programs of old headers
+/// have no more.
 pub const COMPAT_PORT_ATTR: usize = 48;
 
 /// An asynchronous event.

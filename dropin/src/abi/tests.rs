@@ -1,4 +1,5 @@
-//! Every size and offset against `<infiniband/verbs.h>`: C with one `_Static_assert` per field, compiled.
+//! Every size and offset against `<infiniband/verbs.h>`: C with one `_Static_assert` per field,
+//! compiled.
 
 use super::*;
 use core::mem::{align_of, offset_of, size_of};

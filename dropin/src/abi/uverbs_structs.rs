@@ -1,4 +1,5 @@
-//! Commands that programs write to a context's `cmd_fd`, as the kernel's uverbs takes them (`<rdma/ib_user_verbs.h>`).
+//! Commands that programs write to a context's `cmd_fd`, as the kernel's uverbs takes them
+//! (`<rdma/ib_user_verbs.h>`).
 
 /// `ib_uverbs_cmd_hdr`. The words are of four bytes, this header's own among those that come in.
 #[repr(C)]
@@ -127,7 +128,8 @@ pub struct ib_uverbs_query_qp_resp {
     pub reserved: [u8; 5],
 }
 
-/// A struct that is nothing but its bytes: whatever they are, it is a value, and there is no padding.
+/// A struct that is nothing but its bytes: whatever they are, it is a value, and there is no
+/// padding.
 ///
 /// # Safety
 /// It is so.

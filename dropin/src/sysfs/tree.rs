@@ -1,8 +1,10 @@
-//! The names: folders, files and links that the kernel would make for the devices, as a map from path to node.
+//! The names: folders, files and links that the kernel would make for the devices, as a map from
+//! path to node.
 //!
-//! Every path is canonical: below `/sys/devices` and `/dev`, and below the two class folders. A device's own folder is that of
-//! a PCI device which does not exist, one for each network interface, since programs take the last component of
-//! `/sys/class/infiniband/<device>/device` for a PCI address, and group devices by it.
+//! Every path is canonical: below `/sys/devices` and `/dev`, and below the two class folders. A
+//! device's own folder is that of a PCI device which does not exist, one for each network
+//! interface, since programs take the last component of `/sys/class/infiniband/<device>/device` for
+//! a PCI address, and group devices by it.
 
 use crate::gids;
 use std::collections::BTreeMap;
@@ -36,7 +38,8 @@ pub enum Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Text(String),
-    /// A counter of the device of this index, by its name in `gdrcore_core::counters`, divided by a number.
+    /// A counter of the device of this index, by its name in `gdrcore_core::counters`, divided by a
+    /// number.
     Counter {
         device: u32,
         name: &'static str,
@@ -44,7 +47,7 @@ pub enum Content {
     },
 }
 
-/// What is to be known of a device.
+/// The facts of a device that the tree shows.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceFacts {
     /// Its place in the list: `gdrc<index>`.
@@ -73,7 +76,8 @@ pub struct Interface {
 #[derive(Debug, Default)]
 pub struct Tree(BTreeMap<String, Node>);
 
-/// Counters of `ports/1/counters`: the name there, ours, the unit. Empty: what does not happen to a device of software.
+/// Counters of `ports/1/counters`: the name there, ours, the unit. Empty: what does not happen to a
+/// device of software.
 const COUNTERS: &[(&str, &str, u64)] = &[
     ("port_xmit_data", "sent_bytes", 4),
     ("port_rcv_data", "rcvd_bytes", 4),
@@ -99,8 +103,8 @@ fn groups(bytes: &[u8]) -> String {
     all.join(":")
 }
 
-/// The way from a folder to a path, both absolute. As the kernel writes it, it ends in the path's own name, also where it leads
-/// to a folder above: programs take the last component of `device`.
+/// The way from a folder to a path, both absolute. As the kernel writes it, it ends in the path's
+/// own name, also where it leads to a folder above: programs take the last component of `device`.
 fn relative(from: &str, to: &str) -> String {
     let (from, to): (Vec<&str>, Vec<&str>) = (from.split('/').collect(), to.split('/').collect());
     let same = from.iter().zip(&to[..to.len() - 1]).take_while(|(a, b)| a == b).count();
@@ -288,7 +292,8 @@ fn card(index: u32) -> String {
     format!("/sys/devices/pci{domain:04x}:{bus:02x}/{domain:04x}:{bus:02x}:00.0")
 }
 
-/// What the names of PCI devices of ours have in them; the preloaded library looks at no other names of `/sys/devices`.
+/// What the names of PCI devices of ours have in them; the preloaded library looks at no other
+/// names of `/sys/devices`.
 #[cfg(test)]
 const CARD_MARK: &str = "/pci9d";
 

@@ -49,7 +49,8 @@ pub fn canonical(kernel: &dyn Kernel, path: &str) -> Option<String> {
     walk(&Tree::default(), kernel, path, true).ok().map(|(at, _)| at)
 }
 
-/// Where a path leads, and whether a link of ours was on the way, so that the kernel would not find it.
+/// Where a path leads, and whether a link of ours was on the way, so that the kernel would not find
+/// it.
 fn walk(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<(String, bool), c_int> {
     // Components that are still to be walked, the next one last.
     let mut rest: Vec<String> = Vec::new();
@@ -97,7 +98,7 @@ fn walk(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<(S
     Ok((at, ours))
 }
 
-/// Puts the components of a path in front of what is still to be walked.
+/// Puts the components of a path before those that are still to be walked.
 fn push(rest: &mut Vec<String>, path: &str) {
     rest.extend(path.split('/').rev().filter(|n| !n.is_empty()).map(str::to_string));
 }

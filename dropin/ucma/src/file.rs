@@ -1,8 +1,8 @@
 //! The open file: what `open`, `write` and `close` of `/dev/infiniband/rdma_cm` do.
 //!
-//! Its descriptor is an eventfd in semaphore mode that counts the events that wait, so a program may poll it and make it
-//! non-blocking, and GET_EVENT sleeps and is interrupted by signals as a `read` is. Commands and answers cross the program's
-//! memory by copies that survive a bad address.
+//! Its descriptor is an eventfd in semaphore mode that counts the events that wait, so a program
+//! may poll it and make it non-blocking, and GET_EVENT sleeps and is interrupted by signals as a
+//! `read` is. Commands and answers cross the program's memory by copies that survive a bad address.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -18,8 +18,9 @@ use crate::session::{Answer, Devices, Session};
 /// Longest command that is read: longer than any that there is.
 const COMMAND_MAX: usize = 512;
 
-/// How long closing a file takes that events were asked of. The kernel's close takes as long, and programs live by it: rping's thread
-/// goes back to wait for the next event while another closes the file, and calls it an error to come too late.
+/// How long closing a file takes that events were asked of. The kernel's close takes as long, and
+/// programs live by it: rping's thread goes back to wait for the next event while another closes
+/// the file, and calls it an error to come too late.
 const CLOSE_TIME: Duration = Duration::from_millis(2);
 
 /// `EBADF`: not one of these files.
@@ -74,7 +75,8 @@ impl<D: Devices> Files<D> {
         Ok(fd)
     }
 
-    /// Forgets a file; what its ids had under way is ended, and their peers are told. The descriptor is the caller's to close.
+    /// Forgets a file; what its ids had under way is ended, and their peers are told. The
+    /// descriptor is the caller's to close.
     pub fn close(&self, fd: RawFd) {
         if self.state().open.get(&fd).is_some_and(|f| f.asked) {
             std::thread::sleep(CLOSE_TIME);
@@ -89,8 +91,9 @@ impl<D: Devices> Files<D> {
     /// Carries out the command of `len` bytes at `buf`, an address in this process.
     ///
     /// # Errors
-    /// Those of [`Session::execute`]; `EBADF`: not a file of ours; [`Error::Fault`]: an address that cannot be read or written;
-    /// for GET_EVENT [`Error::Again`] where the descriptor is non-blocking, `EINTR` where a signal came.
+    /// Those of [`Session::execute`]; `EBADF`: not a file of ours; [`Error::Fault`]: an address
+    /// that cannot be read or written; for GET_EVENT [`Error::Again`] where the descriptor is
+    /// non-blocking, `EINTR` where a signal came.
     pub fn write(&self, fd: RawFd, buf: u64, len: usize) -> Result<usize> {
         let mut bytes = [0; COMMAND_MAX];
         // What is behind the longest command is not read, as the kernel does not.
@@ -132,7 +135,8 @@ impl<D: Devices> Files<D> {
         }
     }
 
-    /// Takes what the devices have to say and makes the files concerned readable. Returns the number of events.
+    /// Takes what the devices have to say and makes the files concerned readable. Returns the
+    /// number of events.
     pub fn pump(&self) -> usize {
         let mut s = self.state();
         let n = s.session.pump();
@@ -142,7 +146,8 @@ impl<D: Devices> Files<D> {
         n
     }
 
-    /// Closes every file, as the end of a process does; the descriptors stay. Where a thread is inside for good, nothing is done.
+    /// Closes every file, as the end of a process does; the descriptors stay. Where a thread is
+    /// inside for good, nothing is done.
     pub fn close_all(&self) {
         let Ok(mut s) = self.state.try_lock() else { return };
         for file in std::mem::take(&mut s.open).into_values() {
@@ -171,7 +176,8 @@ impl<D: Devices> State<D> {
             let queued = self.session.queued(file.channel);
             if queued > file.told {
                 let more = (queued - file.told) as u64;
-                // Not `write`, which the preloaded library would take for a command of the program's.
+                // Not `write`, which the preloaded library would take for a command of the
+                // program's.
                 // SAFETY: no pointers. It fails only for a counter of 2^64 − 2.
                 unsafe { libc::eventfd_write(fd, more) };
             }

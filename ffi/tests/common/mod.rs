@@ -8,7 +8,8 @@ use gdrcore::*;
 use gdrcore_testkit::patience::deadline;
 use std::time::Instant;
 
-/// A C call. Every pointer that the tests pass is null, deliberate garbage that must not be followed, or live memory.
+/// A C call. Every pointer that the tests pass is null, deliberate garbage that must not be
+/// followed, or live memory.
 #[macro_export]
 macro_rules! c {
     ($e:expr) => {{

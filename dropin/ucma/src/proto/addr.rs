@@ -28,7 +28,8 @@ impl Addr {
     /// Reads a socket address; `None` is `AF_UNSPEC`.
     ///
     /// # Errors
-    /// [`gdrcore_core::Error::Invalid`]: another family (`AF_IB` too: a port here is Ethernet), or too short for its own.
+    /// [`gdrcore_core::Error::Invalid`]: another family (`AF_IB` too: a port here is Ethernet), or
+    /// too short for its own.
     pub fn parse(bytes: &[u8]) -> Result<Option<Addr>> {
         let f = super::Fields(bytes);
         let port = |f: &super::Fields<'_>| Ok(u16::from_be_bytes(f.array(2)?));
@@ -47,7 +48,8 @@ impl Addr {
         }
     }
 
-    /// Writes the `sockaddr_in` or `sockaddr_in6` to the front of `to` and returns its length; the rest of `to` stays as it is.
+    /// Writes the `sockaddr_in` or `sockaddr_in6` to the front of `to` and returns its length; the
+    /// rest of `to` stays as it is.
     pub(super) fn emit(&self, to: &mut [u8; SOCKADDR_STORAGE]) -> u16 {
         let mut put = |at: usize, bytes: &[u8]| {
             if let Some(to) = to.get_mut(at..at + bytes.len()) {

@@ -1,9 +1,10 @@
-//! Commands and answers of the kernel's rdma_cm interface as bytes (`include/uapi/rdma/rdma_user_cm.h`, version 4). Native
-//! byte order; 64-bit fields aligned to 8 bytes, so 64- and 32-bit programs agree.
+//! Commands and answers of the kernel's rdma_cm interface as bytes
+//! (`include/uapi/rdma/rdma_user_cm.h`, version 4). Native byte order; 64-bit fields aligned to 8
+//! bytes, so 64- and 32-bit programs agree.
 //!
-//! A command is a header (`u32` number, `u16` bytes that follow, `u16` bytes of room for the answer) and its fields. Whatever the
-//! bytes, parsing ends in a [`Command`] or in an error: what is too short or unknown is [`Error::Invalid`], too little room for
-//! the answer is `ENOSPC`.
+//! A command is a header (`u32` number, `u16` bytes that follow, `u16` bytes of room for the
+//! answer) and its fields. Whatever the bytes, parsing ends in a [`Command`] or in an error: what
+//! is too short or unknown is [`Error::Invalid`], too little room for the answer is `ENOSPC`.
 
 mod addr;
 mod answer;
@@ -122,7 +123,8 @@ pub struct ConnParam<'a> {
     pub valid: bool,
 }
 
-/// A command. `response` is the program's address for the answer, `uid` the library's word for an object.
+/// A command. `response` is the program's address for the answer, `uid` the library's word for an
+/// object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Command<'a> {
@@ -226,8 +228,9 @@ impl<'a> Command<'a> {
     /// Reads what a program wrote.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: too short, no such command, or an address of no known family; `ENOSPC`: the header promises less
-    /// room than the answer needs. The second value of the result is the room.
+    /// [`Error::Invalid`]: too short, no such command, or an address of no known family; `ENOSPC`:
+    /// the header promises less room than the answer needs. The second value of the result is the
+    /// room.
     pub fn parse(bytes: &'a [u8]) -> Result<(Command<'a>, usize)> {
         let head = Fields(bytes);
         let (number, len, room) = (head.u32(0)?, usize::from(head.u16(4)?), usize::from(head.u16(6)?));

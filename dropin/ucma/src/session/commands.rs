@@ -22,8 +22,9 @@ mod option {
     pub const PATH_LEN: u32 = 72;
 }
 
-/// The kernel's limit holds for requests that the program has not fetched, the connection manager's for those that it has not
-/// accepted: a small one is raised, so that a program may fetch several before it accepts the first.
+/// The kernel's limit holds for requests that the program has not fetched, the connection manager's
+/// for those that it has not accepted: a small one is raised, so that a program may fetch several
+/// before it accepts the first.
 const BACKLOG_MIN: u32 = 128;
 /// `IBV_EVENT_COMM_EST`.
 const COMM_EST: u32 = 4;
@@ -76,8 +77,8 @@ impl<D: Devices> Session<D> {
         Ok(events_reported(self.remove(id)))
     }
 
-    /// BIND_IP, BIND: a port on the device that has the address, or for the "any" address on every device; of its own family, if that
-    /// is IPv4 or the program said so.
+    /// BIND_IP, BIND: a port on the device that has the address, or for the "any" address on every
+    /// device; of its own family, if that is IPv4 or the program said so.
     pub(super) fn bind(&mut self, id: u32, addr: Addr) -> Result<()> {
         let i = self.id(id)?;
         if i.stage != Stage::Idle {
@@ -102,16 +103,17 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// A program that binds an id by itself will most likely listen. It may tell its port before it does (qperf): from here on requests
-    /// for it wait. Where that cannot be had, they are refused until it listens, and listening says why.
+    /// A program that binds an id by itself will most likely listen. It may tell its port before it
+    /// does (qperf): from here on requests for it wait. Where that cannot be had, they are refused
+    /// until it listens, and listening says why.
     pub(super) fn announce(&self, id: u32) {
         for end in self.ids.get(&id).map_or(&[][..], |i| &i.ends) {
             let _ = end.manager.announce(end.handle, true);
         }
     }
 
-    /// Gives an id ends with one port on those of the devices that can be opened. Where there are none of its family, it listens to
-    /// nobody, as with the kernel.
+    /// Gives an id ends with one port on those of the devices that can be opened. Where there are
+    /// none of its family, it listens to nobody, as with the kernel.
     fn take_port(&mut self, id: u32, devices: Vec<usize>, mut port: u16) -> Result<u16> {
         if devices.is_empty() {
             return Ok(port);
@@ -176,7 +178,8 @@ impl<D: Devices> Session<D> {
         self.keep_ends(id, |device| stay.contains(&device))
     }
 
-    /// RESOLVE_IP, RESOLVE_ADDR. That there is no way to the destination is an event, as the kernel has it.
+    /// RESOLVE_IP, RESOLVE_ADDR. That there is no way to the destination is an event, as the kernel
+    /// has it.
     pub(super) fn resolve(&mut self, id: u32, src: Option<Addr>, dst: Addr) -> Result<()> {
         let any = Addr { ip: if dst.ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() }, port: 0, scope_id: 0 };
         match self.id(id)?.stage {
@@ -333,8 +336,9 @@ impl<D: Devices> Session<D> {
                 attr.rq_psn = i.psn;
             }
             if m & mask::MIN_RNR_TIMER != 0 && !i.rnr_endless {
-                // The kernel's choice: a peer that tries five times gives this side three seconds to post a receive, not three
-                // milliseconds. Where it tries for ever the short wait is the faster one.
+                // The kernel's choice: a peer that tries five times gives this side three seconds
+                // to post a receive, not three milliseconds. Where it tries for ever the short wait
+                // is the faster one.
                 attr.min_rnr_timer = RNR_LONGEST;
             }
             attr.ah.traffic_class = i.traffic_class;
@@ -373,7 +377,8 @@ impl<D: Devices> Session<D> {
         let i = self.ids.get_mut(&id).ok_or(crate::proto::NO_ENTRY)?;
         match (level, name, len) {
             (option::LEVEL_ID, option::TOS, 1) => i.traffic_class = byte()?,
-            // A port is free again as soon as its id is destroyed, so there is nothing that this could change.
+            // A port is free again as soon as its id is destroyed, so there is nothing that this
+            // could change.
             (option::LEVEL_ID, option::REUSEADDR, 4) if i.stage == Stage::Idle => {}
             (option::LEVEL_ID, option::AFONLY, 4) if matches!(i.stage, Stage::Idle | Stage::Bound) => {
                 let mut word = [0; 4];
@@ -401,8 +406,8 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// NOTIFY. That data came before the last message of the handshake needs no help: the peer sends that message again when it is
-    /// asked again.
+    /// NOTIFY. That data came before the last message of the handshake needs no help: the peer
+    /// sends that message again when it is asked again.
     pub(super) fn notify(&mut self, id: u32, event: u32) -> Result<()> {
         if self.id(id)?.stage == Stage::Begun && event == COMM_EST {
             Ok(())

@@ -1,4 +1,5 @@
-//! Events: from the connection manager and from commands into the queue of a channel, and out to the program.
+//! Events: from the connection manager and from commands into the queue of a channel, and out to
+//! the program.
 
 use gdrcore_core::cm::types::{cm_event, CmEvent, DATA_MAX};
 use gdrcore_core::refuse;
@@ -67,7 +68,8 @@ impl<D: Devices> Session<D> {
         }
         let Some(&id) = self.by_handle.get(&(device, e.id)) else { return };
         let number = e.event;
-        // Who was not told of a request's id cannot be told what became of it: the program's accept will fail.
+        // Who was not told of a request's id cannot be told what became of it: the program's accept
+        // will fail.
         if self.ids.get(&id).is_some_and(|i| i.uid != 0) {
             self.raise(
                 id,
@@ -94,7 +96,8 @@ impl<D: Devices> Session<D> {
         let like = l.src.unwrap_or(Addr::from_gid(&[0; 16], 0, 0));
         let peer = Addr::from_gid(&e.peer.dgid, e.peer.scope_id, e.remote_port);
         let (channel, ps, traffic_class, ack_timeout) = (l.channel, l.ps, l.traffic_class, l.ack_timeout);
-        // What the program will say when it accepts is not known before the library moves the QP: most say the same.
+        // What the program will say when it accepts is not known before the library moves the QP:
+        // most say the same.
         let rnr_endless = e.rnr_retry == super::RNR_ENDLESS;
         let psn = self.psn();
         let src = self.own_address(device, e.local_port, if like.is_any() { &peer } else { &like });
@@ -138,9 +141,11 @@ impl<D: Devices> Session<D> {
         self.raise(id, Event { id, group: None, about: id, number, status, payload: EventPayload::Nothing });
     }
 
-    /// WRITE_CM_EVENT: an event that a program tells itself, or the library, when it has resolved a name.
+    /// WRITE_CM_EVENT: an event that a program tells itself, or the library, when it has resolved a
+    /// name.
     pub(super) fn write_event(&mut self, id: u32, event: u32, status: u32, argument: u64) -> Result<()> {
-        // Of an id that was not accepted yet the library has no object that an event could be about.
+        // Of an id that was not accepted yet the library has no object that an event could be
+        // about.
         if !matches!(event, number::USER | number::INTERNAL) || self.id(id)?.uid == 0 {
             return Err(refuse!(
                 Invalid,
@@ -208,7 +213,8 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// Forgets the events of an id that goes. Requests that the program has not heard of go with their listener.
+    /// Forgets the events of an id that goes. Requests that the program has not heard of go with
+    /// their listener.
     pub(super) fn drop_events(&mut self, channel: u32, id: u32) {
         let Some(c) = self.channels.get_mut(&channel) else { return };
         let mut unheard = Vec::new();

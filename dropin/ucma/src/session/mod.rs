@@ -1,11 +1,13 @@
-//! What the kernel would remember for a process: its open files (channels), the ids in them, and events that wait.
+//! What the kernel would remember for a process: its open files (channels), the ids in them, and
+//! events that wait.
 //!
-//! Sans-IO: a command comes as bytes and its answer goes as bytes; devices are reached through [`Devices`]; how many events a
-//! channel holds is told by [`Session::queued`], so that whoever owns the descriptor can make it readable.
+//! Sans-IO: a command comes as bytes and its answer goes as bytes; devices are reached through
+//! [`Devices`]; how many events a channel holds is told by [`Session::queued`], so that whoever
+//! owns the descriptor can make it readable.
 //!
-//! An id lives in one channel and may move to another. It gets ids of the connection manager (**ends**) when it gets a port:
-//! one on its device, or one on each device while it is bound to no address. The session moves no queue pair: the library does,
-//! by what INIT_QP_ATTR answers.
+//! An id lives in one channel and may move to another. It gets ids of the connection manager
+//! (**ends**) when it gets a port: one on its device, or one on each device while it is bound to no
+//! address. The session moves no queue pair: the library does, by what INIT_QP_ATTR answers.
 
 mod choose;
 mod commands;
@@ -196,13 +198,14 @@ impl<D: Devices> Session<D> {
         self.ids.len()
     }
 
-    /// Carries out a command that was written into a channel. `option` reads the program's memory for SET_OPTION, `channel_of` says which
-    /// channel a descriptor is.
+    /// Carries out a command that was written into a channel. `option` reads the program's memory
+    /// for SET_OPTION, `channel_of` says which channel a descriptor is.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: not a command, or not one for this id in this state; `ENOENT`: no such id in this channel;
-    /// [`Error::Again`]: GET_EVENT, and none is there; [`Error::NoDevice`], [`Error::AddressInUse`]: as bind(2) says them;
-    /// [`Error::NoMemory`]: the device's ids are in use.
+    /// [`Error::Invalid`]: not a command, or not one for this id in this state; `ENOENT`: no such
+    /// id in this channel; [`Error::Again`]: GET_EVENT, and none is there; [`Error::NoDevice`],
+    /// [`Error::AddressInUse`]: as bind(2) says them; [`Error::NoMemory`]: the device's ids are in
+    /// use.
     pub fn execute(
         &mut self,
         channel: u32,
@@ -340,7 +343,8 @@ impl<D: Devices> Session<D> {
         let Some(gone) = self.ids.remove(&id) else { return 0 };
         for end in &gone.ends {
             self.by_handle.remove(&(end.device, end.handle));
-            // What the peer is owed the manager still sends. It may have let the id go by itself: nothing is left to do then.
+            // What the peer is owed the manager still sends. It may have let the id go by itself:
+            // nothing is left to do then.
             let _ = end.manager.destroy(end.handle);
         }
         self.drop_events(gone.channel, id);

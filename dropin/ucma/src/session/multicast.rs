@@ -1,5 +1,5 @@
-//! Multicast groups that ids have joined. Who is a member is the device's affair, when the library attaches the QP;
-//! joining says under which GID the group is reached.
+//! Multicast groups that ids have joined. Who is a member is the device's affair, when the library
+//! attaches the QP; joining says under which GID the group is reached.
 
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
