@@ -4,8 +4,8 @@
 //! the loopback addresses. `GDRC_ADDRESS` makes it a list of one.
 
 use crate::abi::ibv_device;
-use crate::device_kinds::{DeviceKind, KINDS};
 use crate::env;
+use crate::hca_kinds::{DeviceKind, KINDS};
 use crate::sysfs::system::first_uverbs;
 use core::ffi::{c_char, c_int};
 use core::mem::offset_of;

@@ -2,9 +2,9 @@
 
 use crate::abi::*;
 use crate::channel_verbs::Channel;
-use crate::device_kinds::HcaDevice;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
+use crate::hca_kinds::HcaDevice;
 use crate::open_context::Context;
 use crate::pd_verbs::small;
 use crate::thread_lock::{retry_while_busy, ThreadLock};

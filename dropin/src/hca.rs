@@ -10,10 +10,10 @@
 
 use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::adapter::Adapter;
-use crate::device_kinds::{HcaDevice, OpenedDevice};
 use crate::env;
 use crate::event_acks::EventKind;
 use crate::event_queue::EventQueue;
+use crate::hca_kinds::{HcaDevice, OpenedDevice};
 use crate::null_memory;
 use crate::thread_lock::retry_while_busy;
 use crate::worker::Worker;

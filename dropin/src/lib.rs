@@ -9,7 +9,7 @@
 //!   environment. `worker`: a thread to wake.
 //!   `event_queue`: events on a descriptor. `null_memory`: the memory of null regions.
 //!   `stats_printer`: prints counters.
-//! * `device_kinds`: one row for each kind of device. `adapter`: an entry of the list of devices,
+//! * `hca_kinds`: one row for each kind of device. `adapter`: an entry of the list of devices,
 //!   one per address. `hca`: an open device, shared by all contexts of the process on its address;
 //!   it hands out the device's events.
 //!   `open_devices`: which entries there are, and which are open. `open_context`: what
@@ -39,7 +39,6 @@ mod ah_verbs;
 mod channel_verbs;
 mod cq_ex_verbs;
 mod cq_verbs;
-mod device_kinds;
 mod dm_verbs;
 mod env;
 mod event_acks;
@@ -48,6 +47,7 @@ mod event_verbs;
 mod fork_verbs;
 mod gids;
 mod hca;
+mod hca_kinds;
 mod kern_verbs;
 mod list_verbs;
 mod mcast_verbs;

@@ -1,9 +1,9 @@
 //! Shared receive queues.
 
 use crate::abi::*;
-use crate::device_kinds::HcaDevice;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
+use crate::hca_kinds::HcaDevice;
 use crate::open_context::Context;
 use crate::pd_verbs::{small, Pd};
 use crate::thread_lock::retry_while_busy;

@@ -8,7 +8,7 @@ use crate::endpoint_calls;
 use crate::ptr::{plain_in, sized_in, sized_in_optional};
 use core::ffi::c_int;
 use gdrcore_core::device::Device;
-use gdrcore_core::verbs::types::{qp_state, qp_type as kind, AhAttr, QpAttr};
+use gdrcore_core::verbs::types::{qp_state, qp_type as kind, AhAttr, QpAttr, ACCESS_REMOTE};
 use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_core::Result;
 
@@ -46,7 +46,11 @@ fn qp_connect(
     let given = !opts.is_null();
     let o = sized_in_optional!(opts);
     let (now, init) = dev.qp_query(qp.handle)?;
-    let plan = Plan::new(init.qp_type, &l, r.as_ref(), &o, given)?;
+    endpoint_calls::check(&l, "local")?;
+    if let Some(r) = &r {
+        endpoint_calls::check(r, "remote")?;
+    }
+    let plan = Plan::new(init.qp_type, &l, r.as_ref(), &Options::new(&o, given)?)?;
     let own = dev.qp_num(qp.handle)?;
     if l.qpn != own {
         return Err(refuse!(
@@ -105,58 +109,87 @@ fn byte(name: &str, value: u32, max: u8) -> Result<u8> {
     small.ok_or_else(|| refuse!(Invalid, "opts->{name} {value}: at most {max}"))
 }
 
+/// Options with their defaults: a field of 0 means the default, unless GDRC_CONNECT_EXACT is set.
+struct Options<'a> {
+    opts: &'a gdrc_connect_opts,
+    exact: bool,
+    /// The program passed the struct.
+    given: bool,
+}
+
+impl<'a> Options<'a> {
+    fn new(opts: &'a gdrc_connect_opts, given: bool) -> Result<Self> {
+        if opts.flags & !GDRC_CONNECT_EXACT != 0 {
+            let flags = opts.flags;
+            return Err(refuse!(Invalid, "opts->flags {flags:#x}: only GDRC_CONNECT_EXACT is known"));
+        }
+        if opts.reserved != 0 {
+            return Err(refuse!(Invalid, "opts->reserved {}: must be 0", opts.reserved));
+        }
+        Ok(Options { opts, exact: opts.flags & GDRC_CONNECT_EXACT != 0, given })
+    }
+
+    fn or(&self, value: u32, default: u32) -> u32 {
+        if value == 0 && !self.exact {
+            default
+        } else {
+            value
+        }
+    }
+}
+
 impl Plan {
-    fn new(
-        qp_type: u32,
-        l: &gdrc_endpoint,
-        r: Option<&gdrc_endpoint>,
-        o: &gdrc_connect_opts,
-        opts_given: bool,
-    ) -> Result<Plan> {
-        endpoint_calls::check(l, "local")?;
-        if let Some(r) = r {
-            endpoint_calls::check(r, "remote")?;
-        }
-        if o.flags & !GDRC_CONNECT_EXACT != 0 {
-            return Err(refuse!(Invalid, "opts->flags {:#x}: only GDRC_CONNECT_EXACT is known", o.flags));
-        }
-        if o.reserved != 0 {
-            return Err(refuse!(Invalid, "opts->reserved {}: must be 0", o.reserved));
-        }
+    /// The steps to RTS for a QP of this type.
+    ///
+    /// # Errors
+    /// `Invalid`: an endpoint or an option that does not fit.
+    fn new(qp_type: u32, l: &gdrc_endpoint, r: Option<&gdrc_endpoint>, o: &Options<'_>) -> Result<Plan> {
         for (name, e) in [("local", Some(l)), ("remote", r)] {
             if let Some(e) = e.filter(|e| e.qp_type != qp_type) {
                 let (its, own) = (kind::name(e.qp_type), kind::name(qp_type));
                 return Err(refuse!(Invalid, "{name}->qp_type {its}: the QP is {own}"));
             }
         }
-        let exact = o.flags & GDRC_CONNECT_EXACT != 0;
-        let or = |v: u32, default: u32| if v == 0 && !exact { default } else { v };
-
-        let mut attr = QpAttr {
-            qkey: if o.qkey == 0 { l.qkey } else { o.qkey },
+        let opts = o.opts;
+        let attr = QpAttr {
+            qkey: if opts.qkey == 0 { l.qkey } else { opts.qkey },
             sq_psn: l.psn,
-            pkey_index: u16::try_from(o.pkey_index)
-                .map_err(|_| refuse!(Invalid, "opts->pkey_index {}: the table has one entry, 0", o.pkey_index))?,
+            pkey_index: u16::try_from(opts.pkey_index)
+                .map_err(|_| refuse!(Invalid, "opts->pkey_index {}: the table has one entry, 0", opts.pkey_index))?,
             port_num: 1,
-            timeout: byte("timeout", or(o.timeout, 14), 31)?,
-            retry_cnt: byte("retry_cnt", or(o.retry_cnt, 7), 7)?,
-            rnr_retry: byte("rnr_retry", or(o.rnr_retry, 7), 7)?,
-            min_rnr_timer: byte("min_rnr_timer", or(o.min_rnr_timer, 12), 31)?,
-            rate_limit_bps: o.rate_limit_bps,
+            timeout: byte("timeout", o.or(opts.timeout, 14), 31)?,
+            retry_cnt: byte("retry_cnt", o.or(opts.retry_cnt, 7), 7)?,
+            rnr_retry: byte("rnr_retry", o.or(opts.rnr_retry, 7), 7)?,
+            min_rnr_timer: byte("min_rnr_timer", o.or(opts.min_rnr_timer, 12), 31)?,
+            rate_limit_bps: opts.rate_limit_bps,
             ..QpAttr::default()
         };
-        let rate = if o.rate_limit_bps != 0 { GDRC_QP_RATE_LIMIT } else { 0 };
+        let rate = if opts.rate_limit_bps != 0 { GDRC_QP_RATE_LIMIT } else { 0 };
         let basic = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT;
+        let rts = GDRC_QP_STATE | GDRC_QP_SQ_PSN | rate;
         if qp_type == GDRC_QPT_UD {
-            return Ok(Plan {
-                attr,
-                init: basic | GDRC_QP_QKEY,
-                rtr: GDRC_QP_STATE,
-                rts: GDRC_QP_STATE | GDRC_QP_SQ_PSN | rate,
-            });
+            return Ok(Plan { attr, init: basic | GDRC_QP_QKEY, rtr: GDRC_QP_STATE, rts });
         }
-
         let r = r.ok_or_else(|| refuse!(Invalid, "remote: NULL, which only UD allows"))?;
+        let rtr = GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN;
+        let mut plan = Plan { attr, init: basic | GDRC_QP_ACCESS_FLAGS, rtr, rts };
+        plan.connect(l, r)?;
+        let reliable = qp_type == GDRC_QPT_RC;
+        let all = if reliable { ACCESS_REMOTE } else { GDRC_ACCESS_REMOTE_WRITE };
+        plan.attr.qp_access_flags = o.or(opts.access, all);
+        // A program that went to INIT by itself has chosen its access; options override it.
+        if o.given && (opts.access != 0 || o.exact) {
+            plan.rtr |= GDRC_QP_ACCESS_FLAGS;
+        }
+        if reliable {
+            plan.make_reliable(l, r, o)?;
+        }
+        Ok(plan)
+    }
+
+    /// The attributes that name the peer.
+    fn connect(&mut self, l: &gdrc_endpoint, r: &gdrc_endpoint) -> Result<()> {
+        let attr = &mut self.attr;
         attr.path_mtu = l.mtu.min(r.mtu);
         attr.rq_psn = r.psn;
         attr.dest_qp_num = r.qpn;
@@ -173,29 +206,19 @@ impl Plan {
             ..AhAttr::default()
         };
         attr.kin = u8::from(r.flags & GDRC_ENDPOINT_OWN_PORT != 0);
-        let reliable = qp_type == GDRC_QPT_RC;
-        let all = if reliable {
-            GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC
-        } else {
-            GDRC_ACCESS_REMOTE_WRITE
-        };
-        attr.qp_access_flags = or(o.access, all);
-        let mut rtr = GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN;
-        let mut rts = GDRC_QP_STATE | GDRC_QP_SQ_PSN | rate;
-        // A program that went to INIT by itself has chosen its access; options override it.
-        if opts_given && (o.access != 0 || exact) {
-            rtr |= GDRC_QP_ACCESS_FLAGS;
-        }
-        if reliable {
-            attr.max_rd_atomic =
-                u8::try_from(or(o.max_rd_atomic, r.max_rd_atomic).min(r.max_rd_atomic).min(l.max_rd_atomic))
-                    .unwrap_or(u8::MAX);
-            attr.max_dest_rd_atomic =
-                byte("max_dest_rd_atomic", or(o.max_dest_rd_atomic, l.max_rd_atomic.min(255)), 255)?;
-            rtr |= GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER;
-            rts |= GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
-        }
-        Ok(Plan { attr, init: basic | GDRC_QP_ACCESS_FLAGS, rtr, rts })
+        Ok(())
+    }
+
+    /// The attributes that RC has alone.
+    fn make_reliable(&mut self, l: &gdrc_endpoint, r: &gdrc_endpoint, o: &Options<'_>) -> Result<()> {
+        let most = r.max_rd_atomic.min(l.max_rd_atomic);
+        let as_requester = o.or(o.opts.max_rd_atomic, r.max_rd_atomic).min(most);
+        self.attr.max_rd_atomic = u8::try_from(as_requester).unwrap_or(u8::MAX);
+        let as_responder = o.or(o.opts.max_dest_rd_atomic, l.max_rd_atomic.min(255));
+        self.attr.max_dest_rd_atomic = byte("max_dest_rd_atomic", as_responder, 255)?;
+        self.rtr |= GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER;
+        self.rts |= GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
+        Ok(())
     }
 
     fn run<D: Device + ?Sized>(&self, dev: &D, qp: gdrc_qp, from_reset: bool) -> Result<()> {

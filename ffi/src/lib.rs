@@ -13,7 +13,7 @@
 //!   pointers.
 //! * `context_device`, `context_slots`: the trait of a context's device, and the table of contexts.
 //! * `error_detail`, `open_error`, `string_calls`: why a call failed.
-//! * `open_config`, `device_kinds`: what an open is asked for; one row for each kind of device.
+//! * `open_config`, `context_kinds`: what an open is asked for; one row for each kind of device.
 //! * `*_calls`: the calls, a file for each object. `pin_entries`, `pin_table`: what pins are made
 //!   of. `gpu_regions`,
 //!   `gpu_error`: what regions of GPU memory are made of.
@@ -33,10 +33,10 @@ mod channel_calls;
 mod cm_calls;
 mod connect_calls;
 mod context_device;
+mod context_kinds;
 mod context_slots;
 mod cq_calls;
 mod data_calls;
-mod device_kinds;
 mod endpoint_calls;
 mod error_detail;
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use crate::c_consts::GDRC_CONTEXT_ALIGN;
 use crate::c_result::{refuse, ret};
 use crate::c_types::*;
+use crate::context_kinds::DeviceKind;
 use crate::context_slots::{device, retire, ClaimedSlot};
-use crate::device_kinds::DeviceKind;
 use crate::gpu_regions;
 use crate::open_config::{self, OpenConfig};
 use crate::open_error::{self, Stage};

@@ -3,11 +3,11 @@
 //! A folder of the drop-in's is one of a fixed number of places in this library, so that its `DIR`
 //! can be told from those of the C library by its address alone.
 
-use crate::descriptors::{close, open_ours};
+use crate::descriptor_calls::{close, open_ours};
 use crate::drop_in::{kind, PathInfo, NAMES};
 use crate::fail;
+use crate::path_route::{descriptor, lead};
 use crate::real::REAL;
-use crate::route::{descriptor, lead};
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_long, CStr};
 use core::sync::atomic::{AtomicBool, Ordering};

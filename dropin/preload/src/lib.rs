@@ -12,9 +12,9 @@
 //! files, and does nothing for all others but call on: some comparisons and a jump.
 //!
 //! Writes to the `cmd_fd` of a context are led there too, after the kernel has refused them
-//! (`commands`).
+//! (`cmd_fd_writes`).
 //!
-//! `drop_in` finds the drop-in's tables; `route` says where a path leads; `names`, `descriptors`,
+//! `drop_in` finds the drop-in's tables; `path_route` says where a path leads; `names`, `descriptor_calls`,
 //! `folders` and `search` are the calls of the C library that are taken over; `real` are those
 //! behind them.
 //!
@@ -25,14 +25,14 @@
 //! Calls of other interposers (librspreload's, a sanitizer's) work in either order: each calls the
 //! next.
 
-mod commands;
-mod descriptors;
+mod cmd_fd_writes;
+mod descriptor_calls;
 mod drop_in;
 mod files;
 mod folders;
 mod names;
+mod path_route;
 mod real;
-mod route;
 mod search;
 
 use core::ffi::c_int;

@@ -3,8 +3,8 @@
 use crate::drop_in::{kind, PathInfo, PATH_MAX};
 use crate::fail;
 use crate::files::{self, FILES};
+use crate::path_route::{descriptor, lead};
 use crate::real::REAL;
-use crate::route::{descriptor, lead};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
 /// A device number that no file system of the kernel's has.

@@ -4,8 +4,8 @@
 
 mod arguments;
 mod capture;
+mod drop_in_library;
 mod elf;
-mod library;
 
 use arguments::{Arguments, Request};
 use std::ffi::OsString;
@@ -33,8 +33,8 @@ fn main() -> ExitCode {
         },
         Err(why) => return fail(USAGE, &format!("{why}\nTry 'gdrcore-run --help'.")),
     };
-    let Some(folder) = library::folder() else {
-        return fail(USAGE, &format!("{} was not found; {}", library::VERBS, library::WHERE));
+    let Some(folder) = drop_in_library::folder() else {
+        return fail(USAGE, &format!("{} was not found; {}", drop_in_library::VERBS, drop_in_library::WHERE));
     };
     if let Some(why) = elf::obstacle(&arguments.program) {
         eprintln!("gdrcore-run: warning: {why}");
@@ -61,7 +61,9 @@ fn command(a: &Arguments, folder: &std::path::Path) -> Command {
     // and not in LD_LIBRARY_PATH alone: some programs bring a libibverbs of their own under another
     // name (Python wheels), and never look for this one.
     let mut preload = std::env::var_os("LD_PRELOAD");
-    for library in [library::PRELOAD, library::VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists()) {
+    for library in
+        [drop_in_library::PRELOAD, drop_in_library::VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists())
+    {
         preload = Some(join(preload, Some(library.into())));
     }
     if let Some(list) = preload {

@@ -3,7 +3,7 @@
 
 use gdrcore_core::verbs::types::{AhAttr, QpAttr};
 
-use super::addr::{SOCKADDR_IN6, SOCKADDR_STORAGE};
+use super::sockaddr::{SOCKADDR_IN6, SOCKADDR_STORAGE};
 use super::{Addr, DATA_MAX};
 
 /// Hop limit where none was asked for.

@@ -6,15 +6,15 @@
 //! answer) and its fields. Whatever the bytes, parsing ends in a [`Command`] or in an error: what
 //! is too short or unknown is [`Error::Invalid`], too little room for the answer is `ENOSPC`.
 
-mod addr;
 mod answer;
+mod sockaddr;
 #[cfg(test)]
 mod tests;
 
-pub use addr::Addr;
 pub use answer::{
     addr_answer, created, event_answer, events_reported, path_answer, qp_attr_answer, route_answer, EventParam, Route,
 };
+pub use sockaddr::Addr;
 
 use gdrcore_core::refuse;
 use gdrcore_core::{Error, Result};
@@ -212,12 +212,12 @@ impl<'a> Fields<'a> {
 
     /// A `sockaddr_in6` or something shorter in its place.
     fn ip(&self, at: usize) -> Result<Option<Addr>> {
-        Addr::parse(self.bytes(at, addr::SOCKADDR_IN6)?)
+        Addr::parse(self.bytes(at, sockaddr::SOCKADDR_IN6)?)
     }
 
     /// A `sockaddr_storage` of which `len` bytes count.
     fn storage(&self, at: usize, len: u16) -> Result<Option<Addr>> {
-        let all = self.bytes(at, addr::SOCKADDR_STORAGE)?;
+        let all = self.bytes(at, sockaddr::SOCKADDR_STORAGE)?;
         Addr::parse(
             all.get(..usize::from(len)).ok_or_else(|| refuse!(Invalid, "addr_size {len}: longer than any address"))?,
         )
@@ -261,7 +261,7 @@ impl<'a> Command<'a> {
                     0 => None,
                     len => f.storage(16, len)?,
                 },
-                dst: f.storage(16 + addr::SOCKADDR_STORAGE, f.u16(10)?)?.ok_or_else(no_address)?,
+                dst: f.storage(16 + sockaddr::SOCKADDR_STORAGE, f.u16(10)?)?.ok_or_else(no_address)?,
             },
             number::RESOLVE_ROUTE => {
                 f.bytes(0, 8)?;

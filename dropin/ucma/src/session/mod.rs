@@ -10,11 +10,11 @@
 //! address. The session moves no queue pair: the library does, by what INIT_QP_ATTR answers.
 
 mod choose;
-mod commands;
-mod events;
+mod session_commands;
+mod session_events;
+mod session_groups;
 #[cfg(test)]
-pub(crate) mod lab;
-mod multicast;
+pub(crate) mod session_lab;
 #[cfg(test)]
 mod tests;
 
@@ -28,8 +28,8 @@ use gdrcore_core::verbs::types::{AhAttr, Handle};
 use gdrcore_core::{Error, Result};
 
 use crate::proto::{Addr, Command, NO_ENTRY};
-use events::Event;
-use multicast::Group;
+use session_events::Event;
+use session_groups::Group;
 
 /// A device's connection manager.
 pub trait Manage: CmDevice {

@@ -1,12 +1,12 @@
 //! Descriptors: how they come to be, are written to, copied and closed.
 
-use crate::commands;
+use crate::cmd_fd_writes;
 use crate::drop_in::{kind, PathInfo, NAMES, UCMA};
 use crate::fail;
 use crate::files::{FILES, FOLDERS};
 use crate::names::look_at_descriptor;
+use crate::path_route::lead;
 use crate::real::REAL;
-use crate::route::lead;
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
 /// What librdmacm opens.
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isi
         return n;
     }
     // SAFETY: as above.
-    unsafe { commands::after(n, fd, buf, len) }
+    unsafe { cmd_fd_writes::after(n, fd, buf, len) }
 }
 
 /// close(2).

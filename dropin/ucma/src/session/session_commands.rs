@@ -5,7 +5,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, QpAttr};
 use gdrcore_core::{Error, Result};
 
-use super::events::number;
+use super::session_events::number;
 use super::{Devices, ManagerId, ProgramId, Session, Stage, RNR_ENDLESS, RNR_LONGEST, UDP_QKEY};
 use crate::proto::{addr_answer, created, events_reported, path_answer, qp_attr_answer, query, Addr, ConnParam, Route};
 
