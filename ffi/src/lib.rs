@@ -7,8 +7,8 @@
 //!
 //! The files, low to high:
 //!
-//! * `c_consts`, `c_types`: constants and structs of the header. `c_layout`: those that have the
-//!   layout of core's.
+//! * `c_consts`, `c_types` and the files that it names, `c_cm_types`: constants and structs of the
+//!   header. `c_layout`: those that have the layout of core's.
 //! * `c_result`, `ptr`: what a call returns, and what it reads and writes through the caller's
 //!   pointers.
 //! * `context_device`, `context_slots`: the trait of a context's device, and the table of contexts.
@@ -25,10 +25,15 @@
 #![allow(non_camel_case_types)]
 
 mod ah_calls;
+mod c_cm_types;
 mod c_consts;
+mod c_device_types;
+mod c_handles;
 mod c_layout;
+mod c_qp_types;
 mod c_result;
 mod c_types;
+mod c_wr_types;
 mod channel_calls;
 mod cm_calls;
 mod connect_calls;
@@ -62,6 +67,7 @@ mod tests;
 mod topology_calls;
 
 pub use ah_calls::*;
+pub use c_cm_types::*;
 pub use c_consts::*;
 pub use c_types::*;
 pub use channel_calls::*;

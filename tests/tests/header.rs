@@ -8,7 +8,10 @@ const TAGS_ONLY: &[&str] = &["gdrc_async_event", "gdrc_cm_event"];
 /// In the order in which they appear in the header.
 const SOURCES: &[&str] = &[
     "c_consts.rs",
-    "c_types.rs",
+    "c_handles.rs",
+    "c_wr_types.rs",
+    "c_device_types.rs",
+    "c_qp_types.rs",
     "context_slots.rs",
     "open_config.rs",
     "lifecycle.rs",
@@ -27,6 +30,7 @@ const SOURCES: &[&str] = &[
     "pin_calls.rs",
     "endpoint_calls.rs",
     "connect_calls.rs",
+    "c_cm_types.rs",
     "cm_calls.rs",
     "stats_calls.rs",
     "topology_calls.rs",
