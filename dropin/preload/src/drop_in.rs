@@ -1,4 +1,4 @@
-//! The libibverbs drop-in, and what it offers under names of its own.
+//! The tables of functions that the libibverbs drop-in exports, and where it is found.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::marker::PhantomData;
@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Its name in the process.
 const LIBRARY: &CStr = c"libibverbs.so.1";
-/// Longest path with its end.
+/// Longest path with its NUL.
 pub const PATH_MAX: usize = 4096;
 
 /// Under the name `gdrc_ucma_1`: librdmacm's device file. Errors are negative errno.
@@ -14,7 +14,7 @@ pub const PATH_MAX: usize = 4096;
 pub struct Ucma {
     /// Opens the device file; the flags are those of open(2).
     pub open: unsafe extern "C" fn(c_int) -> c_int,
-    /// One command.
+    /// Writes one command.
     pub write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
     /// The descriptor is about to be closed by its owner.
     pub close: unsafe extern "C" fn(c_int),
@@ -34,7 +34,7 @@ pub struct Names {
     pub open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
 }
 
-/// What a path is.
+/// Kinds of paths.
 pub mod kind {
     use core::ffi::c_int;
     /// The kernel's, under another path.
@@ -54,7 +54,7 @@ pub struct PathInfo {
     pub major: u32,
     pub minor: u32,
     pub inode: u64,
-    /// The canonical path; of what is the kernel's, where the kernel has it.
+    /// The canonical path; of a name of the kernel, the path under which the kernel has it.
     pub path: [c_char; PATH_MAX],
     /// Of a link.
     pub target: [c_char; PATH_MAX],

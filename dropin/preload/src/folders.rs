@@ -1,7 +1,7 @@
 //! Listing folders: opendir, readdir and their like.
 //!
-//! A folder of the drop-in's is one of a fixed number of places in this library, so that its `DIR`
-//! can be told from those of the C library by its address alone.
+//! An open folder of the drop-in is one of a fixed number of slots in this library, so that the
+//! address of its `DIR` distinguishes it from those of the C library.
 
 use crate::descriptor_calls::{close, open_ours};
 use crate::drop_in::{kind, PathInfo, NAMES};
@@ -16,13 +16,13 @@ use std::ffi::CString;
 /// Folders that may be open at a time.
 const SLOTS: usize = 256;
 
-/// A place for an open folder.
+/// A slot for an open folder.
 pub struct FolderSlot {
     taken: AtomicBool,
     folder: UnsafeCell<Option<Folder>>,
 }
 
-// SAFETY: the folder is reached only by the thread that has taken the place, or that uses the
+// SAFETY: the folder is reached only by the thread that has taken the slot, or that uses the
 // `DIR`, of which readdir(3) allows one.
 unsafe impl Sync for FolderSlot {}
 
@@ -34,7 +34,7 @@ pub struct Folder {
     fd: c_int,
     names: Vec<Name>,
     at: usize,
-    /// What readdir(3) has returned.
+    /// The entry that readdir(3) returned last.
     entry: libc::dirent64,
 }
 

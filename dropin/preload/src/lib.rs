@@ -1,22 +1,22 @@
-//! `libgdrcore_preload.so`: leads what programs do with the files of RDMA devices to the libibverbs
+//! `libgdrcore_preload.so`: passes the calls of programs on files of RDMA devices to the libibverbs
 //! drop-in.
 //!
 //! librdmacm reaches the kernel by four calls of the C library: it opens the device file
 //! `/dev/infiniband/rdma_cm`, looks whether it is a character device, writes commands into it and
 //! closes it. Other programs look at the names of devices below `/dev/infiniband` and
 //! `/sys/class/infiniband`. Only a library that stands before the C library in the order of symbol
-//! lookup can take these calls over; a NEEDED libibverbs stands behind it, hence this one, for
-//! `LD_PRELOAD`, as `gdrcore-run` sets it.
+//! lookup can take these calls over. A NEEDED libibverbs stands behind the C library, hence this
+//! library, for `LD_PRELOAD`, as `gdrcore-run` sets it.
 //!
-//! What the names are, the drop-in says. This library has no state but which descriptors are such
-//! files, and does nothing for all others but call on: some comparisons and a jump.
+//! The drop-in knows the names. This library only keeps which descriptors are such files. For all
+//! others it passes the call on: some comparisons and a jump.
 //!
-//! Writes to the `cmd_fd` of a context are led there too, after the kernel has refused them
-//! (`cmd_fd_writes`).
+//! Writes to the `cmd_fd` of a context are passed to the drop-in, too, after the kernel has refused
+//! them (`cmd_fd_writes`).
 //!
-//! `drop_in` finds the drop-in's tables; `path_route` says where a path leads; `names`, `descriptor_calls`,
-//! `folders` and `search` are the calls of the C library that are taken over; `real` are those
-//! behind them.
+//! `drop_in` finds the drop-in's tables; `path_route` decides about a path; `names`,
+//! `descriptor_calls`, `folders` and `search` are the calls of the C library that are taken over;
+//! `real` are those behind them.
 //!
 //! The drop-in is found when it is first needed: a program of librdmacm has it in the process, and
 //! where a process has no libibverbs at all it is loaded. Where the process has another libibverbs,

@@ -1,12 +1,12 @@
-//! Where a path that a program names leads: to the kernel, as nearly all do, or to the drop-in's
-//! names.
+//! Decides whether a path of a program is the kernel's, as nearly all are, or a name of the
+//! drop-in.
 
 use crate::drop_in::{kind, PathInfo, NAMES, PATH_MAX};
 use crate::fail;
 use crate::files::FOLDERS;
 use core::ffi::{c_char, c_int, CStr};
 
-/// Where a path leads.
+/// The target of a call on a path.
 enum Route {
     /// To the kernel, as it is.
     Kernel,
@@ -18,7 +18,7 @@ enum Route {
     Nowhere(c_int),
 }
 
-/// What a call returns when it has failed and set errno.
+/// The result of a call that has failed and set errno.
 pub trait Failed {
     const VALUE: Self;
 }
@@ -35,9 +35,9 @@ impl<T> Failed for *mut T {
     const VALUE: Self = core::ptr::null_mut();
 }
 
-/// Leads a call where its path leads, a path that is relative to `dir`: `kernel` gets the path
-/// under which the kernel has it, `ours` the kind of what is the drop-in's and what is known of it.
-/// `follow`: a link at the end is followed.
+/// Passes a call on a path relative to `dir` to its target. `kernel` gets the path under which the
+/// kernel has the file, `ours` the kind and the facts of a name of the drop-in. `follow`: a link at
+/// the end is followed.
 ///
 /// # Safety
 /// A C string, or null.

@@ -1,4 +1,5 @@
-//! Whether a program can be led to the drop-in at all: the loader does it, so there must be one.
+//! Whether a program can be run on the drop-in: the dynamic loader finds the drop-in, so there must
+//! be one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,14 +17,14 @@ const PIE: u64 = 0x0800_0000;
 /// The most that is read of a file at a time, and of a script's first line.
 const PART_MAX: usize = 1 << 16;
 const LINE_MAX: usize = 256;
-/// Bits of the mode: another user's or group's rights for whoever runs it.
+/// Bits of the mode: the program runs with the rights of its owner or group.
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 
-/// A part of a file: where it begins, and at most how many bytes.
+/// Reads a part of a file, from an offset, of at most so many bytes.
 type FileReader<'a> = &'a dyn Fn(u64, usize) -> Vec<u8>;
 
-/// What stands in the way, in words; `None`: nothing that can be seen.
+/// The obstacle in words; `None`: none was found.
 pub fn obstacle(program: &OsStr) -> Option<String> {
     let path = find(program)?;
     let of = |path: &Path| {

@@ -75,8 +75,8 @@ impl<D: Devices> Files<D> {
         Ok(fd)
     }
 
-    /// Forgets a file; what its ids had under way is ended, and their peers are told. The
-    /// descriptor is the caller's to close.
+    /// Closes a file: its connections and requests end, and their peers get a DREQ or a REJ. The
+    /// caller closes the descriptor.
     pub fn close(&self, fd: RawFd) {
         if self.state().open.get(&fd).is_some_and(|f| f.asked) {
             std::thread::sleep(CLOSE_TIME);
@@ -135,8 +135,8 @@ impl<D: Devices> Files<D> {
         }
     }
 
-    /// Takes what the devices have to say and makes the files concerned readable. Returns the
-    /// number of events.
+    /// Takes the events of the devices and makes the files concerned readable. Returns the number
+    /// of events.
     pub fn pump(&self) -> usize {
         let mut s = self.state();
         let n = s.session.pump();
@@ -155,7 +155,7 @@ impl<D: Devices> Files<D> {
         }
     }
 
-    /// Files and ids that are open, for those who look for leaks.
+    /// The number of open files and ids, for tests of leaks.
     pub fn open_count(&self) -> (usize, usize) {
         let s = self.state();
         (s.open.len(), s.session.ids())

@@ -3,9 +3,9 @@
 //! answered by a device's connection manager, so that the library runs unmodified where there is no
 //! kernel RDMA.
 //!
-//! Layers, low to high. [`proto`] is bytes: what a command says, what an answer looks like.
-//! [`session`] is what the kernel would remember: ids, their states, queues of events; it makes no
-//! system call and knows devices through the trait [`session::Devices`]. [`mod@file`] is the open
+//! Layers, low to high. [`proto`] parses commands and writes answers. [`session`] is the state
+//! that the kernel would have: ids, their states, queues of events; it makes no system call and
+//! knows devices through the trait [`session::Devices`]. [`mod@file`] is the open
 //! file: a descriptor that is readable while events wait, the program's memory, blocking.
 
 pub mod file;

@@ -78,13 +78,13 @@ pub fn created(id: u32) -> Vec<u8> {
     Out(Vec::new()).u32(id).done()
 }
 
-/// How many events of an object the program has been told: the library waits until as many were
-/// acknowledged.
+/// The answer with the number of events of an object that the program has taken. The library waits
+/// until as many are acknowledged.
 pub fn events_reported(n: u32) -> Vec<u8> {
     Out(Vec::new()).u32(n).done()
 }
 
-/// Where an id stands, for the queries.
+/// Addresses and path of an id, for the queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// GUID of the device in host order; 0: no device yet.

@@ -119,7 +119,7 @@ pub struct ConnParam<'a> {
     pub flow_control: bool,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
-    /// False: the other fields say nothing. In ACCEPT it is the answer to a CONNECT_RESPONSE.
+    /// False: the other fields have no meaning. So an ACCEPT answers a CONNECT_RESPONSE.
     pub valid: bool,
 }
 
@@ -160,7 +160,7 @@ fn no_address() -> Error {
     refuse!(Invalid, "addr: none, its family is 0")
 }
 
-/// Little by little out of a slice that may be too short.
+/// Reads fields out of a slice that may be too short.
 #[derive(Clone, Copy)]
 struct Fields<'a>(&'a [u8]);
 

@@ -1,9 +1,9 @@
-//! What the kernel would remember for a process: its open files (channels), the ids in them, and
-//! events that wait.
+//! The state that the kernel would have for a process: its open files (channels), the ids in them,
+//! and events that wait.
 //!
-//! Sans-IO: a command comes as bytes and its answer goes as bytes; devices are reached through
-//! [`Devices`]; how many events a channel holds is told by [`Session::queued`], so that whoever
-//! owns the descriptor can make it readable.
+//! Sans-IO: commands and answers are bytes, and devices are reached through [`Devices`].
+//! [`Session::queued`] is the number of events in a channel, by which the owner of the descriptor
+//! makes it readable.
 //!
 //! An id lives in one channel and may move to another. It gets ids of the connection manager
 //! (**ends**) when it gets a port: one on its device, or one on each device while it is bound to no
@@ -33,11 +33,11 @@ use session_groups::Group;
 
 /// A device's connection manager.
 pub trait Manage: CmDevice {
-    /// Largest path MTU code that the way to a peer carries, as far as this side can tell.
+    /// Largest path MTU code of the route to a peer, as far as this side knows.
     fn path_mtu(&self, to: &AhAttr) -> u8;
 }
 
-/// One that is kept open while an id needs it.
+/// A connection manager whose device stays open while an id needs it.
 pub type Manager = Arc<dyn Manage + Send + Sync>;
 
 /// What a program sees of a device before it opens it.
@@ -83,13 +83,13 @@ enum Stage {
     Listening,
     /// A peer's request, for the program to accept or reject.
     Requested,
-    /// Asked, or accepted; from here on the connection manager knows the rest.
+    /// Requested or accepted by the program; from here on the connection manager has the state.
     Begun,
 }
 
 struct ProgramId {
     channel: u32,
-    /// The library's word; 0: a request that was not accepted yet, whose events are not told.
+    /// The library's number. 0: a request that was not accepted yet; its events are dropped.
     uid: u64,
     ps: u16,
     qp_type: u32,
@@ -103,13 +103,13 @@ struct ProgramId {
     psn: u32,
     qkey: u32,
     traffic_class: u8,
-    /// What the program has set.
+    /// The ACK timeout that the program has set.
     ack_timeout: Option<u8>,
     /// The peer tries again for ever when this side has no receive posted.
     rnr_endless: bool,
-    /// The program has said whether the "any" address means that of its own family only.
+    /// RDMA_OPTION_ID_AFONLY, if the program has set it: the "any" address covers its family only.
     own_family: Option<bool>,
-    /// Events that the program has been told.
+    /// Events that the program has taken.
     reported: u32,
 }
 
@@ -193,18 +193,18 @@ impl<D: Devices> Session<D> {
         !self.by_handle.is_empty()
     }
 
-    /// Ids that exist, for those who look for leaks.
+    /// The number of ids, for tests of leaks.
     pub fn ids(&self) -> usize {
         self.ids.len()
     }
 
     /// Carries out a command that was written into a channel. `option` reads the program's memory
-    /// for SET_OPTION, `channel_of` says which channel a descriptor is.
+    /// for SET_OPTION, `channel_of` gives the channel of a descriptor.
     ///
     /// # Errors
     /// [`Error::Invalid`]: not a command, or not one for this id in this state; `ENOENT`: no such
     /// id in this channel; [`Error::Again`]: GET_EVENT, and none is there; [`Error::NoDevice`],
-    /// [`Error::AddressInUse`]: as bind(2) says them; [`Error::NoMemory`]: the device's ids are in
+    /// [`Error::AddressInUse`]: as for bind(2); [`Error::NoMemory`]: the device's ids are in
     /// use.
     pub fn execute(
         &mut self,
@@ -334,7 +334,7 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// Lets an id go: its ends, its groups, its events.
+    /// Removes an id with its ends, its groups and its events.
     fn remove(&mut self, id: u32) -> u32 {
         let groups = self.groups.iter().filter_map(|(&n, g)| (g.id == id).then_some(n)).collect::<Vec<_>>();
         for g in groups {

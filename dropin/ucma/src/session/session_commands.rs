@@ -78,7 +78,7 @@ impl<D: Devices> Session<D> {
     }
 
     /// BIND_IP, BIND: a port on the device that has the address, or for the "any" address on every
-    /// device; of its own family, if that is IPv4 or the program said so.
+    /// device: only those of its family if that is IPv4 or the program has set AFONLY.
     pub(super) fn bind(&mut self, id: u32, addr: Addr) -> Result<()> {
         let i = self.id(id)?;
         if i.stage != Stage::Idle {
@@ -103,17 +103,17 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// A program that binds an id by itself will most likely listen. It may tell its port before it
-    /// does (qperf): from here on requests for it wait. Where that cannot be had, they are refused
-    /// until it listens, and listening says why.
+    /// Announces the port of an id that a program has bound, since it will most likely listen: from
+    /// here on requests for the port wait, also if the peer learns the port before (qperf). Where
+    /// the device cannot do so, requests are refused until the program listens.
     pub(super) fn announce(&self, id: u32) {
         for end in self.ids.get(&id).map_or(&[][..], |i| &i.ends) {
             let _ = end.manager.announce(end.handle, true);
         }
     }
 
-    /// Gives an id ends with one port on those of the devices that can be opened. Where there are
-    /// none of its family, it listens to nobody, as with the kernel.
+    /// Gives an id ends with one port on those of the devices that can be opened. Without a device
+    /// of its family it has no ends, as with the kernel.
     fn take_port(&mut self, id: u32, devices: Vec<usize>, mut port: u16) -> Result<u16> {
         if devices.is_empty() {
             return Ok(port);
@@ -185,7 +185,7 @@ impl<D: Devices> Session<D> {
         match self.id(id)?.stage {
             Stage::Idle => self.bind(id, src.unwrap_or(any))?,
             Stage::Bound => {
-                // It listens to nobody after all.
+                // It connects, so it will not listen.
                 for end in &self.id(id)?.ends {
                     let _ = end.manager.announce(end.handle, false);
                 }
@@ -227,7 +227,7 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// What the queries tell of an id.
+    /// The answer to the queries of an id.
     pub(super) fn route(&self, id: u32) -> Result<Route> {
         let i = self.id(id)?;
         let mut route = Route { src: i.src, dst: i.dst, traffic_class: i.traffic_class, ..Route::default() };
@@ -343,7 +343,7 @@ impl<D: Devices> Session<D> {
             }
             attr.ah.traffic_class = i.traffic_class;
             if let Some(code) = i.ack_timeout {
-                // Of either side: what the request said is the default only.
+                // For both sides: the value of the request is only the default.
                 attr.timeout = code;
             }
             (attr, m)

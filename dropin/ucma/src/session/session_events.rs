@@ -20,13 +20,13 @@ pub(super) mod number {
     pub const INTERNAL: u32 = 19;
 }
 
-/// Something that the program has not been told yet.
+/// An event that the program has not taken yet.
 pub(super) struct Event {
-    /// Whose event it is: the id that counts it. With a request that is the listener.
+    /// The id that counts the event; of a connection request the listener.
     id: u32,
     /// The group concerned, which counts it too.
     group: Option<u32>,
-    /// What the answer names: the id, or the new one of a request.
+    /// The id in the answer: the same, or the new id of a connection request.
     about: u32,
     number: u32,
     status: i32,
@@ -41,7 +41,7 @@ enum EventPayload {
 }
 
 impl<D: Devices> Session<D> {
-    /// Takes what the connection managers have to say. Returns how many events that were.
+    /// Takes the events of the connection managers. Returns their number.
     pub fn pump(&mut self) -> usize {
         let mut managers: Vec<(usize, Manager)> = Vec::new();
         for id in self.ids.values() {
@@ -68,8 +68,8 @@ impl<D: Devices> Session<D> {
         }
         let Some(&id) = self.by_handle.get(&(device, e.id)) else { return };
         let number = e.event;
-        // Who was not told of a request's id cannot be told what became of it: the program's accept
-        // will fail.
+        // The program does not know this id yet, so the event has no receiver. Its accept will
+        // fail.
         if self.ids.get(&id).is_some_and(|i| i.uid != 0) {
             self.raise(
                 id,
@@ -89,15 +89,15 @@ impl<D: Devices> Session<D> {
     fn on_request(&mut self, device: usize, manager: &Manager, e: CmEvent) {
         let listener = self.by_handle.get(&(device, e.listener)).copied();
         let Some((listener, l)) = listener.and_then(|l| Some((l, self.ids.get(&l)?))) else {
-            // The listener has gone, and takes what it was asked with it.
+            // The listener has ended, and so the request does.
             let _ = manager.destroy(e.id);
             return;
         };
         let like = l.src.unwrap_or(Addr::from_gid(&[0; 16], 0, 0));
         let peer = Addr::from_gid(&e.peer.dgid, e.peer.scope_id, e.remote_port);
         let (channel, ps, traffic_class, ack_timeout) = (l.channel, l.ps, l.traffic_class, l.ack_timeout);
-        // What the program will say when it accepts is not known before the library moves the QP:
-        // most say the same.
+        // The library moves the QP before the program gives the RNR retry count of its accept. Most
+        // programs give the count of the request.
         let rnr_endless = e.rnr_retry == super::RNR_ENDLESS;
         let psn = self.psn();
         let src = self.own_address(device, e.local_port, if like.is_any() { &peer } else { &like });
@@ -141,11 +141,10 @@ impl<D: Devices> Session<D> {
         self.raise(id, Event { id, group: None, about: id, number, status, payload: EventPayload::Nothing });
     }
 
-    /// WRITE_CM_EVENT: an event that a program tells itself, or the library, when it has resolved a
+    /// WRITE_CM_EVENT: an event of the program's own, or of the library when it has resolved a
     /// name.
     pub(super) fn write_event(&mut self, id: u32, event: u32, status: u32, argument: u64) -> Result<()> {
-        // Of an id that was not accepted yet the library has no object that an event could be
-        // about.
+        // The library has no object for an id that was not accepted yet.
         if !matches!(event, number::USER | number::INTERNAL) || self.id(id)?.uid == 0 {
             return Err(refuse!(
                 Invalid,
@@ -213,23 +212,23 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// Forgets the events of an id that goes. Requests that the program has not heard of go with
-    /// their listener.
+    /// Drops the events of an id that is removed. Connection requests among them, which the program
+    /// has not taken, end with their listener.
     pub(super) fn drop_events(&mut self, channel: u32, id: u32) {
         let Some(c) = self.channels.get_mut(&channel) else { return };
-        let mut unheard = Vec::new();
+        let mut untaken = Vec::new();
         c.events.retain(|e| {
             if e.id == id && e.about != id {
-                unheard.push(e.about);
+                untaken.push(e.about);
             }
             e.id != id
         });
-        for request in unheard {
+        for request in untaken {
             self.remove(request);
         }
     }
 
-    /// A group that is left: events about it that the program has not heard of are forgotten.
+    /// Drops the events of a group that is left.
     pub(super) fn drop_group_events(&mut self, id: u32, group: u32) {
         let channel = self.ids.get(&id).map(|i| i.channel);
         if let Some(c) = channel.and_then(|c| self.channels.get_mut(&c)) {
@@ -249,7 +248,7 @@ impl<D: Devices> Session<D> {
             moved = go;
         }
         for e in &moved {
-            // Requests that the program has not heard of are in their listener's channel.
+            // A connection request that the program has not taken moves with its listener.
             if e.about != id {
                 if let Some(request) = self.ids.get_mut(&e.about) {
                     request.channel = to;

@@ -1,5 +1,5 @@
-//! Multicast groups that ids have joined. Who is a member is the device's affair, when the library
-//! attaches the QP; joining says under which GID the group is reached.
+//! Multicast groups that ids have joined. A join returns the GID of the group. The QP becomes a
+//! member in the device when the library attaches it.
 
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
@@ -30,7 +30,7 @@ impl<D: Devices> Session<D> {
             ));
         }
         if send_only {
-            // A switch's matter; nobody here tells senders from members.
+            // Only a switch could use it.
             return Err(refuse!(Unsupported, "join_flags 1: members that only send are not told apart"));
         }
         let (gid, traffic_class, qkey) = (addr.gid(), i.traffic_class, i.qkey);
