@@ -53,10 +53,10 @@
 // ended.
 #define GDRC_SEND_FENCE 1
 
-// Make a completion.
+// Generate a completion.
 #define GDRC_SEND_SIGNALED 2
 
-// Wake the receiver's solicited-only armed CQ.
+// Raise the event of a receiver's CQ that is armed for solicited completions only.
 #define GDRC_SEND_SOLICITED 4
 
 // Copy the payload during the post: its memory is free at return and needs no lkey.
@@ -64,7 +64,7 @@
 
 #define GDRC_SEND_IP_CSUM 16
 
-// Ours: more will be posted at once, leave the doorbell to the next post or to gdrc_progress.
+// Not in libibverbs: the next post or gdrc_progress rings the doorbell, not this post.
 #define GDRC_SEND_MORE 1073741824
 
 // Completion statuses (ibv_wc_status).
@@ -156,19 +156,19 @@
 // Memory of a GPU, by its CUDA address.
 #define GDRC_MEMORY_CUDA 1
 
-// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset hold, and no other way is tried on a
-// NIC.
+// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset are set, and a NIC tries no other
+// route.
 #define GDRC_MEMORY_DMABUF 1
 
-// iova holds. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
+// iova is set. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
 #define GDRC_MEMORY_IOVA 2
 
 // Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from
 // `dmabuf_offset` on. A peer that is another process of this user on this host, reached through
 // shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by copying into
-// it, with no help of this process and without a packet. Such a peer could write the memory at any
-// time, whatever its keys say: share only what it may have. Other devices, and peers elsewhere: no
-// effect.
+// it, without this process and without a packet. Such a peer can write the memory at any time,
+// whatever rights its keys have: share only memory that it may write. No effect on other devices
+// and on other peers.
 #define GDRC_MEMORY_SHARED 4
 
 // How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
@@ -183,7 +183,8 @@
 // Copies through pinned host memory.
 #define GDRC_ROUTE_STAGED 3
 
-// Why a way was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was, or one before it.
+// Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was taken, or one
+// before it.
 #define GDRC_NO_NONE 0
 
 #define GDRC_NO_SOFT_DEVICE 1
@@ -300,21 +301,21 @@
 // Asynchronous events (ibv_event_type). An error that a completion reports has none.
 #define GDRC_EVENT_CQ_ERR 0
 
-// The queue pair has failed by itself (its memory is gone, its peer's process has ended) with
-// nothing to complete.
+// The queue pair has failed (its memory is gone, or its peer's process has ended) while it had no
+// request that could report it.
 #define GDRC_EVENT_QP_FATAL 1
 
-// The queue pair has failed: its peer sent a request that is invalid, and that takes no receive.
+// The queue pair has failed: its peer sent an invalid request that consumes no receive.
 #define GDRC_EVENT_QP_REQ_ERR 2
 
-// The same for a request that its rights do not cover: key, range or access.
+// The same for a request without the rights for it: key, range or access.
 #define GDRC_EVENT_QP_ACCESS_ERR 3
 
 #define GDRC_EVENT_COMM_EST 4
 
 #define GDRC_EVENT_SQ_DRAINED 5
 
-// The device was removed, or has failed for good: what is outstanding on it will not complete.
+// The device was removed or has failed for good. Outstanding requests will not complete.
 #define GDRC_EVENT_DEVICE_FATAL 8
 
 #define GDRC_EVENT_PORT_ACTIVE 9
@@ -339,9 +340,9 @@
 #define GDRC_CONFIG_NO_GSO 4
 
 // Reach peers through shared memory where they are processes of this host that offer it too, and
-// through the network otherwise. Decided for a QP at RTR, for an address handle when it is made,
-// and never changed. This is the default, but for a context with a capture file (pcap_path), which
-// would not show it: with this flag it does so too.
+// through the network otherwise. Decided for a QP at RTR, for an address handle at its creation,
+// and never changed. This is the default without a capture file (pcap_path), which does not show
+// messages through shared memory. With this flag it holds with a capture file, too.
 #define GDRC_CONFIG_SHM 8
 
 // As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
@@ -351,18 +352,18 @@
 #define GDRC_CONFIG_UDP_ONLY 64
 
 // Long RDMA WRITEs (from 64 KiB) between this context and others of the same user on this host
-// that have this flag too, and are reached through shared memory, may be copied by the kernel from
-// the one process into the other (process_vm_writev), whatever memory the region is. Both ends
-// choose: the target lends its regions' addresses, the initiator writes there with no help of its.
-// Where the system does not allow it, and elsewhere: no effect.
+// that have this flag, too, and are reached through shared memory, may be copied by the kernel
+// from one process into the other (process_vm_writev), for any kind of region memory. Both ends
+// need the flag: the target grants the addresses of its regions, and the initiator writes there
+// without it. No effect where the system does not allow it, and on other peers.
 #define GDRC_CONFIG_CMA 128
 
 // Congestion control by rate (DCQCN): packets are sent as ECN-capable, and a QP whose packets are
 // marked lowers its rate.
 #define GDRC_CONFIG_DCQCN 32
 
-// Flag of gdrc_connect_opts: zeros in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the
-// rd_atomic fields are meant.
+// Flag of gdrc_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer
+// and the rd_atomic fields.
 #define GDRC_CONNECT_EXACT 1
 
 // Version of the endpoint descriptor.
@@ -382,7 +383,7 @@
 // Longest device name, in bytes without the final NUL.
 #define GDRC_DEVICE_NAME_MAX 255
 
-// Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str says each in words.
+// Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str describes each.
 #define GDRC_CAUSE_NONE 0
 
 #define GDRC_CAUSE_LOCAL_KEY 1
@@ -443,14 +444,13 @@
 // The kernel refused to send, with EPERM: a rule of this machine's firewall.
 #define GDRC_CAUSE_FIREWALL 28
 
-// The kernel refused to send: no route, or one that prohibits.
+// The kernel refused to send: no route, or a prohibiting one.
 #define GDRC_CAUSE_NO_ROUTE 29
 
-// The peer's process is of this machine and lives, but does not take what is sent to it.
+// The peer's process is on this machine and lives, but does not read its packets.
 #define GDRC_CAUSE_NOT_POLLED 30
 
-// The peer's process is of this machine and takes what is sent to it, but this queue pair gets no
-// answer.
+// The peer's process is on this machine and reads its packets, but this queue pair gets no answer.
 #define GDRC_CAUSE_UNANSWERED 31
 
 // No answer to a connection request.
@@ -476,45 +476,46 @@
 // RC and UC connections by InfiniBand service ids.
 #define GDRC_PS_IB 319
 
-// Events of the connection manager (numbers of rdma_cm_event_type). A peer asks a listener.
+// Events of the connection manager (numbers of rdma_cm_event_type). CONNECT_REQUEST: a peer's
+// request to a listener.
 #define GDRC_CM_CONNECT_REQUEST 4
 
-// The peer has accepted. Only for ids without a QP: the program brings its own to RTS, then calls
-// gdrc_establish.
+// The peer has accepted. Only for ids without a QP: the program moves its own QP to RTS, then
+// calls gdrc_establish.
 #define GDRC_CM_CONNECT_RESPONSE 5
 
 // The peer has accepted, but the QP could not be brought to RTS. The peer gets a REJ.
 #define GDRC_CM_CONNECT_ERROR 6
 
-// The peer did not answer in time, or this machine refuses to send to it. The status says which:
-// -ETIMEDOUT, what the network said of it (-ECONNREFUSED, -EHOSTUNREACH), or why the kernel
-// refuses (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
+// The peer did not answer in time, or this machine refuses to send to it. The status is
+// -ETIMEDOUT, the error of the network (-ECONNREFUSED, -EHOSTUNREACH), or that of the kernel
+// (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
 #define GDRC_CM_UNREACHABLE 7
 
-// The peer does not want the connection; status says why.
+// The peer has rejected the request; status is the reason.
 #define GDRC_CM_REJECTED 8
 
-// The connection stands.
+// The connection is established.
 #define GDRC_CM_ESTABLISHED 9
 
 // The connection has ended, from either side.
 #define GDRC_CM_DISCONNECTED 10
 
-// Late packets of the connection are gone.
+// No late packet of the connection can arrive any more.
 #define GDRC_CM_TIMEWAIT_EXIT 15
 
-// Reasons of a rejection that programs meet (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. The
+// Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. NO_RESOURCES: the
 // peer's tables are full.
 #define GDRC_REJ_NO_RESOURCES 3
 
-// The peer waited in vain, or its program let the id go.
+// The peer's connection manager has timed out, or its program has destroyed the id.
 #define GDRC_REJ_TIMEOUT 4
 
 // No listener at this port.
 #define GDRC_REJ_INVALID_SERVICE_ID 8
 
-// The peer still has a connection to this QPN, and looks whether it stands: ask again, with
-// another QP if it lasts.
+// The peer still has a connection to this QPN and probes it. Request again, with another QP if the
+// rejection repeats.
 #define GDRC_REJ_STALE_CONNECTION 10
 
 // The path MTU is larger than the peer's link carries.
@@ -523,10 +524,10 @@
 // The peer's program called gdrc_reject, or rdma_reject.
 #define GDRC_REJ_CONSUMER 28
 
-// Flags of gdrc_conn_param. EXACT: zeros in the fields that have another default are meant.
+// Flags of gdrc_conn_param. EXACT: 0 is a value in the fields that have another default.
 #define GDRC_CONN_EXACT 1
 
-// The field psn counts; without it the PSN is random.
+// The field psn is set; without it the PSN is random.
 #define GDRC_CONN_PSN 2
 
 // The QP named by qpn takes its receives from an SRQ.
@@ -550,8 +551,9 @@
 // Opaque: a device and everything that was made on it.
 typedef struct gdrc_context gdrc_context;
 
-// Every bound of a context. Set struct_size and leave the rest 0: 0 means the default everywhere.
-// All memory follows from these numbers (gdrc_context_size).
+// The bounds and options of a context. Set struct_size and leave the rest 0: 0 means the default,
+// which stands in parentheses. The memory of the context follows from these numbers
+// (gdrc_context_size).
 typedef struct gdrc_config {
     // sizeof(struct gdrc_config).
     uint32_t struct_size;
@@ -579,48 +581,48 @@ typedef struct gdrc_config {
     uint32_t max_rd_atomic;
     // Largest path MTU in bytes (4096).
     uint32_t max_mtu;
-    // First QPN of the context's range (one of a block of 16384 that nobody has at the address). A
-    // range that is given takes the blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
+    // First QPN of the context's range (that of a block of 16384 that is free at the address). A
+    // range takes all blocks that it touches, and must end at 0xfe0000 or before (-EINVAL).
     uint32_t qpn_base;
     // Size of the block, a power of two and at least 4 * max_qp (16384, or as many as max_qp
     // needs).
     uint32_t qpn_count;
-    // Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at
-    // once; beyond, it grows by and by, and goes back for good where packets are lost.
+    // Largest window of unacknowledged bytes to one peer address (1048576). The window
+    // begins at 192 KiB. Beyond, it grows slowly, and a loss there reduces it for good.
     uint32_t window_max;
-    // After this silence of the peer an operation whose QP has no ACK timeout ends, in
-    // milliseconds (30000).
+    // Milliseconds without a packet of the peer after which an operation ends whose QP has no ACK
+    // timeout (30000).
     uint32_t deadline_ms;
     // Ids of the connection manager, listeners and connections together (64); rounded up to a
-    // multiple of 64. Requests of peers that have not shown that they receive have places of their
-    // own.
+    // multiple of 64. Requests of peers that have not proved their address have separate
+    // places.
     uint32_t max_cm_ids;
     // Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     uint64_t ring_bytes;
     // Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled,
-    // or NULL. Peers of this host are then reached by packets (GDRC_CONFIG_SHM says otherwise);
-    // what passes between queue pairs of the context itself is none. A file that another context
-    // or process writes, or that this process has begun, is continued, any other begun anew
-    // (-EINVAL: a file that is continued is no capture; -EBUSY: it stays locked). A full disk ends
-    // the capture, with a line on standard error and in the counter capture_lost, and not the
-    // traffic. Read during the call only.
+    // or NULL. Peers of this host are then reached by packets, unless GDRC_CONFIG_SHM is set.
+    // Messages between queue pairs of the context itself are not captured. A file that another
+    // context or process writes, or that this process has begun, is continued; any other is
+    // overwritten (-EINVAL: a file that would be continued is no capture; -EBUSY: it stays
+    // locked). A full disk ends the capture, with a line on standard error and in the counter
+    // capture_lost, and not the traffic. Read during the call only.
     const char *pcap_path;
     // Seed of keys and packet numbers; 0: taken from the system's random source.
     uint64_t seed;
-    // What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate
-    // begins and ends there.
+    // Rate of the link in bytes per second (12.5 GB/s). Used with GDRC_CONFIG_DCQCN only: the rate
+    // of a QP begins there and returns to it.
     uint64_t line_rate_bps;
-    // Keepalive of RC queue pairs in milliseconds; 0, the default: none. One that has nothing
-    // under way and has heard nothing of its peer for so long asks, and asks again by its ACK
-    // timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
-    // QP_FATAL, its receives flush. The peer need not know of it, but must poll, or have a helper
+    // Keepalive interval of RC queue pairs in milliseconds; 0, the default: none. An idle queue
+    // pair that has got no packet of its peer for this time sends a probe, and repeats it by its
+    // ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
+    // QP_FATAL, its receives flush. The peer needs no option, but must poll or have a helper
     // thread.
     uint32_t keepalive_ms;
     // 0.
     uint32_t reserved;
 } gdrc_config;
 
-// What a program left behind when it closed a context.
+// Objects that a program had not destroyed when it closed a context.
 typedef struct gdrc_leaks {
     // sizeof(struct gdrc_leaks), set by the caller.
     uint32_t struct_size;
@@ -640,7 +642,7 @@ typedef struct gdrc_leaks {
     uint32_t ah;
 } gdrc_leaks;
 
-// What a device can do.
+// Capabilities and bounds of a device.
 typedef struct gdrc_device_attr {
     // sizeof(struct gdrc_device_attr), set by the caller.
     uint32_t struct_size;
@@ -650,9 +652,9 @@ typedef struct gdrc_device_attr {
     uint64_t max_msg_size;
     // Node GUID.
     uint64_t node_guid;
-    // Bounds of this device alone, whatever other processes have on its address: so many there can
-    // be once gdrc_arena_add has brought memory for them. At first there is room for what the
-    // configuration says.
+    // Protection domains. This and the following bounds are those of the device alone, whatever
+    // other processes have at its address. They can be reached after gdrc_arena_add; without it
+    // there is memory for the objects of the configuration.
     uint32_t max_pd;
     // Memory regions and windows.
     uint32_t max_mr;
@@ -700,7 +702,7 @@ typedef struct gdrc_mr {
     uint64_t handle;
 } gdrc_mr;
 
-// What a memory region is.
+// Attributes of a memory region.
 typedef struct gdrc_mr_attr {
     // sizeof(struct gdrc_mr_attr), set by the caller.
     uint32_t struct_size;
@@ -720,7 +722,7 @@ typedef struct gdrc_mr_attr {
     uint32_t access;
     // Zero.
     uint32_t reserved;
-    // GDRC_ROUTE_: how the bytes are reached.
+    // GDRC_ROUTE_: how the device reaches the bytes.
     uint32_t route;
     // GDRC_NO_: why not by dma-buf.
     uint32_t no_dmabuf;
@@ -750,10 +752,10 @@ typedef struct gdrc_memory {
     uint64_t iova;
     // GDRC_MEMORY_ flags.
     uint32_t flags;
-    // What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF),
-    // or a memfd (GDRC_MEMORY_SHARED).
+    // Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_DMABUF) or a memfd
+    // (GDRC_MEMORY_SHARED). It stays the caller's.
     int32_t dmabuf_fd;
-    // Where the first byte lies in what the descriptor stands for.
+    // Offset of the first byte in that object.
     uint64_t dmabuf_offset;
 } gdrc_memory;
 
@@ -763,7 +765,7 @@ typedef struct gdrc_mw {
     uint64_t handle;
 } gdrc_mw;
 
-// Where a QP or an address handle sends to: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
+// The destination of a QP or an address handle: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
 typedef struct gdrc_ah_attr {
     // Destination GID: an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
     uint8_t dgid[16];
@@ -858,7 +860,7 @@ typedef struct gdrc_cuda_attr {
     char name[64];
 } gdrc_cuda_attr;
 
-// GPU memory on its way to another process of this host: 104 bytes, to be sent as they are.
+// GPU memory that another process of this host may import: 104 bytes, to be sent unchanged.
 // Frozen.
 typedef struct gdrc_cuda_handle {
     // 1: by CUDA IPC; 2: by the descriptor that goes with it.
@@ -867,7 +869,7 @@ typedef struct gdrc_cuda_handle {
     uint32_t reserved;
     // Bytes of the range.
     uint64_t length;
-    // Where it begins in its allocation.
+    // Offset of the range in its allocation.
     uint64_t offset;
     // PCI address of the GPU: ordinals differ between processes.
     char bdf[16];
@@ -889,7 +891,7 @@ typedef struct gdrc_qp_cap {
     uint32_t max_inline_data;
 } gdrc_qp_cap;
 
-// What a QP is created with.
+// Initial attributes of a QP.
 typedef struct gdrc_qp_init {
     // sizeof(struct gdrc_qp_init), set by the caller.
     uint32_t struct_size;
@@ -921,7 +923,7 @@ typedef struct gdrc_qp_attr {
     uint32_t struct_size;
     // GDRC_QPS_.
     uint32_t qp_state;
-    // The state that the program believes in (GDRC_QP_CUR_STATE).
+    // The state that the program assumes (GDRC_QP_CUR_STATE).
     uint32_t cur_qp_state;
     // GDRC_MTU_ code; bytes are 128 << code.
     uint32_t path_mtu;
@@ -1098,18 +1100,19 @@ typedef int (*gdrc_post_recv_fn)(void*, const struct gdrc_recv_wr*, const struct
 // A pinned queue pair (gdrc_qp_pin), read by the inline functions only. All 0: it was given back,
 // or this is the child of a fork.
 typedef struct gdrc_pinned_qp {
-    // Takes requests as they are.
+    // Posts send requests.
     gdrc_post_send_fn post_send;
-    // Takes receive requests as they are.
+    // Posts receive requests.
     gdrc_post_recv_fn post_recv;
     // Their first argument.
     void *object;
-    // Bits that opcode << 32 | num_sge of a request that is passed on does not have; one at least
-    // is in its sg_list. 0: none is.
+    // A request goes to post_send directly if opcode << 32 | num_sge has none of these bits and
+    // sg_list has one of them. 0: no request does.
     uint64_t unusual;
-    // The same for num_sge and sg_list of a receive request.
+    // The same for a receive request, by num_sge and sg_list.
     uint64_t recv_unusual;
-    // Twice as many requests may be in a list that is passed on; all bits: whatever it is, it is.
+    // Half the longest list that goes to post_send after a look at each request. UINT64_MAX: any
+    // list goes to post_send unchecked.
     uint64_t pairs;
     // 0.
     uint64_t reserved[2];
@@ -1124,14 +1127,14 @@ typedef struct gdrc_pinned_cq {
     gdrc_poll_cq_fn poll_cq;
     // Its first argument.
     void *object;
-    // A poll is passed on where num_entries - 1 is below this.
+    // A poll goes to poll_cq directly if num_entries - 1 is below this.
     uint64_t polls;
-    // Not 0: what a poll brings is the program's as it is.
+    // Not 0: the result of poll_cq is the result of the call.
     uint64_t as_is;
 } gdrc_pinned_cq;
 
-// What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local,
-// send it as 128 bytes (gdrc_endpoint_pack), give the peer's to gdrc_qp_connect.
+// The data that a peer needs to connect: fill it with gdrc_endpoint_local, send it as 128 bytes
+// (gdrc_endpoint_pack), pass the peer's to gdrc_qp_connect.
 typedef struct gdrc_endpoint {
     // sizeof(struct gdrc_endpoint), set by the caller.
     uint32_t struct_size;
@@ -1139,7 +1142,7 @@ typedef struct gdrc_endpoint {
     uint32_t version;
     // The device's GID.
     uint8_t gid[16];
-    // IPv6 zone on this machine, else 0. Means nothing to a peer and is not sent.
+    // IPv6 zone on this machine, else 0. It has no meaning for the peer and is not sent.
     uint32_t scope_id;
     // QPN.
     uint32_t qpn;
@@ -1159,15 +1162,15 @@ typedef struct gdrc_endpoint {
     uint32_t rkey;
     // Q_Key (UD).
     uint32_t qkey;
-    // READs and atomics that this side serves at once.
+    // READs and atomics that this side holds as responder.
     uint32_t max_rd_atomic;
     // GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another
     // kind.
     uint32_t flags;
 } gdrc_endpoint;
 
-// Choices of gdrc_qp_connect. 0 means the default named at each field, unless GDRC_CONNECT_EXACT
-// is set.
+// Options of gdrc_qp_connect. 0 means the default, which stands in parentheses, unless
+// GDRC_CONNECT_EXACT is set.
 typedef struct gdrc_connect_opts {
     // sizeof(struct gdrc_connect_opts), set by the caller.
     uint32_t struct_size;
@@ -1181,12 +1184,12 @@ typedef struct gdrc_connect_opts {
     uint32_t rnr_retry;
     // RNR NAK timer code (12: 0.64 ms).
     uint32_t min_rnr_timer;
-    // READs and atomics outstanding as requester; also without EXACT at most what the peer serves
-    // (what the peer serves).
+    // READs and atomics outstanding as requester, in any case at most the peer's max_rd_atomic
+    // (the peer's max_rd_atomic).
     uint32_t max_rd_atomic;
-    // READs and atomics held as responder (what `local` says).
+    // READs and atomics held as responder (that of `local`).
     uint32_t max_dest_rd_atomic;
-    // Q_Key of a UD QP (what `local` says).
+    // Q_Key of a UD QP (that of `local`).
     uint32_t qkey;
     // P_Key index: 0.
     uint32_t pkey_index;
@@ -1204,8 +1207,8 @@ typedef struct gdrc_cm_id {
     uint64_t handle;
 } gdrc_cm_id;
 
-// What one side offers in gdrc_connect and gdrc_accept. 0 means the default named at each field,
-// unless GDRC_CONN_EXACT is set.
+// The parameters of one side in gdrc_connect and gdrc_accept. 0 means the default, which stands in
+// parentheses, unless GDRC_CONN_EXACT is set.
 typedef struct gdrc_conn_param {
     // sizeof(struct gdrc_conn_param), set by the caller.
     uint32_t struct_size;
@@ -1215,22 +1218,22 @@ typedef struct gdrc_conn_param {
     uint32_t qpn;
     // GDRC_QPT_, where the call is given no QP; else ignored.
     uint32_t qp_type;
-    // First PSN that this side expects, and the peer will begin with (GDRC_CONN_PSN).
+    // First PSN that this side expects and the peer sends (GDRC_CONN_PSN).
     uint32_t psn;
-    // READs and atomics that this side serves at once (as many as the device can and the peer
-    // wants).
+    // READs and atomics that this side holds as responder (the smaller of the device's bound and
+    // the peer's initiator_depth).
     uint32_t responder_resources;
-    // READs and atomics that this side wants outstanding (as many as the device can and the peer
-    // serves).
+    // READs and atomics that this side has outstanding as requester (the smaller of the device's
+    // bound and the peer's responder_resources).
     uint32_t initiator_depth;
     // Retries after a timeout, for both sides (7); gdrc_connect only.
     uint32_t retry_count;
-    // Retries after an RNR NAK that the peer shall make (7: for ever).
+    // Retries of the peer after an RNR NAK (7: for ever).
     uint32_t rnr_retry;
     // ACK timeout code, for both sides (14: 67 ms); gdrc_connect only.
     uint32_t ack_timeout;
-    // Timeout code within which the peer's connection manager shall answer, or is asked again, up
-    // to 16 times (17: 0.54 s); gdrc_connect only.
+    // Timeout code of a request to the peer's connection manager, which is repeated up to 16 times
+    // (17: 0.54 s); gdrc_connect only.
     uint32_t response_timeout;
     // GDRC_MTU_ code (what the link carries); gdrc_connect only.
     uint32_t path_mtu;
@@ -1240,29 +1243,30 @@ typedef struct gdrc_conn_param {
     uint32_t private_data_len;
     // Data for the peer's program; read during the call only.
     const void *private_data;
-    // The program's own word for the id; comes back with its events.
+    // A number of the program's own, returned with the events of the id.
     uint64_t context;
 } gdrc_conn_param;
 
-// Something happened to an id.
+// An event of an id.
 struct gdrc_cm_event {
     // sizeof(struct gdrc_cm_event), set by the caller.
     uint32_t struct_size;
     // GDRC_CM_.
     uint32_t event;
     // GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative
-    // errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause where the id was given no QP.
+    // errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.
     int32_t status;
-    // Bytes of private_data: what the message has room for, whatever the peer's program gave.
+    // Bytes of private_data: always the whole field of the message, however many the peer's
+    // program gave.
     uint32_t private_data_len;
-    // The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which is the program's to accept,
-    // reject and destroy.
+    // The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which the program accepts or
+    // rejects, and destroys.
     struct gdrc_cm_id id;
-    // GDRC_CM_CONNECT_REQUEST: the listener that was asked.
+    // GDRC_CM_CONNECT_REQUEST: the listener.
     struct gdrc_cm_id listener;
-    // The QP that the id was given, or {0}.
+    // The QP of the id, or {0}.
     struct gdrc_qp qp;
-    // The program's own word for the id.
+    // The program's number for the id.
     uint64_t context;
     // The peer, as an address handle needs it.
     struct gdrc_ah_attr peer;
@@ -1278,9 +1282,11 @@ struct gdrc_cm_event {
     uint32_t qp_type;
     // GDRC_MTU_ code.
     uint32_t path_mtu;
-    // READs and atomics that this side serves: with a request, what the peer wants outstanding.
+    // READs and atomics that this side holds as responder; with a request, the peer's initiator
+    // depth.
     uint32_t responder_resources;
-    // READs and atomics that this side may have outstanding: with a request, what the peer serves.
+    // READs and atomics that this side may have outstanding; with a request, the peer's responder
+    // resources.
     uint32_t initiator_depth;
     // Retries after a timeout.
     uint32_t retry_count;
@@ -1298,7 +1304,7 @@ struct gdrc_cm_event {
 typedef struct gdrc_cause {
     // GDRC_CAUSE_.
     uint32_t code;
-    // The completion status that went with it, 0 if none.
+    // The completion status that it led to, 0 if none.
     uint32_t wc_status;
     // The peer's GID, zero if none.
     uint8_t peer[16];
@@ -1308,7 +1314,7 @@ typedef struct gdrc_cause {
     uint32_t remote_qpn;
     // PSN concerned.
     uint32_t psn;
-    // The counter that stands for it: an index for gdrc_counter_name.
+    // The counter that counts it: an index for gdrc_counter_name.
     uint32_t counter;
     // By code.
     uint64_t arg0;
@@ -1532,7 +1538,7 @@ int gdrc_mr_query(struct gdrc_context *ctx, struct gdrc_mr mr, struct gdrc_mr_at
 int gdrc_mr_dereg(struct gdrc_context *ctx, struct gdrc_mr mr);
 
 // Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of
-// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first way
+// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first route
 // that works, dma-buf (the caller's own descriptor, or one of the driver's), nvidia_peermem,
 // staging through pinned host memory; `attr` and gdrc_mr_query say which, and why not those before
 // it. The range lies within one allocation, which must stay until gdrc_mr_dereg: if it is freed
@@ -1546,7 +1552,7 @@ int gdrc_mr_dereg(struct gdrc_context *ctx, struct gdrc_mr mr);
 //
 // Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
 // allocation, or (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no
-// descriptor; -EOPNOTSUPP: the NIC has no way; gdrc_open_error has the words.
+// descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_open_error has the words.
 // Threads: any. Cost: calls of the driver.
 int gdrc_mr_reg_memory(struct gdrc_context *ctx,
                        struct gdrc_pd pd,
@@ -2201,14 +2207,15 @@ int gdrc_topology(const char *root, struct gdrc_topology_pair *pairs, uint32_t c
 #ifndef GDRCORE_H_PINNED
 #define GDRCORE_H_PINNED
 
-/* Posts and polls through a pin, which look nothing up. `pin` is what gdrc_qp_pin or gdrc_cq_pin wrote, and followed unseen:
- * NULL is the program's mistake. One that was given back, and a struct of zeros, get -EINVAL; in a child of a fork its parent's get
- * -EOWNERDEAD. All else is as in gdrc_post_send, gdrc_post_recv and gdrc_poll_cq, with the same results and errors.
+/* Posts and polls through a pin, without a look-up. `pin` comes from gdrc_qp_pin or gdrc_cq_pin; it must not be NULL.
+ * Errors: -EINVAL: the pin was given back, or is a struct of zeros; -EOWNERDEAD: a parent process made it; otherwise as
+ * gdrc_post_send, gdrc_post_recv and gdrc_poll_cq.
  * Threads: on a NIC any number at once, as its provider locks; on other devices one at a time, others get -EBUSY.
  * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself (docs/records/PERFORMANCE.md). */
 
-/* One request whose opcode and pieces no device asks questions about, without inline data, is passed on as it is. The bits that tell
- * it are 0 where nothing may be, and have one in common with any address but NULL, or the long way is taken, which asks all. */
+/* Fast path: one request that is not inline. `unusual` masks the bits of opcode and num_sge that the device
+ * must check itself; 0 (a stale pin, or one of a parent process) fails the test of sg_list. Every other request
+ * goes to gdrc_pinned_send_rest. */
 static inline int gdrc_pinned_post_send(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr, const gdrc_send_wr **bad)
 {
     const uint64_t unusual = pin->unusual;
@@ -2244,7 +2251,7 @@ static inline int gdrc_pinned_post_recv(const struct gdrc_pinned_qp *pin, const 
     return gdrc_pinned_recv_rest(pin, wr, bad);
 }
 
-/* One completion of an operation that succeeded is as the device wrote it. */
+/* Fast path: one completion with status success needs no further look. */
 static inline int gdrc_pinned_poll_cq(const struct gdrc_pinned_cq *pin, int num_entries, gdrc_wc *wc)
 {
     if (wc && (uint64_t)(int64_t)num_entries - 1 < pin->polls) {

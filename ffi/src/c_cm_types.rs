@@ -12,44 +12,45 @@ pub const GDRC_PS_UDP: u32 = 0x0111;
 /// RC and UC connections by InfiniBand service ids.
 pub const GDRC_PS_IB: u32 = 0x013f;
 
-/// Events of the connection manager (numbers of rdma_cm_event_type). A peer asks a listener.
+/// Events of the connection manager (numbers of rdma_cm_event_type). CONNECT_REQUEST: a peer's
+/// request to a listener.
 pub const GDRC_CM_CONNECT_REQUEST: u32 = 4;
-/// The peer has accepted. Only for ids without a QP: the program brings its own to RTS, then calls
-/// gdrc_establish.
+/// The peer has accepted. Only for ids without a QP: the program moves its own QP to RTS, then
+/// calls gdrc_establish.
 pub const GDRC_CM_CONNECT_RESPONSE: u32 = 5;
 /// The peer has accepted, but the QP could not be brought to RTS. The peer gets a REJ.
 pub const GDRC_CM_CONNECT_ERROR: u32 = 6;
-/// The peer did not answer in time, or this machine refuses to send to it. The status says which:
-/// -ETIMEDOUT, what the network said of it (-ECONNREFUSED, -EHOSTUNREACH), or why the kernel
-/// refuses (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
+/// The peer did not answer in time, or this machine refuses to send to it. The status is
+/// -ETIMEDOUT, the error of the network (-ECONNREFUSED, -EHOSTUNREACH), or that of the kernel
+/// (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
 pub const GDRC_CM_UNREACHABLE: u32 = 7;
-/// The peer does not want the connection; status says why.
+/// The peer has rejected the request; status is the reason.
 pub const GDRC_CM_REJECTED: u32 = 8;
-/// The connection stands.
+/// The connection is established.
 pub const GDRC_CM_ESTABLISHED: u32 = 9;
 /// The connection has ended, from either side.
 pub const GDRC_CM_DISCONNECTED: u32 = 10;
-/// Late packets of the connection are gone.
+/// No late packet of the connection can arrive any more.
 pub const GDRC_CM_TIMEWAIT_EXIT: u32 = 15;
 
-/// Reasons of a rejection that programs meet (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. The
+/// Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. NO_RESOURCES: the
 /// peer's tables are full.
 pub const GDRC_REJ_NO_RESOURCES: u32 = 3;
-/// The peer waited in vain, or its program let the id go.
+/// The peer's connection manager has timed out, or its program has destroyed the id.
 pub const GDRC_REJ_TIMEOUT: u32 = 4;
 /// No listener at this port.
 pub const GDRC_REJ_INVALID_SERVICE_ID: u32 = 8;
-/// The peer still has a connection to this QPN, and looks whether it stands: ask again, with
-/// another QP if it lasts.
+/// The peer still has a connection to this QPN and probes it. Request again, with another QP if the
+/// rejection repeats.
 pub const GDRC_REJ_STALE_CONNECTION: u32 = 10;
 /// The path MTU is larger than the peer's link carries.
 pub const GDRC_REJ_INVALID_MTU: u32 = 26;
 /// The peer's program called gdrc_reject, or rdma_reject.
 pub const GDRC_REJ_CONSUMER: u32 = 28;
 
-/// Flags of gdrc_conn_param. EXACT: zeros in the fields that have another default are meant.
+/// Flags of gdrc_conn_param. EXACT: 0 is a value in the fields that have another default.
 pub const GDRC_CONN_EXACT: u32 = 1;
-/// The field psn counts; without it the PSN is random.
+/// The field psn is set; without it the PSN is random.
 pub const GDRC_CONN_PSN: u32 = 2;
 /// The QP named by qpn takes its receives from an SRQ.
 pub const GDRC_CONN_SRQ: u32 = 4;
@@ -105,8 +106,8 @@ pub struct gdrc_cm_id {
     pub handle: u64,
 }
 
-/// What one side offers in gdrc_connect and gdrc_accept. 0 means the default named at each field,
-/// unless GDRC_CONN_EXACT is set.
+/// The parameters of one side in gdrc_connect and gdrc_accept. 0 means the default, which stands in
+/// parentheses, unless GDRC_CONN_EXACT is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_conn_param {
@@ -118,22 +119,22 @@ pub struct gdrc_conn_param {
     pub qpn: u32,
     /// GDRC_QPT_, where the call is given no QP; else ignored.
     pub qp_type: u32,
-    /// First PSN that this side expects, and the peer will begin with (GDRC_CONN_PSN).
+    /// First PSN that this side expects and the peer sends (GDRC_CONN_PSN).
     pub psn: u32,
-    /// READs and atomics that this side serves at once (as many as the device can and the peer
-    /// wants).
+    /// READs and atomics that this side holds as responder (the smaller of the device's bound and
+    /// the peer's initiator_depth).
     pub responder_resources: u32,
-    /// READs and atomics that this side wants outstanding (as many as the device can and the peer
-    /// serves).
+    /// READs and atomics that this side has outstanding as requester (the smaller of the device's
+    /// bound and the peer's responder_resources).
     pub initiator_depth: u32,
     /// Retries after a timeout, for both sides (7); gdrc_connect only.
     pub retry_count: u32,
-    /// Retries after an RNR NAK that the peer shall make (7: for ever).
+    /// Retries of the peer after an RNR NAK (7: for ever).
     pub rnr_retry: u32,
     /// ACK timeout code, for both sides (14: 67 ms); gdrc_connect only.
     pub ack_timeout: u32,
-    /// Timeout code within which the peer's connection manager shall answer, or is asked again, up
-    /// to 16 times (17: 0.54 s); gdrc_connect only.
+    /// Timeout code of a request to the peer's connection manager, which is repeated up to 16 times
+    /// (17: 0.54 s); gdrc_connect only.
     pub response_timeout: u32,
     /// GDRC_MTU_ code (what the link carries); gdrc_connect only.
     pub path_mtu: u32,
@@ -143,11 +144,11 @@ pub struct gdrc_conn_param {
     pub private_data_len: u32,
     /// Data for the peer's program; read during the call only.
     pub private_data: *const c_void,
-    /// The program's own word for the id; comes back with its events.
+    /// A number of the program's own, returned with the events of the id.
     pub context: u64,
 }
 
-/// Something happened to an id.
+/// An event of an id.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_cm_event {
@@ -156,18 +157,19 @@ pub struct gdrc_cm_event {
     /// GDRC_CM_.
     pub event: u32,
     /// GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative
-    /// errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause where the id was given no QP.
+    /// errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.
     pub status: i32,
-    /// Bytes of private_data: what the message has room for, whatever the peer's program gave.
+    /// Bytes of private_data: always the whole field of the message, however many the peer's
+    /// program gave.
     pub private_data_len: u32,
-    /// The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which is the program's to accept,
-    /// reject and destroy.
+    /// The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which the program accepts or
+    /// rejects, and destroys.
     pub id: gdrc_cm_id,
-    /// GDRC_CM_CONNECT_REQUEST: the listener that was asked.
+    /// GDRC_CM_CONNECT_REQUEST: the listener.
     pub listener: gdrc_cm_id,
-    /// The QP that the id was given, or {0}.
+    /// The QP of the id, or {0}.
     pub qp: gdrc_qp,
-    /// The program's own word for the id.
+    /// The program's number for the id.
     pub context: u64,
     /// The peer, as an address handle needs it.
     pub peer: gdrc_ah_attr,
@@ -183,9 +185,11 @@ pub struct gdrc_cm_event {
     pub qp_type: u32,
     /// GDRC_MTU_ code.
     pub path_mtu: u32,
-    /// READs and atomics that this side serves: with a request, what the peer wants outstanding.
+    /// READs and atomics that this side holds as responder; with a request, the peer's initiator
+    /// depth.
     pub responder_resources: u32,
-    /// READs and atomics that this side may have outstanding: with a request, what the peer serves.
+    /// READs and atomics that this side may have outstanding; with a request, the peer's responder
+    /// resources.
     pub initiator_depth: u32,
     /// Retries after a timeout.
     pub retry_count: u32,

@@ -21,14 +21,14 @@ pub const GDRC_WR_SEND_WITH_INV: u32 = 9;
 /// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have
 /// ended.
 pub const GDRC_SEND_FENCE: u32 = 1;
-/// Make a completion.
+/// Generate a completion.
 pub const GDRC_SEND_SIGNALED: u32 = 2;
-/// Wake the receiver's solicited-only armed CQ.
+/// Raise the event of a receiver's CQ that is armed for solicited completions only.
 pub const GDRC_SEND_SOLICITED: u32 = 4;
 /// Copy the payload during the post: its memory is free at return and needs no lkey.
 pub const GDRC_SEND_INLINE: u32 = 8;
 pub const GDRC_SEND_IP_CSUM: u32 = 16;
-/// Ours: more will be posted at once, leave the doorbell to the next post or to gdrc_progress.
+/// Not in libibverbs: the next post or gdrc_progress rings the doorbell, not this post.
 pub const GDRC_SEND_MORE: u32 = 0x4000_0000;
 
 /// Completion statuses (ibv_wc_status).
@@ -85,17 +85,17 @@ pub const GDRC_MEMORY_HOST: u32 = 0;
 /// Memory of a GPU, by its CUDA address.
 pub const GDRC_MEMORY_CUDA: u32 = 1;
 
-/// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset hold, and no other way is tried on a
-/// NIC.
+/// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset are set, and a NIC tries no other
+/// route.
 pub const GDRC_MEMORY_DMABUF: u32 = 1;
-/// iova holds. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
+/// iova is set. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
 pub const GDRC_MEMORY_IOVA: u32 = 2;
 /// Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from
 /// `dmabuf_offset` on. A peer that is another process of this user on this host, reached through
 /// shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by copying into
-/// it, with no help of this process and without a packet. Such a peer could write the memory at any
-/// time, whatever its keys say: share only what it may have. Other devices, and peers elsewhere: no
-/// effect.
+/// it, without this process and without a packet. Such a peer can write the memory at any time,
+/// whatever rights its keys have: share only memory that it may write. No effect on other devices
+/// and on other peers.
 pub const GDRC_MEMORY_SHARED: u32 = 4;
 
 /// How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
@@ -107,7 +107,8 @@ pub const GDRC_ROUTE_PEERMEM: u32 = 2;
 /// Copies through pinned host memory.
 pub const GDRC_ROUTE_STAGED: u32 = 3;
 
-/// Why a way was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was, or one before it.
+/// Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was taken, or one
+/// before it.
 pub const GDRC_NO_NONE: u32 = 0;
 pub const GDRC_NO_SOFT_DEVICE: u32 = 1;
 pub const GDRC_NO_NOT_EXPORTED: u32 = 2;
@@ -180,16 +181,16 @@ pub const GDRC_MTU_4096: u32 = 5;
 
 /// Asynchronous events (ibv_event_type). An error that a completion reports has none.
 pub const GDRC_EVENT_CQ_ERR: u32 = 0;
-/// The queue pair has failed by itself (its memory is gone, its peer's process has ended) with
-/// nothing to complete.
+/// The queue pair has failed (its memory is gone, or its peer's process has ended) while it had no
+/// request that could report it.
 pub const GDRC_EVENT_QP_FATAL: u32 = 1;
-/// The queue pair has failed: its peer sent a request that is invalid, and that takes no receive.
+/// The queue pair has failed: its peer sent an invalid request that consumes no receive.
 pub const GDRC_EVENT_QP_REQ_ERR: u32 = 2;
-/// The same for a request that its rights do not cover: key, range or access.
+/// The same for a request without the rights for it: key, range or access.
 pub const GDRC_EVENT_QP_ACCESS_ERR: u32 = 3;
 pub const GDRC_EVENT_COMM_EST: u32 = 4;
 pub const GDRC_EVENT_SQ_DRAINED: u32 = 5;
-/// The device was removed, or has failed for good: what is outstanding on it will not complete.
+/// The device was removed or has failed for good. Outstanding requests will not complete.
 pub const GDRC_EVENT_DEVICE_FATAL: u32 = 8;
 pub const GDRC_EVENT_PORT_ACTIVE: u32 = 9;
 pub const GDRC_EVENT_PORT_ERR: u32 = 10;
@@ -205,26 +206,26 @@ pub const GDRC_CONFIG_HELPER: u32 = 2;
 /// Send one packet per message of the system call, without segmentation offload.
 pub const GDRC_CONFIG_NO_GSO: u32 = 4;
 /// Reach peers through shared memory where they are processes of this host that offer it too, and
-/// through the network otherwise. Decided for a QP at RTR, for an address handle when it is made,
-/// and never changed. This is the default, but for a context with a capture file (pcap_path), which
-/// would not show it: with this flag it does so too.
+/// through the network otherwise. Decided for a QP at RTR, for an address handle at its creation,
+/// and never changed. This is the default without a capture file (pcap_path), which does not show
+/// messages through shared memory. With this flag it holds with a capture file, too.
 pub const GDRC_CONFIG_SHM: u32 = 8;
 /// As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
 pub const GDRC_CONFIG_SHM_ONLY: u32 = 16;
 /// Reach all peers through the network.
 pub const GDRC_CONFIG_UDP_ONLY: u32 = 64;
 /// Long RDMA WRITEs (from 64 KiB) between this context and others of the same user on this host
-/// that have this flag too, and are reached through shared memory, may be copied by the kernel from
-/// the one process into the other (process_vm_writev), whatever memory the region is. Both ends
-/// choose: the target lends its regions' addresses, the initiator writes there with no help of its.
-/// Where the system does not allow it, and elsewhere: no effect.
+/// that have this flag, too, and are reached through shared memory, may be copied by the kernel
+/// from one process into the other (process_vm_writev), for any kind of region memory. Both ends
+/// need the flag: the target grants the addresses of its regions, and the initiator writes there
+/// without it. No effect where the system does not allow it, and on other peers.
 pub const GDRC_CONFIG_CMA: u32 = 128;
 /// Congestion control by rate (DCQCN): packets are sent as ECN-capable, and a QP whose packets are
 /// marked lowers its rate.
 pub const GDRC_CONFIG_DCQCN: u32 = 32;
 
-/// Flag of gdrc_connect_opts: zeros in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the
-/// rd_atomic fields are meant.
+/// Flag of gdrc_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer
+/// and the rd_atomic fields.
 pub const GDRC_CONNECT_EXACT: u32 = 1;
 
 /// Version of the endpoint descriptor.
@@ -241,7 +242,7 @@ pub const GDRC_CONTEXT_ALIGN: u32 = 4096;
 /// Longest device name, in bytes without the final NUL.
 pub const GDRC_DEVICE_NAME_MAX: u32 = 255;
 
-/// Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str says each in words.
+/// Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str describes each.
 pub const GDRC_CAUSE_NONE: u32 = 0;
 pub const GDRC_CAUSE_LOCAL_KEY: u32 = 1;
 pub const GDRC_CAUSE_LOCAL_RANGE: u32 = 2;
@@ -273,12 +274,11 @@ pub const GDRC_CAUSE_PATH_LOST: u32 = 26;
 pub const GDRC_CAUSE_KEEPALIVE: u32 = 27;
 /// The kernel refused to send, with EPERM: a rule of this machine's firewall.
 pub const GDRC_CAUSE_FIREWALL: u32 = 28;
-/// The kernel refused to send: no route, or one that prohibits.
+/// The kernel refused to send: no route, or a prohibiting one.
 pub const GDRC_CAUSE_NO_ROUTE: u32 = 29;
-/// The peer's process is of this machine and lives, but does not take what is sent to it.
+/// The peer's process is on this machine and lives, but does not read its packets.
 pub const GDRC_CAUSE_NOT_POLLED: u32 = 30;
-/// The peer's process is of this machine and takes what is sent to it, but this queue pair gets no
-/// answer.
+/// The peer's process is on this machine and reads its packets, but this queue pair gets no answer.
 pub const GDRC_CAUSE_UNANSWERED: u32 = 31;
 /// No answer to a connection request.
 pub const GDRC_CAUSE_NO_ANSWER: u32 = 32;

@@ -2,8 +2,9 @@
 
 use core::ffi::c_char;
 
-/// Every bound of a context. Set struct_size and leave the rest 0: 0 means the default everywhere.
-/// All memory follows from these numbers (gdrc_context_size).
+/// The bounds and options of a context. Set struct_size and leave the rest 0: 0 means the default,
+/// which stands in parentheses. The memory of the context follows from these numbers
+/// (gdrc_context_size).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_config {
@@ -33,48 +34,48 @@ pub struct gdrc_config {
     pub max_rd_atomic: u32,
     /// Largest path MTU in bytes (4096).
     pub max_mtu: u32,
-    /// First QPN of the context's range (one of a block of 16384 that nobody has at the address). A
-    /// range that is given takes the blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
+    /// First QPN of the context's range (that of a block of 16384 that is free at the address). A
+    /// range takes all blocks that it touches, and must end at 0xfe0000 or before (-EINVAL).
     pub qpn_base: u32,
     /// Size of the block, a power of two and at least 4 * max_qp (16384, or as many as max_qp
     /// needs).
     pub qpn_count: u32,
-    /// Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at
-    /// once; beyond, it grows by and by, and goes back for good where packets are lost.
+    /// Largest window of unacknowledged bytes to one peer address (1048576). The window
+    /// begins at 192 KiB. Beyond, it grows slowly, and a loss there reduces it for good.
     pub window_max: u32,
-    /// After this silence of the peer an operation whose QP has no ACK timeout ends, in
-    /// milliseconds (30000).
+    /// Milliseconds without a packet of the peer after which an operation ends whose QP has no ACK
+    /// timeout (30000).
     pub deadline_ms: u32,
     /// Ids of the connection manager, listeners and connections together (64); rounded up to a
-    /// multiple of 64. Requests of peers that have not shown that they receive have places of their
-    /// own.
+    /// multiple of 64. Requests of peers that have not proved their address have separate
+    /// places.
     pub max_cm_ids: u32,
     /// Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     pub ring_bytes: u64,
     /// Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled,
-    /// or NULL. Peers of this host are then reached by packets (GDRC_CONFIG_SHM says otherwise);
-    /// what passes between queue pairs of the context itself is none. A file that another context
-    /// or process writes, or that this process has begun, is continued, any other begun anew
-    /// (-EINVAL: a file that is continued is no capture; -EBUSY: it stays locked). A full disk ends
-    /// the capture, with a line on standard error and in the counter capture_lost, and not the
-    /// traffic. Read during the call only.
+    /// or NULL. Peers of this host are then reached by packets, unless GDRC_CONFIG_SHM is set.
+    /// Messages between queue pairs of the context itself are not captured. A file that another
+    /// context or process writes, or that this process has begun, is continued; any other is
+    /// overwritten (-EINVAL: a file that would be continued is no capture; -EBUSY: it stays
+    /// locked). A full disk ends the capture, with a line on standard error and in the counter
+    /// capture_lost, and not the traffic. Read during the call only.
     pub pcap_path: *const c_char,
     /// Seed of keys and packet numbers; 0: taken from the system's random source.
     pub seed: u64,
-    /// What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate
-    /// begins and ends there.
+    /// Rate of the link in bytes per second (12.5 GB/s). Used with GDRC_CONFIG_DCQCN only: the rate
+    /// of a QP begins there and returns to it.
     pub line_rate_bps: u64,
-    /// Keepalive of RC queue pairs in milliseconds; 0, the default: none. One that has nothing
-    /// under way and has heard nothing of its peer for so long asks, and asks again by its ACK
-    /// timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
-    /// QP_FATAL, its receives flush. The peer need not know of it, but must poll, or have a helper
+    /// Keepalive interval of RC queue pairs in milliseconds; 0, the default: none. An idle queue
+    /// pair that has got no packet of its peer for this time sends a probe, and repeats it by its
+    /// ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
+    /// QP_FATAL, its receives flush. The peer needs no option, but must poll or have a helper
     /// thread.
     pub keepalive_ms: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// What a device can do.
+/// Capabilities and bounds of a device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_device_attr {
@@ -86,9 +87,9 @@ pub struct gdrc_device_attr {
     pub max_msg_size: u64,
     /// Node GUID.
     pub node_guid: u64,
-    /// Bounds of this device alone, whatever other processes have on its address: so many there can
-    /// be once gdrc_arena_add has brought memory for them. At first there is room for what the
-    /// configuration says.
+    /// Protection domains. This and the following bounds are those of the device alone, whatever
+    /// other processes have at its address. They can be reached after gdrc_arena_add; without it
+    /// there is memory for the objects of the configuration.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,
@@ -124,7 +125,7 @@ pub struct gdrc_device_attr {
     pub reserved2: u32,
 }
 
-/// What a memory region is.
+/// Attributes of a memory region.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_mr_attr {
@@ -146,7 +147,7 @@ pub struct gdrc_mr_attr {
     pub access: u32,
     /// Zero.
     pub reserved: u32,
-    /// GDRC_ROUTE_: how the bytes are reached.
+    /// GDRC_ROUTE_: how the device reaches the bytes.
     pub route: u32,
     /// GDRC_NO_: why not by dma-buf.
     pub no_dmabuf: u32,
@@ -178,10 +179,10 @@ pub struct gdrc_memory {
     pub iova: u64,
     /// GDRC_MEMORY_ flags.
     pub flags: u32,
-    /// What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF),
-    /// or a memfd (GDRC_MEMORY_SHARED).
+    /// Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_DMABUF) or a memfd
+    /// (GDRC_MEMORY_SHARED). It stays the caller's.
     pub dmabuf_fd: i32,
-    /// Where the first byte lies in what the descriptor stands for.
+    /// Offset of the first byte in that object.
     pub dmabuf_offset: u64,
 }
 
@@ -201,7 +202,7 @@ pub struct gdrc_cuda_attr {
     pub name: [c_char; 64],
 }
 
-/// GPU memory on its way to another process of this host: 104 bytes, to be sent as they are.
+/// GPU memory that another process of this host may import: 104 bytes, to be sent unchanged.
 /// Frozen.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -212,7 +213,7 @@ pub struct gdrc_cuda_handle {
     pub reserved: u32,
     /// Bytes of the range.
     pub length: u64,
-    /// Where it begins in its allocation.
+    /// Offset of the range in its allocation.
     pub offset: u64,
     /// PCI address of the GPU: ordinals differ between processes.
     pub bdf: [c_char; 16],

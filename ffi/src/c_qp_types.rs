@@ -3,7 +3,7 @@
 
 use crate::c_handles::*;
 
-/// Where a QP or an address handle sends to: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
+/// The destination of a QP or an address handle: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_ah_attr {
@@ -49,7 +49,7 @@ pub struct gdrc_qp_cap {
     pub max_inline_data: u32,
 }
 
-/// What a QP is created with.
+/// Initial attributes of a QP.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_qp_init {
@@ -79,7 +79,7 @@ pub struct gdrc_qp_attr {
     pub struct_size: u32,
     /// GDRC_QPS_.
     pub qp_state: u32,
-    /// The state that the program believes in (GDRC_QP_CUR_STATE).
+    /// The state that the program assumes (GDRC_QP_CUR_STATE).
     pub cur_qp_state: u32,
     /// GDRC_MTU_ code; bytes are 128 << code.
     pub path_mtu: u32,
@@ -138,7 +138,7 @@ pub struct gdrc_async_event {
     pub handle: u64,
 }
 
-/// What a program left behind when it closed a context.
+/// Objects that a program had not destroyed when it closed a context.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_leaks {
@@ -166,7 +166,7 @@ pub struct gdrc_leaks {
 pub struct gdrc_cause {
     /// GDRC_CAUSE_.
     pub code: u32,
-    /// The completion status that went with it, 0 if none.
+    /// The completion status that it led to, 0 if none.
     pub wc_status: u32,
     /// The peer's GID, zero if none.
     pub peer: [u8; 16],
@@ -176,7 +176,7 @@ pub struct gdrc_cause {
     pub remote_qpn: u32,
     /// PSN concerned.
     pub psn: u32,
-    /// The counter that stands for it: an index for gdrc_counter_name.
+    /// The counter that counts it: an index for gdrc_counter_name.
     pub counter: u32,
     /// By code.
     pub arg0: u64,
@@ -186,8 +186,8 @@ pub struct gdrc_cause {
     pub time_ns: u64,
 }
 
-/// What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local,
-/// send it as 128 bytes (gdrc_endpoint_pack), give the peer's to gdrc_qp_connect.
+/// The data that a peer needs to connect: fill it with gdrc_endpoint_local, send it as 128 bytes
+/// (gdrc_endpoint_pack), pass the peer's to gdrc_qp_connect.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_endpoint {
@@ -197,7 +197,7 @@ pub struct gdrc_endpoint {
     pub version: u32,
     /// The device's GID.
     pub gid: [u8; 16],
-    /// IPv6 zone on this machine, else 0. Means nothing to a peer and is not sent.
+    /// IPv6 zone on this machine, else 0. It has no meaning for the peer and is not sent.
     pub scope_id: u32,
     /// QPN.
     pub qpn: u32,
@@ -217,15 +217,15 @@ pub struct gdrc_endpoint {
     pub rkey: u32,
     /// Q_Key (UD).
     pub qkey: u32,
-    /// READs and atomics that this side serves at once.
+    /// READs and atomics that this side holds as responder.
     pub max_rd_atomic: u32,
     /// GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another
     /// kind.
     pub flags: u32,
 }
 
-/// Choices of gdrc_qp_connect. 0 means the default named at each field, unless GDRC_CONNECT_EXACT
-/// is set.
+/// Options of gdrc_qp_connect. 0 means the default, which stands in parentheses, unless
+/// GDRC_CONNECT_EXACT is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_connect_opts {
@@ -241,12 +241,12 @@ pub struct gdrc_connect_opts {
     pub rnr_retry: u32,
     /// RNR NAK timer code (12: 0.64 ms).
     pub min_rnr_timer: u32,
-    /// READs and atomics outstanding as requester; also without EXACT at most what the peer serves
-    /// (what the peer serves).
+    /// READs and atomics outstanding as requester, in any case at most the peer's max_rd_atomic
+    /// (the peer's max_rd_atomic).
     pub max_rd_atomic: u32,
-    /// READs and atomics held as responder (what `local` says).
+    /// READs and atomics held as responder (that of `local`).
     pub max_dest_rd_atomic: u32,
-    /// Q_Key of a UD QP (what `local` says).
+    /// Q_Key of a UD QP (that of `local`).
     pub qkey: u32,
     /// P_Key index: 0.
     pub pkey_index: u32,

@@ -180,18 +180,19 @@ pub type gdrc_poll_cq_fn = Option<unsafe extern "C" fn(*mut c_void, c_int, *mut 
 /// or this is the child of a fork.
 #[repr(C)]
 pub struct gdrc_pinned_qp {
-    /// Takes requests as they are.
+    /// Posts send requests.
     pub post_send: gdrc_post_send_fn,
-    /// Takes receive requests as they are.
+    /// Posts receive requests.
     pub post_recv: gdrc_post_recv_fn,
     /// Their first argument.
     pub object: *mut c_void,
-    /// Bits that opcode << 32 | num_sge of a request that is passed on does not have; one at least
-    /// is in its sg_list. 0: none is.
+    /// A request goes to post_send directly if opcode << 32 | num_sge has none of these bits and
+    /// sg_list has one of them. 0: no request does.
     pub unusual: u64,
-    /// The same for num_sge and sg_list of a receive request.
+    /// The same for a receive request, by num_sge and sg_list.
     pub recv_unusual: u64,
-    /// Twice as many requests may be in a list that is passed on; all bits: whatever it is, it is.
+    /// Half the longest list that goes to post_send after a look at each request. UINT64_MAX: any
+    /// list goes to post_send unchecked.
     pub pairs: u64,
     /// 0.
     pub reserved: [u64; 2],
@@ -204,8 +205,8 @@ pub struct gdrc_pinned_cq {
     pub poll_cq: gdrc_poll_cq_fn,
     /// Its first argument.
     pub object: *mut c_void,
-    /// A poll is passed on where num_entries - 1 is below this.
+    /// A poll goes to poll_cq directly if num_entries - 1 is below this.
     pub polls: u64,
-    /// Not 0: what a poll brings is the program's as it is.
+    /// Not 0: the result of poll_cq is the result of the call.
     pub as_is: u64,
 }

@@ -1,4 +1,4 @@
-//! Regions of GPU memory: what a context keeps of each, and the ways by which a device reaches
+//! Regions of GPU memory: what a context keeps of each, and the routes by which a device reaches
 //! them.
 
 use crate::c_consts::*;
@@ -121,12 +121,12 @@ impl Ways for SoftWays<'_> {
     type Made = (Handle, MrAttr, Option<u64>);
 
     fn dma_buf(&mut self, _: i32, _: u64) -> Result<Self::Made> {
-        // No words: one of several ways; the reasons are in the region's attributes.
+        // No words: one of several routes; the reasons are in the region's attributes.
         Err(Error::Unsupported)
     }
 
     fn address(&mut self) -> Result<Self::Made> {
-        // No words: one of several ways; the reasons are in the region's attributes.
+        // No words: one of several routes; the reasons are in the region's attributes.
         Err(Error::Unsupported)
     }
 
@@ -180,7 +180,7 @@ impl Ways for NicWays {
     }
 
     fn staged(&mut self) -> Result<Self::Made> {
-        // No words: one of several ways; the reasons are in the region's attributes.
+        // No words: one of several routes; the reasons are in the region's attributes.
         Err(Error::Unsupported)
     }
 
@@ -189,7 +189,7 @@ impl Ways for NicWays {
     }
 }
 
-/// Registers GPU memory by the first way that works. `dma_buf`: the program's own descriptor and
+/// Registers GPU memory by the first route that works. `dma_buf`: the program's own descriptor and
 /// the offset in it.
 ///
 /// # Errors

@@ -156,7 +156,7 @@ pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c
 }
 
 /// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of
-/// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first way
+/// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first route
 /// that works, dma-buf (the caller's own descriptor, or one of the driver's), nvidia_peermem,
 /// staging through pinned host memory; `attr` and gdrc_mr_query say which, and why not those before
 /// it. The range lies within one allocation, which must stay until gdrc_mr_dereg: if it is freed
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c
 ///
 /// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
 /// allocation, or (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no
-/// descriptor; -EOPNOTSUPP: the NIC has no way; gdrc_open_error has the words.
+/// descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_open_error has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_reg_memory(
