@@ -211,7 +211,7 @@
 
 #define GDRC_CUDA_HAS_GPUDIRECT 4
 
-// What a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
+// The PCIe part that a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
 #define GDRC_NEAR_SYSTEM 0
 
 #define GDRC_NEAR_NUMA_NODE 1
@@ -787,7 +787,7 @@ typedef struct gdrc_ah {
 
 // A work completion: 48 bytes, layout of ibv_wc. Frozen.
 typedef struct gdrc_wc {
-    // Of the work request.
+    // wr_id of the work request.
     uint64_t wr_id;
     // GDRC_WC_; everything but wr_id, status, vendor_err and qp_num is valid only on success.
     uint32_t status;
@@ -970,7 +970,7 @@ typedef struct gdrc_qp_attr {
     uint64_t rate_limit_bps;
 } gdrc_qp_attr;
 
-// One piece of a local buffer: 16 bytes, layout of ibv_sge. Frozen.
+// A scatter/gather element: 16 bytes, layout of ibv_sge. Frozen.
 typedef struct gdrc_sge {
     // Address of the first byte, in the MR's terms (its iova).
     uint64_t addr;
@@ -1020,7 +1020,7 @@ typedef union gdrc_wr_op {
     struct gdrc_ud_wr ud;
 } gdrc_wr_op;
 
-// What BIND_MW binds a window to.
+// The range that BIND_MW binds a window to.
 typedef struct gdrc_mw_bind_info {
     // The region that the window opens onto; registered with GDRC_ACCESS_MW_BIND.
     struct gdrc_mr mr;
@@ -1036,9 +1036,9 @@ typedef struct gdrc_mw_bind_info {
 typedef struct gdrc_bind_mw_wr {
     // The window.
     struct gdrc_mw mw;
-    // Its new rkey: the low 8 bits are the program's own.
+    // The new rkey of the window; the program chooses the low 8 bits.
     uint32_t rkey;
-    // What to bind it to.
+    // The range.
     struct gdrc_mw_bind_info bind_info;
 } gdrc_bind_mw_wr;
 
@@ -1125,7 +1125,7 @@ typedef int (*gdrc_poll_cq_fn)(void*, int, struct gdrc_wc*);
 typedef struct gdrc_pinned_cq {
     // Polls.
     gdrc_poll_cq_fn poll_cq;
-    // Its first argument.
+    // First argument of poll_cq.
     void *object;
     // A poll goes to poll_cq directly if num_entries - 1 is below this.
     uint64_t polls;

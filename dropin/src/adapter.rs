@@ -20,7 +20,7 @@ const TRANSPORT_IB: c_int = 0;
 /// A device of the list.
 #[repr(C)]
 pub struct Adapter {
-    /// What programs see.
+    /// The part that programs see.
     pub ibv: ibv_device,
     pub kind: &'static DeviceKind,
     /// Its address and UDP port.

@@ -51,7 +51,7 @@ unsafe fn create(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> R
         ));
     }
     if i.comp_mask & MASK_PD != 0 {
-        // Its thread domain is a promise that needs nothing of us.
+        // The promise of its thread domain has no effect here.
         // SAFETY: the caller's promise.
         unsafe { Pd::of(i.parent_domain)? };
     }

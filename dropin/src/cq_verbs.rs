@@ -18,7 +18,7 @@ use gdrcore_core::{refuse, Error, Result};
 /// A completion queue.
 #[repr(C)]
 pub struct Cq {
-    /// What programs see; of a CQ that is not extended only its beginning counts.
+    /// The part that programs see; of a CQ that is not extended, its beginning.
     pub ex: ibv_cq_ex,
     pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
@@ -137,7 +137,7 @@ impl Cq {
         Ok(n)
     }
 
-    /// Its events find it from here on.
+    /// Enters the CQ into its device's table, so that events reach it.
     pub fn publish(this: *mut Cq) {
         // SAFETY: just made.
         let cq = unsafe { &*this };

@@ -1,4 +1,4 @@
-//! What the environment asks for.
+//! The options in the environment.
 //!
 //! * `GDRC_ADDRESS`: the one address of this machine that the process sees as a device, with an
 //!   optional port: `10.0.0.1`, `[::1]:4800`.

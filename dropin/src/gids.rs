@@ -24,7 +24,7 @@ pub enum GidType {
 }
 
 impl GidType {
-    /// What sysfs calls it.
+    /// The name in sysfs.
     pub fn name(self) -> &'static str {
         match self {
             GidType::RoceV1 => "IB/RoCE v1",

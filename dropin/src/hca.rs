@@ -55,7 +55,7 @@ pub struct OpenContext {
 #[derive(Default)]
 pub struct Objects {
     pub by_handle: HashMap<Handle, *const dyn EventTarget>,
-    /// What another context may import, by the number that programs see.
+    /// Objects that another context may import, by the number that programs see.
     pub domains: HashMap<u32, *mut ibv_pd>,
     pub regions: HashMap<u32, *mut ibv_mr>,
     pub dms: HashMap<u32, *mut ibv_dm>,
@@ -77,7 +77,7 @@ impl Objects {
 /// An open device.
 pub struct Hca {
     pub device: &'static dyn HcaDevice,
-    /// What the device can do.
+    /// The attributes of the device.
     pub attr: DeviceAttr,
     /// Bytes that the next growth takes at least.
     growth: AtomicUsize,
@@ -86,7 +86,7 @@ pub struct Hca {
     objects: Mutex<Objects>,
 }
 
-/// What the device begins with; tables grow to sixteen times of it inside create calls.
+/// The initial bounds of a device. Tables grow to sixteen times of it inside create calls.
 const CONFIG: Config = Config {
     max_pd: 64,
     max_mr: 4096,

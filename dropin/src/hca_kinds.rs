@@ -10,7 +10,7 @@ use gdrcore_net::addr::Endpoint;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{soft_flags, EventSink, SoftConfig, SoftDevice};
 
-/// What an open device is asked for beside verbs and connections.
+/// An open device: verbs, connections, and the calls of this library.
 pub trait HcaDevice: Device + CmDevice {
     /// Makes a kind of memory known under a number from 1 on. It outlives the device.
     ///
@@ -51,7 +51,7 @@ pub struct OpenedDevice {
 
 /// A kind of device.
 pub struct DeviceKind {
-    /// What the names of its devices begin with, before a colon and the endpoint.
+    /// The beginning of its names, before a colon and the endpoint.
     word: &'static str,
     /// Opens a device by its name.
     ///

@@ -19,10 +19,10 @@ pub struct Mr {
     pub handle: Handle,
     /// The domain on which it counts.
     domain: &'static Pd,
-    /// What it was registered with, for `ibv_rereg_mr`.
+    /// The arguments of the registration, for `ibv_rereg_mr`.
     iova: u64,
     access: u32,
-    /// What the library mapped for it: the buffer of another device.
+    /// The mapping of a dma-buf that the library has made for it.
     map: Option<Map>,
 }
 
@@ -38,7 +38,7 @@ pub struct Mw {
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may leave unheeded.
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// What registration is asked for.
+/// The arguments of a registration.
 pub struct RegRequest {
     pub pd: *mut ibv_pd,
     pub addr: u64,
@@ -50,7 +50,7 @@ pub struct RegRequest {
 }
 
 impl RegRequest {
-    /// What the device is asked for.
+    /// The same for the device.
     fn request(&self, pd: &Pd) -> MrReg {
         MrReg {
             pd: pd.handle,

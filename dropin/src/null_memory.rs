@@ -2,7 +2,7 @@
 
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token, PROVIDER_MAX};
 
-/// Its number among the kinds of memory.
+/// The number of this kind of memory.
 pub const PROVIDER: u32 = PROVIDER_MAX;
 
 /// The memory that holds nothing.

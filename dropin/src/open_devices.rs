@@ -96,7 +96,7 @@ pub fn present() -> Vec<&'static Adapter> {
 /// Those of [`Hca::open`].
 pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
     let mut state = STATE.lock();
-    // What a parent of this process had open is not ours.
+    // Devices of a parent process are not this process's.
     state.open.retain(|o| o.hca.device.query().is_ok());
     if let Some(o) = state.open.iter_mut().find(|o| o.index == adapter.index) {
         o.contexts += 1;

@@ -100,7 +100,7 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     Ok(())
 }
 
-/// What gathers on a QP.
+/// The batch of a QP.
 ///
 /// # Safety
 /// The program's QP, and this thread is between its start and its complete or abort.

@@ -23,7 +23,7 @@ use gdrcore_net::reason;
 /// A queue pair.
 #[repr(C)]
 pub struct Qp {
-    /// What programs see; of a QP that is not extended only its beginning counts.
+    /// The part that programs see; of a QP that is not extended, its beginning.
     pub ex: ibv_qp_ex,
     pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
@@ -109,7 +109,7 @@ impl EventTarget for Qp {
 }
 
 impl QpSnapshot {
-    /// Its attributes: everything, whatever a mask names.
+    /// All attributes, whatever a mask names.
     ///
     /// # Errors
     /// Those of the device.

@@ -6,7 +6,7 @@ use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::send_flags;
 use gdrcore_core::{refuse, Error};
 
-/// What gathers between start and complete.
+/// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 pub struct SendBatch {
     pub wrs: Vec<ibv_send_wr>,
     /// `max_sge` for each request.

@@ -93,7 +93,7 @@ unsafe extern "C" fn send_to_process(signal: c_int) -> c_int {
     unsafe { libc::kill(libc::getpid(), signal) }
 }
 
-/// What the thread does when it is woken.
+/// One run of the thread.
 fn work(last: bool, total: fn() -> Counters) {
     let ending = ENDING.load(Ordering::Acquire);
     if !last && ending == 0 {

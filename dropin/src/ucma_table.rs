@@ -184,7 +184,7 @@ unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
         Ok(n) => n as isize,
         Err(e) => {
             let mut number = [0xff; 4];
-            // Of a command that cannot be read the number is none.
+            // A command that cannot be read has no number.
             let _ = host::fetch(buf as u64, &mut number);
             Verb(number::call(u32::from_ne_bytes(number))).refused(e);
             -(e.errno() as isize)

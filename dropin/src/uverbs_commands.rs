@@ -99,7 +99,7 @@ fn is_open_on(c: &Context, file: File) -> bool {
     File::of(c.verbs.context.cmd_fd) == Some(file)
 }
 
-/// How a preloaded library calls `write`.
+/// The type of [`write()`] for the preloaded library.
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
 /// Registers [`write()`] with the preloaded library, once: it passes on the writes that the kernel
@@ -292,7 +292,7 @@ fn device(target: &CommandTarget<'_>) -> ib_uverbs_query_device_resp {
     }
 }
 
-/// What a query needs of the queue pair of this file with the number that programs see.
+/// The part of a query that this library knows, of the queue pair with a number that programs see.
 fn snapshot(of: &CommandTarget<'_>, number: u32) -> Option<QpSnapshot> {
     let objects = of.hca.objects();
     objects.by_handle.iter().filter(|(handle, _)| small(**handle) == number).find_map(|(_, target)| {

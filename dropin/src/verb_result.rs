@@ -1,4 +1,4 @@
-//! How verbs report: a positive errno, or a null pointer and errno.
+//! The results of verbs: a positive errno, or a null pointer and errno.
 
 use core::ffi::c_int;
 use gdrcore_core::{refuse, Error, Result};

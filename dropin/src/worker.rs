@@ -36,7 +36,7 @@ pub fn with_stack<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) 
 
 /// A thread of the process. The child of a fork begins without it.
 pub struct Worker {
-    /// What the thread sleeps on, or −1.
+    /// The descriptor on which the thread sleeps, or −1.
     fd: AtomicI32,
     /// The process that has the thread, or 0.
     owner: AtomicI32,

@@ -128,7 +128,7 @@ pub const GDRC_CUDA_HAS_DMABUF: u32 = 1;
 pub const GDRC_CUDA_HAS_VMM: u32 = 2;
 pub const GDRC_CUDA_HAS_GPUDIRECT: u32 = 4;
 
-/// What a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
+/// The PCIe part that a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
 pub const GDRC_NEAR_SYSTEM: u32 = 0;
 pub const GDRC_NEAR_NUMA_NODE: u32 = 1;
 pub const GDRC_NEAR_HOST_BRIDGE: u32 = 2;

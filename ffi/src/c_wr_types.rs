@@ -3,7 +3,7 @@
 use crate::c_handles::*;
 use core::ffi::{c_int, c_void};
 
-/// One piece of a local buffer: 16 bytes, layout of ibv_sge. Frozen.
+/// A scatter/gather element: 16 bytes, layout of ibv_sge. Frozen.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct gdrc_sge {
@@ -63,7 +63,7 @@ pub union gdrc_wr_op {
     pub ud: gdrc_ud_wr,
 }
 
-/// What BIND_MW binds a window to.
+/// The range that BIND_MW binds a window to.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_mw_bind_info {
@@ -83,9 +83,9 @@ pub struct gdrc_mw_bind_info {
 pub struct gdrc_bind_mw_wr {
     /// The window.
     pub mw: gdrc_mw,
-    /// Its new rkey: the low 8 bits are the program's own.
+    /// The new rkey of the window; the program chooses the low 8 bits.
     pub rkey: u32,
-    /// What to bind it to.
+    /// The range.
     pub bind_info: gdrc_mw_bind_info,
 }
 
@@ -136,7 +136,7 @@ pub struct gdrc_recv_wr {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct gdrc_wc {
-    /// Of the work request.
+    /// wr_id of the work request.
     pub wr_id: u64,
     /// GDRC_WC_; everything but wr_id, status, vendor_err and qp_num is valid only on success.
     pub status: u32,
@@ -203,7 +203,7 @@ pub struct gdrc_pinned_qp {
 pub struct gdrc_pinned_cq {
     /// Polls.
     pub poll_cq: gdrc_poll_cq_fn,
-    /// Its first argument.
+    /// First argument of poll_cq.
     pub object: *mut c_void,
     /// A poll goes to poll_cq directly if num_entries - 1 is below this.
     pub polls: u64,

@@ -1,4 +1,4 @@
-//! From RESET to RTS in one call.
+//! gdrc_qp_connect: a QP from RESET to RTS in one call.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};

@@ -17,7 +17,7 @@ use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig, SoftDevice};
 use gdrcore_verbs::VerbsDevice;
 
-/// How the names of a kind look.
+/// The form of the names of a kind.
 enum NameForm {
     /// They begin with this word and a colon.
     Prefix(&'static str),
@@ -102,7 +102,7 @@ impl DeviceKind {
     /// Opens the device in memory of at least [`DeviceKind::memsize`] bytes.
     ///
     /// # Errors
-    /// Those of the device. They are explained.
+    /// Those of the device. Their reasons are set.
     ///
     /// # Safety
     /// The memory is page-aligned, used by nobody else, and lives until [`ContextDevice::close`]

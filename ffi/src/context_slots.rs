@@ -45,7 +45,7 @@ struct ContextBody {
     owner: ForkGuard,
     /// The device again, for the fast path; `fast_word` tells its type.
     fast: *const (),
-    /// What gdrc_open mapped, to be unmapped at close; length 0: the caller's memory.
+    /// The memory that gdrc_open has mapped, unmapped at close; length 0: the caller's memory.
     mapped: (*mut u8, usize),
 }
 
@@ -209,7 +209,7 @@ impl ClaimedSlot {
 pub(crate) struct ClosingContext {
     pub(crate) slot: ClaimedSlot,
     pub(crate) device: &'static dyn ContextDevice,
-    /// What gdrc_open mapped, as in [`ClaimedSlot::publish`].
+    /// The memory that gdrc_open has mapped, as in [`ClaimedSlot::publish`].
     pub(crate) mapped: (*mut u8, usize),
 }
 

@@ -13,7 +13,7 @@ use gdrcore_net::reason;
 /// Bytes on the wire.
 const WIRE: usize = GDRC_ENDPOINT_WIRE_BYTES as usize;
 const MAGIC: [u8; 4] = *b"GDRC";
-/// Where each field lies on the wire; all big-endian. What follows them is zero.
+/// Offset of each field on the wire, all big-endian. The bytes behind them are 0.
 const AT_VERSION: usize = 4;
 const AT_GID: usize = 8;
 const AT_QPN: usize = 24;

@@ -1,4 +1,4 @@
-//! Why this thread's last call was refused.
+//! The reason of this thread's last refused call.
 
 use crate::ptr;
 use core::ffi::{c_char, c_int};

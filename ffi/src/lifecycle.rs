@@ -1,4 +1,4 @@
-//! How a context is opened, given more memory, asked for its bounds, and closed.
+//! Opening and closing contexts, more memory for them, and their bounds.
 
 use crate::c_consts::GDRC_CONTEXT_ALIGN;
 use crate::c_result::{refuse, ret};

@@ -1,5 +1,5 @@
-//! What the inline functions of the header read of a pin, and the functions of the soft device that
-//! they call.
+//! The entries of pins, which the inline functions of the header read, and the functions of the
+//! soft device that they call.
 //!
 //! Entries lie in tables that last as long as the process, so a pin that was given back, or that a
 //! parent process made, is a wrong pin and never a dangling pointer. The kernel wipes these tables
@@ -20,8 +20,7 @@ use gdrcore_verbs::pinned::{PinnedCq as NicCq, PinnedQp as NicQp};
 /// Pins of one kind that a process can have.
 pub(crate) const PINS: usize = 8192;
 
-/// What the inline functions of the header read of a pin: a struct of the header as the library
-/// writes it.
+/// The entry of a pin: a struct of the header as the library writes it.
 pub(crate) trait PinEntry: 'static {
     /// From here on the inline functions pass every call to the library.
     fn shut(&self);

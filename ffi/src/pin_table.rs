@@ -55,7 +55,7 @@ struct PinSlot {
 // while it is PINNED.
 unsafe impl Sync for PinSlot {}
 
-/// All pins of one kind.
+/// The pins of QPs, or those of CQs.
 pub(crate) struct PinTable<E: 'static> {
     entries: &'static PinEntries<E>,
     slots: [PinSlot; PINS],

@@ -9,7 +9,7 @@ use crate::path_route::lead;
 use crate::real::REAL;
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
-/// What librdmacm opens.
+/// The file that librdmacm opens.
 const MANAGER: &CStr = c"/dev/infiniband/rdma_cm";
 
 /// Opens the connection manager's device file.
@@ -131,7 +131,7 @@ unsafe fn stream(kind: c_int, seen: &PathInfo, mode: *const c_char) -> *mut libc
     }
     // SAFETY: the caller's promise.
     let words = unsafe { CStr::from_ptr(mode) }.to_bytes();
-    // What stands behind a comma is a character set.
+    // The part behind a comma is a character set.
     let words = words.split(|b| *b == b',').next().unwrap_or_default();
     let access = if words.starts_with(b"r") && !words.contains(&b'+') { libc::O_RDONLY } else { libc::O_RDWR };
     let cloexec = if words.contains(&b'e') { libc::O_CLOEXEC } else { 0 };

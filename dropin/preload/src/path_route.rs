@@ -79,8 +79,8 @@ fn lead_far<R: Failed>(
     }
 }
 
-/// What the paths have in them that lead to names of the drop-in's: the folders of RDMA devices,
-/// network interfaces with their `device`, and the drop-in's own PCI devices.
+/// Parts of paths that lead to names of the drop-in: the folders of RDMA devices, network
+/// interfaces with their `device`, and the drop-in's own PCI devices.
 const MARKS: [&[u8]; 3] = [b"infiniband", b"/net/", b"/pci9d"];
 
 fn is_marked(path: &[u8]) -> bool {
@@ -169,7 +169,7 @@ fn ask(path: &CStr, follow: bool, seen: &mut PathInfo) -> Route {
     }
 }
 
-/// What an open folder or file of the drop-in's is; `None`: the descriptor is the kernel's.
+/// The kind of an open folder or file of the drop-in; `None`: the descriptor is the kernel's.
 #[inline]
 pub fn descriptor<R>(fd: c_int, ours: impl FnOnce(c_int, &PathInfo) -> R) -> Option<R> {
     if FOLDERS.has(fd) {

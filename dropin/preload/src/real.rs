@@ -72,11 +72,11 @@ pub mod next {
     pub type CloseFrom = unsafe extern "C" fn(c_int);
 }
 
-/// What scandir(3) makes, and the program's functions that it takes.
+/// The result of scandir(3), and the functions of the program that it takes.
 pub type Entries = *mut *mut libc::dirent64;
 pub type Filter = Option<unsafe extern "C" fn(*const libc::dirent64) -> c_int>;
 pub type Compare = Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut *const libc::dirent64) -> c_int>;
-/// Those of glob(3), ftw(3) and nftw(3).
+/// The functions of the program for glob(3), ftw(3) and nftw(3).
 pub type OnError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
 pub type OnName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int) -> c_int>;
 pub type OnNewName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut WalkPosition) -> c_int>;

@@ -201,7 +201,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// What the program's function returned last: it goes on while that is 0.
+    /// The last result of the program's function. The walk continues while it is 0.
     fn visit(&mut self, path: &CStr, level: c_int) -> c_int {
         // SAFETY: integers only, and a struct that lives through the calls.
         let (st, there) = unsafe {

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-/// What `--help` prints.
+/// The text of `--help`.
 pub const HELP: &str = "\
 usage: gdrcore-run [OPTION]... PROGRAM [ARGUMENT]...
 Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA without an RDMA NIC.
@@ -34,7 +34,7 @@ and none of that name. Libraries that the caller preloads stay in place, before 
   gdrcore-run --address 127.0.0.3 ibv_rc_pingpong 127.0.0.2
 ";
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request {
     Help,
@@ -71,7 +71,7 @@ const PLAIN: &[(&str, &str, &str)] = &[
 /// none, or at `--`.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The fault in words.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, String> {
     let mut a = Arguments::default();
     let mut words = words;

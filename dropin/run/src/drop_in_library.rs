@@ -1,12 +1,12 @@
-//! Where the drop-in's libraries are.
+//! Finds the drop-in's libraries.
 
 use std::path::{Path, PathBuf};
 
 /// The drop-in.
 pub const VERBS: &str = "libibverbs.so.1";
-/// What leads librdmacm to it.
+/// The library that leads librdmacm to it.
 pub const PRELOAD: &str = "libgdrcore_preload.so";
-/// Where they are looked for, in words.
+/// The places that are searched, in words.
 pub const WHERE: &str =
     "it is looked for in $GDRC_LIBRARIES, in gdrcore/ beside this program, and in lib/gdrcore/ and dropin/ beside its folder";
 

@@ -105,7 +105,7 @@ enum ElfCheck {
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 fn judge(file: FileReader) -> ElfCheck {
-    // What is no ELF file, or cut off, is the system's affair.
+    // The system decides about a file that is no ELF file or is truncated.
     parse(file).unwrap_or(ElfCheck::Fine)
 }
 

@@ -21,7 +21,7 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 
-/// What a device can do.
+/// Attributes of a device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_device_attr {
@@ -134,7 +134,7 @@ pub struct ibv_async_event {
     pub event_type: u32,
 }
 
-/// What it is about.
+/// The object of an event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_element {
@@ -177,7 +177,7 @@ pub struct ibv_srq_attr {
     pub srq_limit: u32,
 }
 
-/// What an SRQ is created with.
+/// Initial attributes of an SRQ.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_srq_init_attr {
@@ -202,7 +202,7 @@ pub struct ibv_srq_init_attr_ex {
 /// Queue sizes.
 pub use gdrcore_core::verbs::types::QpCap as ibv_qp_cap;
 
-/// What a QP is created with.
+/// Initial attributes of a QP.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr {
@@ -288,7 +288,7 @@ pub struct ibv_ece {
     pub comp_mask: u32,
 }
 
-/// What an extended CQ is created with.
+/// Initial attributes of an extended CQ.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_cq_init_attr_ex {
@@ -311,14 +311,14 @@ pub struct ibv_modify_cq_attr {
     pub cq_period: u16,
 }
 
-/// What a thread domain is created with.
+/// Initial attributes of a thread domain.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_td_init_attr {
     pub comp_mask: u32,
 }
 
-/// What a parent domain is created with.
+/// Initial attributes of a parent domain.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_parent_domain_init_attr {
@@ -330,7 +330,7 @@ pub struct ibv_parent_domain_init_attr {
     pub pd_context: *mut c_void,
 }
 
-/// What device memory is allocated with.
+/// Attributes of an allocation of device memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_alloc_dm_attr {

@@ -19,7 +19,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// What the first inline verbs call.
+/// The operations of the first inline verbs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_context_ops {
@@ -52,9 +52,9 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// What the later inline verbs call. It lies in front of its context and grows towards lower
-/// addresses; `sz` says how far down it reaches. A null pointer is an operation that the device
-/// lacks: programs see EOPNOTSUPP.
+/// The operations of the later inline verbs. It lies in front of its context and grows towards
+/// lower addresses; `sz` says how far down it reaches. A null pointer is an operation that the
+/// device lacks: programs see EOPNOTSUPP.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,

@@ -39,7 +39,7 @@ pub struct ibv_mw {
     pub r#type: u32,
 }
 
-/// What a window is bound to.
+/// The range that a window is bound to.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_mw_bind_info {

@@ -131,8 +131,8 @@ fn put(to: &mut [c_char; PATH_MAX], text: &str) -> bool {
     true
 }
 
-/// What an absolute path is. 0: nothing of ours; a negative errno; or its kind, and more in `seen`.
-/// With `follow`, a link at its end is followed.
+/// Looks an absolute path up. Returns 0: no name of ours; a negative errno; or its kind, and more
+/// in `seen`. With `follow`, a link at its end is followed.
 ///
 /// # Safety
 /// A C string, and room for a [`PathInfo`].

@@ -41,7 +41,7 @@ impl System {
         unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0 }
     }
 
-    /// What a small file holds, without the end of the line.
+    /// The contents of a small file, without the end of the line.
     pub fn line(&self, path: &str) -> Option<String> {
         let path = CString::new(path).ok()?;
         let mut text = [0u8; LINE_MAX];

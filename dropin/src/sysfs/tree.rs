@@ -21,7 +21,7 @@ const DOMAIN: u32 = 0x9d00;
 const UVERBS_MAJOR: u32 = 231;
 const UVERBS_MINOR: u32 = 192;
 
-/// What a path is.
+/// A name of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A folder. `merged`: what the kernel has there is there too.
@@ -34,7 +34,7 @@ pub enum Node {
     Device { major: u32, minor: u32 },
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Text(String),
@@ -72,7 +72,7 @@ pub struct Interface {
     pub numa_node: i32,
 }
 
-/// All names.
+/// The map of all names.
 #[derive(Debug, Default)]
 pub struct Tree(BTreeMap<String, Node>);
 
@@ -135,7 +135,7 @@ impl Tree {
         t
     }
 
-    /// What a canonical path is; `None`: no name of ours.
+    /// The name at a canonical path; `None`: no name of ours.
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.0.get(path)
     }
@@ -245,7 +245,7 @@ impl Tree {
             ("state", "4: ACTIVE"),
             ("phys_state", "5: LinkUp"),
             ("link_layer", "Ethernet"),
-            // What ibv_query_port says: one lane of FDR10.
+            // As ibv_query_port: one lane of FDR10.
             ("rate", "10 Gb/sec (1X FDR10)"),
             ("cap_mask", "0x04010000"),
             ("lid", &format!("{:#x}", d.lid)),
@@ -292,8 +292,8 @@ fn card(index: u32) -> String {
     format!("/sys/devices/pci{domain:04x}:{bus:02x}/{domain:04x}:{bus:02x}:00.0")
 }
 
-/// What the names of PCI devices of ours have in them; the preloaded library looks at no other
-/// names of `/sys/devices`.
+/// The part that the names of our PCI devices have; the preloaded library asks about no other names
+/// of `/sys/devices`.
 #[cfg(test)]
 const CARD_MARK: &str = "/pci9d";
 

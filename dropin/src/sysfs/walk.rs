@@ -1,4 +1,4 @@
-//! From a path to what it is: names of ours and the kernel's, links of either, `.` and `..`.
+//! Resolves a path with names of ours and of the kernel, links of both, `.` and `..`.
 
 use super::tree::{Node, Tree};
 use core::ffi::c_int;
@@ -14,7 +14,7 @@ pub trait Kernel {
     fn read_link(&self, path: &str) -> Option<String>;
 }
 
-/// What a path is.
+/// The result of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolved {
     /// Nothing of ours: it goes on to the kernel as it is.
@@ -25,7 +25,7 @@ pub enum Resolved {
     Ours(String, Node),
 }
 
-/// What an absolute path is. `follow`: a link at its end is followed.
+/// Looks an absolute path up. `follow`: a link at its end is followed.
 ///
 /// # Errors
 /// A positive errno, for names below folders of ours.
@@ -49,7 +49,7 @@ pub fn canonical(kernel: &dyn Kernel, path: &str) -> Option<String> {
     walk(&Tree::default(), kernel, path, true).ok().map(|(at, _)| at)
 }
 
-/// Where a path leads, and whether a link of ours was on the way, so that the kernel would not find
+/// The target of a path, and whether a link of ours led there, so that the kernel would not find
 /// it.
 fn walk(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<(String, bool), c_int> {
     // Components that are still to be walked, the next one last.

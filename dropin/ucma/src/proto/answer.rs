@@ -192,7 +192,7 @@ pub fn qp_attr_answer(a: &QpAttr, mask: u32, gid_index: u8) -> Vec<u8> {
 #[allow(missing_docs)]
 pub enum EventParam<'a> {
     None,
-    /// What a program gave to an event of its own.
+    /// The argument of an event of the program's own.
     Argument(u64),
     Conn {
         qp_num: u32,

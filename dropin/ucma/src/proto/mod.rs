@@ -84,7 +84,7 @@ pub mod number {
     }
 }
 
-/// What QUERY asks for.
+/// The kinds of QUERY.
 #[allow(missing_docs)]
 pub mod query {
     pub const ADDR: u32 = 0;
@@ -96,7 +96,7 @@ pub mod query {
 #[allow(missing_docs)]
 pub mod size {
     pub const ID: usize = 4;
-    /// What an answer must have room for: up to the device index, which came later.
+    /// Least room for an answer: up to the device index, which came later.
     pub const ROUTE_MIN: usize = 200;
     pub const ADDR_MIN: usize = 272;
     pub const PATHS_MIN: usize = 8;
@@ -106,7 +106,7 @@ pub mod size {
     pub const EVENT: usize = 336;
 }
 
-/// What one side offers in CONNECT and ACCEPT: `rdma_ucm_conn_param`, 272 bytes.
+/// The parameters of one side in CONNECT and ACCEPT: `rdma_ucm_conn_param`, 272 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ConnParam<'a> {

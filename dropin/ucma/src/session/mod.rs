@@ -40,7 +40,7 @@ pub trait Manage: CmDevice {
 /// A connection manager whose device stays open while an id needs it.
 pub type Manager = Arc<dyn Manage + Send + Sync>;
 
-/// What a program sees of a device before it opens it.
+/// A device as a program sees it before it opens it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Node GUID in host order, as `ibv_get_device_guid` gives it in network order; not 0.
@@ -73,7 +73,7 @@ struct ManagerId {
     manager: Manager,
 }
 
-/// How far an id has come.
+/// The stage of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Idle,
@@ -117,7 +117,7 @@ struct Channel {
     events: VecDeque<Event>,
 }
 
-/// All of a process's ids.
+/// The ids of a process.
 pub struct Session<D> {
     devices: D,
     channels: BTreeMap<u32, Channel>,
@@ -134,7 +134,7 @@ pub struct Session<D> {
 pub struct Answer {
     /// Address in the program.
     pub at: u64,
-    /// What goes there.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -183,7 +183,7 @@ impl<D: Devices> Session<D> {
         self.channels.remove(&channel);
     }
 
-    /// How many events wait in a channel.
+    /// The number of events in a channel.
     pub fn queued(&self, channel: u32) -> usize {
         self.channels.get(&channel).map_or(0, |c| c.events.len())
     }
@@ -343,8 +343,8 @@ impl<D: Devices> Session<D> {
         let Some(gone) = self.ids.remove(&id) else { return 0 };
         for end in &gone.ends {
             self.by_handle.remove(&(end.device, end.handle));
-            // What the peer is owed the manager still sends. It may have let the id go by itself:
-            // nothing is left to do then.
+            // The manager still sends the last messages to the peer. It may have destroyed the id
+            // by itself, which is no error here.
             let _ = end.manager.destroy(end.handle);
         }
         self.drop_events(gone.channel, id);
@@ -357,10 +357,10 @@ impl ProgramId {
         self.ps == port_space::UDP
     }
 
-    /// What a side offers, in the connection manager's terms.
+    /// The parameters of this side, in the connection manager's terms.
     fn offer<'a>(&self, p: &crate::proto::ConnParam<'a>) -> ConnParam<'a> {
         ConnParam {
-            // Who asks for a datagram service names no QP in its request.
+            // A request for a datagram service names no QP.
             qpn: if self.is_datagram() && self.stage != Stage::Requested { p.qp_num.max(2) } else { p.qp_num },
             qp_type: self.qp_type,
             psn: Some(self.psn),
@@ -377,7 +377,7 @@ impl ProgramId {
         }
     }
 
-    /// Where its packets go.
+    /// The destination of its packets.
     fn peer(&self) -> AhAttr {
         let (dgid, scope_id) = self.dst.map_or(([0; 16], 0), |d| (d.gid(), d.scope_id));
         AhAttr { dgid, scope_id, traffic_class: self.traffic_class, ..AhAttr::default() }

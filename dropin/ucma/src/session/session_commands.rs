@@ -1,4 +1,4 @@
-//! What programs ask, but for events and multicast.
+//! Commands of programs, without those of events and multicast.
 
 use gdrcore_core::cm::types::port_space;
 use gdrcore_core::refuse;
@@ -171,7 +171,7 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// What is bound to the "any" address lets go its ends on devices of the other family.
+    /// An id that is bound to the "any" address gives up its ends on devices of the other family.
     fn leave_other_family(&mut self, id: u32) -> Result<()> {
         let Some(any) = self.id(id)?.src.filter(Addr::is_any) else { return Ok(()) };
         let stay = self.devices_of_family(&any);

@@ -90,7 +90,7 @@ pub(crate) fn open() -> Lab {
 }
 
 impl Lab {
-    /// What is left on the real one.
+    /// The ids that are left on the device.
     pub(crate) fn leaks(&self) -> Leaks {
         self.opened.device.leaks().unwrap()
     }
