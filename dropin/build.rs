@@ -1,9 +1,10 @@
 //! Makes the exported names of `libibverbs.so.1` from `symbols/*.txt`.
 //!
-//! A name with a symbol version cannot be said in Rust. So each is a jump in assembly, under a local name, with a
-//! `.symver` line; the version script declares the versions and is empty besides, since it is the `.symver` lines that
-//! put the names into them. rustc gives the linker a version script of its own; LLD, which rustc brings along and uses by
-//! default on x86-64 Linux since 1.90, takes both. GNU ld does not, so LLD is asked for where it is not the default.
+//! A name with a symbol version cannot be said in Rust. So each is a jump in assembly, under a
+//! local name, with a `.symver` line; the version script declares the versions and is empty
+//! besides, since it is the `.symver` lines that put the names into them. rustc gives the linker a
+//! version script of its own; LLD, which rustc brings along and uses by default on x86-64 Linux
+//! since 1.90, takes both. GNU ld does not, so LLD is asked for where it is not the default.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -51,7 +52,8 @@ fn parse(path: &str, line: &str) -> Option<Symbol> {
     }
 }
 
-/// The versions in their order: public ones by number, each chained to the one before, private ones alone.
+/// The versions in their order: public ones by number, each chained to the one before, private ones
+/// alone.
 fn versions(symbols: &[Symbol]) -> Vec<String> {
     let rank = |v: &str| {
         let number = |s: &str| s.parse::<u32>().unwrap_or_else(|_| panic!("version {v}"));
@@ -89,7 +91,8 @@ fn jumps(symbols: &[Symbol], versions: &[String]) -> String {
     let mut asm = String::new();
     let mut homes: Vec<&str> = Vec::new();
     for (i, s) in symbols.iter().enumerate() {
-        // Of several versions of a name the newest public one is the default, or the private one of the first table.
+        // Of several versions of a name the newest public one is the default, or the private one of
+        // the first table.
         let same = || symbols.iter().filter(|o| o.name == s.name);
         let private = |o: &&Symbol| o.version.contains("PRIVATE");
         let newest = same().filter(|o| !private(o)).max_by_key(|o| place(&o.version));

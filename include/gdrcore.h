@@ -24,7 +24,8 @@
 #error "gdrcore is for 64-bit Linux"
 #endif
 
-// Version of the header: (major << 16) | (minor << 8) | patch. gdrc_version_number() is the library's.
+// Version of the header: (major << 16) | (minor << 8) | patch. gdrc_version_number() is the
+// library's.
 #define GDRC_VERSION 256
 
 // Opcodes of send work requests (ibv_wr_opcode).
@@ -48,13 +49,14 @@
 
 #define GDRC_WR_SEND_WITH_INV 9
 
-// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have ended.
+// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have
+// ended.
 #define GDRC_SEND_FENCE 1
 
-// Make a completion.
+// Generate a completion.
 #define GDRC_SEND_SIGNALED 2
 
-// Wake the receiver's solicited-only armed CQ.
+// Raise the event of a receiver's CQ that is armed for solicited completions only.
 #define GDRC_SEND_SOLICITED 4
 
 // Copy the payload during the post: its memory is free at return and needs no lkey.
@@ -62,7 +64,7 @@
 
 #define GDRC_SEND_IP_CSUM 16
 
-// Ours: more will be posted at once, leave the doorbell to the next post or to gdrc_progress.
+// Not in libibverbs: the next post or gdrc_progress rings the doorbell, not this post.
 #define GDRC_SEND_MORE 1073741824
 
 // Completion statuses (ibv_wc_status).
@@ -147,22 +149,26 @@
 
 #define GDRC_ACCESS_RELAXED_ORDERING 1048576
 
-// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by address.
+// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by
+// address.
 #define GDRC_MEMORY_HOST 0
 
 // Memory of a GPU, by its CUDA address.
 #define GDRC_MEMORY_CUDA 1
 
-// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset hold, and no other way is tried on a NIC.
+// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset are set, and a NIC tries no other
+// route.
 #define GDRC_MEMORY_DMABUF 1
 
-// iova holds. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
+// iova is set. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
 #define GDRC_MEMORY_IOVA 2
 
-// Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from `dmabuf_offset` on. A peer that is
-// another process of this user on this host, reached through shared memory (path=shm or auto), may map it and then executes its
-// RDMA WRITEs by copying into it, with no help of this process and without a packet. Such a peer could write the memory at
-// any time, whatever its keys say: share only what it may have. Other devices, and peers elsewhere: no effect.
+// Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from
+// `dmabuf_offset` on. A peer that is another process of this user on this host, reached through
+// shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by copying into
+// it, without this process and without a packet. Such a peer can write the memory at any time,
+// whatever rights its keys have: share only memory that it may write. No effect on other devices
+// and on other peers.
 #define GDRC_MEMORY_SHARED 4
 
 // How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
@@ -177,7 +183,8 @@
 // Copies through pinned host memory.
 #define GDRC_ROUTE_STAGED 3
 
-// Why a way was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was, or one before it.
+// Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was taken, or one
+// before it.
 #define GDRC_NO_NONE 0
 
 #define GDRC_NO_SOFT_DEVICE 1
@@ -193,7 +200,8 @@
 // Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail.
 #define GDRC_MR_GONE 1
 
-// Flag of gdrc_cuda_alloc: virtual memory management, which other processes get by descriptor; without it, CUDA IPC.
+// Flag of gdrc_cuda_alloc: virtual memory management, which other processes get by descriptor;
+// without it, CUDA IPC.
 #define GDRC_CUDA_SHAREABLE 1
 
 // Features of a GPU (gdrc_cuda_attr.flags).
@@ -203,7 +211,7 @@
 
 #define GDRC_CUDA_HAS_GPUDIRECT 4
 
-// What a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
+// The PCIe part that a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
 #define GDRC_NEAR_SYSTEM 0
 
 #define GDRC_NEAR_NUMA_NODE 1
@@ -293,20 +301,21 @@
 // Asynchronous events (ibv_event_type). An error that a completion reports has none.
 #define GDRC_EVENT_CQ_ERR 0
 
-// The queue pair has failed by itself (its memory is gone, its peer's process has ended) with nothing to complete.
+// The queue pair has failed (its memory is gone, or its peer's process has ended) while it had no
+// request that could report it.
 #define GDRC_EVENT_QP_FATAL 1
 
-// The queue pair has failed: its peer sent a request that is invalid, and that takes no receive.
+// The queue pair has failed: its peer sent an invalid request that consumes no receive.
 #define GDRC_EVENT_QP_REQ_ERR 2
 
-// The same for a request that its rights do not cover: key, range or access.
+// The same for a request without the rights for it: key, range or access.
 #define GDRC_EVENT_QP_ACCESS_ERR 3
 
 #define GDRC_EVENT_COMM_EST 4
 
 #define GDRC_EVENT_SQ_DRAINED 5
 
-// The device was removed, or has failed for good: what is outstanding on it will not complete.
+// The device was removed or has failed for good. Outstanding requests will not complete.
 #define GDRC_EVENT_DEVICE_FATAL 8
 
 #define GDRC_EVENT_PORT_ACTIVE 9
@@ -330,9 +339,10 @@
 // Send one packet per message of the system call, without segmentation offload.
 #define GDRC_CONFIG_NO_GSO 4
 
-// Reach peers through shared memory where they are processes of this host that offer it too, and through the network
-// otherwise. Decided for a QP at RTR, for an address handle when it is made, and never changed. This is the default, but for a
-// context with a capture file (pcap_path), which would not show it: with this flag it does so too.
+// Reach peers through shared memory where they are processes of this host that offer it too, and
+// through the network otherwise. Decided for a QP at RTR, for an address handle at its creation,
+// and never changed. This is the default without a capture file (pcap_path), which does not show
+// messages through shared memory. With this flag it holds with a capture file, too.
 #define GDRC_CONFIG_SHM 8
 
 // As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
@@ -341,23 +351,27 @@
 // Reach all peers through the network.
 #define GDRC_CONFIG_UDP_ONLY 64
 
-// Long RDMA WRITEs (from 64 KiB) between this context and others of the same user on this host that have this flag too, and are reached
-// through shared memory, may be copied by the kernel from the one process into the other (process_vm_writev), whatever memory the
-// region is. Both ends choose: the target lends its regions' addresses, the initiator writes there with no help of its. Where
-// the system does not allow it, and elsewhere: no effect.
+// Long RDMA WRITEs (from 64 KiB) between this context and others of the same user on this host
+// that have this flag, too, and are reached through shared memory, may be copied by the kernel
+// from one process into the other (process_vm_writev), for any kind of region memory. Both ends
+// need the flag: the target grants the addresses of its regions, and the initiator writes there
+// without it. No effect where the system does not allow it, and on other peers.
 #define GDRC_CONFIG_CMA 128
 
-// Congestion control by rate (DCQCN): packets say that they can be marked (ECN), and a QP whose packets are marked slows down.
+// Congestion control by rate (DCQCN): packets are sent as ECN-capable, and a QP whose packets are
+// marked lowers its rate.
 #define GDRC_CONFIG_DCQCN 32
 
-// Flag of gdrc_connect_opts: zeros in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the rd_atomic fields are meant.
+// Flag of gdrc_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer
+// and the rd_atomic fields.
 #define GDRC_CONNECT_EXACT 1
 
 // Version of the endpoint descriptor.
 #define GDRC_ENDPOINT_VERSION 1
 
-// Flag of an endpoint descriptor: the device is a soft one, whose packets leave from udp_port, or, to a peer on the same host, from a port
-// that the peer can check. The peer may refuse others. NICs send from any port.
+// Flag of an endpoint descriptor: the device is a soft one, whose packets leave from udp_port, or,
+// to a peer on the same host, from a port that the peer can check. The peer may refuse others.
+// NICs send from any port.
 #define GDRC_ENDPOINT_OWN_PORT 1
 
 // Bytes of an endpoint descriptor on the wire.
@@ -369,7 +383,7 @@
 // Longest device name, in bytes without the final NUL.
 #define GDRC_DEVICE_NAME_MAX 255
 
-// Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str says each in words.
+// Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str describes each.
 #define GDRC_CAUSE_NONE 0
 
 #define GDRC_CAUSE_LOCAL_KEY 1
@@ -430,19 +444,19 @@
 // The kernel refused to send, with EPERM: a rule of this machine's firewall.
 #define GDRC_CAUSE_FIREWALL 28
 
-// The kernel refused to send: no route, or one that prohibits.
+// The kernel refused to send: no route, or a prohibiting one.
 #define GDRC_CAUSE_NO_ROUTE 29
 
-// The peer's process is of this machine and lives, but does not take what is sent to it.
+// The peer's process is on this machine and lives, but does not read its packets.
 #define GDRC_CAUSE_NOT_POLLED 30
 
-// The peer's process is of this machine and takes what is sent to it, but this queue pair gets no answer.
+// The peer's process is on this machine and reads its packets, but this queue pair gets no answer.
 #define GDRC_CAUSE_UNANSWERED 31
 
-// A connection was asked for, and nobody answered.
+// No answer to a connection request.
 #define GDRC_CAUSE_NO_ANSWER 32
 
-// A connection was asked for, and the peer said no.
+// The peer rejected a connection request.
 #define GDRC_CAUSE_REJECTED 33
 
 #define GDRC_CAUSE_DEVICE_ERROR 40
@@ -462,41 +476,46 @@
 // RC and UC connections by InfiniBand service ids.
 #define GDRC_PS_IB 319
 
-// Events of the connection manager (numbers of rdma_cm_event_type). A peer asks a listener.
+// Events of the connection manager (numbers of rdma_cm_event_type). CONNECT_REQUEST: a peer's
+// request to a listener.
 #define GDRC_CM_CONNECT_REQUEST 4
 
-// The peer has accepted. Only for ids without a QP: the program brings its own to RTS, then calls gdrc_establish.
+// The peer has accepted. Only for ids without a QP: the program moves its own QP to RTS, then
+// calls gdrc_establish.
 #define GDRC_CM_CONNECT_RESPONSE 5
 
-// The peer has accepted, but the QP could not be brought to RTS; the peer was told.
+// The peer has accepted, but the QP could not be brought to RTS. The peer gets a REJ.
 #define GDRC_CM_CONNECT_ERROR 6
 
-// The peer did not answer in time, or this machine refuses to send to it. The status says which: -ETIMEDOUT, what the network said of it
-// (-ECONNREFUSED, -EHOSTUNREACH), or why the kernel refuses (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
+// The peer did not answer in time, or this machine refuses to send to it. The status is
+// -ETIMEDOUT, the error of the network (-ECONNREFUSED, -EHOSTUNREACH), or that of the kernel
+// (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
 #define GDRC_CM_UNREACHABLE 7
 
-// The peer does not want the connection; status says why.
+// The peer has rejected the request; status is the reason.
 #define GDRC_CM_REJECTED 8
 
-// The connection stands.
+// The connection is established.
 #define GDRC_CM_ESTABLISHED 9
 
-// The connection is over, whoever ended it.
+// The connection has ended, from either side.
 #define GDRC_CM_DISCONNECTED 10
 
-// Late packets of the connection are gone.
+// No late packet of the connection can arrive any more.
 #define GDRC_CM_TIMEWAIT_EXIT 15
 
-// Reasons of a rejection that programs meet (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. The peer's tables are full.
+// Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. NO_RESOURCES: the
+// peer's tables are full.
 #define GDRC_REJ_NO_RESOURCES 3
 
-// The peer waited in vain, or its program let the id go.
+// The peer's connection manager has timed out, or its program has destroyed the id.
 #define GDRC_REJ_TIMEOUT 4
 
-// Nobody listens at this port.
+// No listener at this port.
 #define GDRC_REJ_INVALID_SERVICE_ID 8
 
-// The peer still has a connection to this QPN, and looks whether it stands: ask again, with another QP if it lasts.
+// The peer still has a connection to this QPN and probes it. Request again, with another QP if the
+// rejection repeats.
 #define GDRC_REJ_STALE_CONNECTION 10
 
 // The path MTU is larger than the peer's link carries.
@@ -505,10 +524,10 @@
 // The peer's program called gdrc_reject, or rdma_reject.
 #define GDRC_REJ_CONSUMER 28
 
-// Flags of gdrc_conn_param. EXACT: zeros in the fields that have another default are meant.
+// Flags of gdrc_conn_param. EXACT: 0 is a value in the fields that have another default.
 #define GDRC_CONN_EXACT 1
 
-// The field psn counts; without it the PSN is random.
+// The field psn is set; without it the PSN is random.
 #define GDRC_CONN_PSN 2
 
 // The QP named by qpn takes its receives from an SRQ.
@@ -532,8 +551,9 @@
 // Opaque: a device and everything that was made on it.
 typedef struct gdrc_context gdrc_context;
 
-// Every bound of a context. Set struct_size and leave the rest 0: 0 means the default everywhere.
-// All memory follows from these numbers (gdrc_context_size).
+// The bounds and options of a context. Set struct_size and leave the rest 0: 0 means the default,
+// which stands in parentheses. The memory of the context follows from these numbers
+// (gdrc_context_size).
 typedef struct gdrc_config {
     // sizeof(struct gdrc_config).
     uint32_t struct_size;
@@ -561,40 +581,48 @@ typedef struct gdrc_config {
     uint32_t max_rd_atomic;
     // Largest path MTU in bytes (4096).
     uint32_t max_mtu;
-    // First QPN of the context's range (one of a block of 16384 that nobody has at the address). A range that is given takes the
-    // blocks that it lies in; at 0xfe0000 it must end (-EINVAL).
+    // First QPN of the context's range (that of a block of 16384 that is free at the address). A
+    // range takes all blocks that it touches, and must end at 0xfe0000 or before (-EINVAL).
     uint32_t qpn_base;
-    // Size of the block, a power of two and at least 4 * max_qp (16384, or as many as max_qp needs).
+    // Size of the block, a power of two and at least 4 * max_qp (16384, or as many as max_qp
+    // needs).
     uint32_t qpn_count;
-    // Largest window of unacknowledged bytes to one peer address (1048576). 192 KiB are used at once; beyond, it grows by and by,
-    // and goes back for good where packets are lost.
+    // Largest window of unacknowledged bytes to one peer address (1048576). The window
+    // begins at 192 KiB. Beyond, it grows slowly, and a loss there reduces it for good.
     uint32_t window_max;
-    // After this silence of the peer an operation whose QP has no ACK timeout ends, in milliseconds (30000).
+    // Milliseconds without a packet of the peer after which an operation ends whose QP has no ACK
+    // timeout (30000).
     uint32_t deadline_ms;
-    // Ids of the connection manager, listeners and connections together (64); rounded up to a multiple of 64. Requests of peers
-    // that have not shown that they receive have places of their own.
+    // Ids of the connection manager, listeners and connections together (64); rounded up to a
+    // multiple of 64. Requests of peers that have not proved their address have separate
+    // places.
     uint32_t max_cm_ids;
     // Bytes for the rings of QPs, SRQs and CQs (4 MiB).
     uint64_t ring_bytes;
-    // Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled, or NULL. Peers of this host are
-    // then reached by packets (GDRC_CONFIG_SHM says otherwise); what passes between queue pairs of the context itself is none. A
-    // file that another context or process writes, or that this process has begun, is continued, any other begun anew
-    // (-EINVAL: a file that is continued is no capture; -EBUSY: it stays locked). A full disk ends the capture, with a line on
-    // standard error and in the counter capture_lost, and not the traffic. Read during the call only.
+    // Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled,
+    // or NULL. Peers of this host are then reached by packets, unless GDRC_CONFIG_SHM is set.
+    // Messages between queue pairs of the context itself are not captured. A file that another
+    // context or process writes, or that this process has begun, is continued; any other is
+    // overwritten (-EINVAL: a file that would be continued is no capture; -EBUSY: it stays
+    // locked). A full disk ends the capture, with a line on standard error and in the counter
+    // capture_lost, and not the traffic. Read during the call only.
     const char *pcap_path;
     // Seed of keys and packet numbers; 0: taken from the system's random source.
     uint64_t seed;
-    // What the link carries, in bytes per second (12.5 GB/s). Only GDRC_CONFIG_DCQCN asks: a rate begins and ends there.
+    // Rate of the link in bytes per second (12.5 GB/s). Used with GDRC_CONFIG_DCQCN only: the rate
+    // of a QP begins there and returns to it.
     uint64_t line_rate_bps;
-    // Keepalive of RC queue pairs in milliseconds; 0, the default: none. One that has nothing under way and has heard nothing of its
-    // peer for so long asks, and asks again by its ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE,
-    // event QP_FATAL, its receives flush. The peer need not know of it, but must poll, or have a helper thread.
+    // Keepalive interval of RC queue pairs in milliseconds; 0, the default: none. An idle queue
+    // pair that has got no packet of its peer for this time sends a probe, and repeats it by its
+    // ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
+    // QP_FATAL, its receives flush. The peer needs no option, but must poll or have a helper
+    // thread.
     uint32_t keepalive_ms;
     // 0.
     uint32_t reserved;
 } gdrc_config;
 
-// What a program left behind when it closed a context.
+// Objects that a program had not destroyed when it closed a context.
 typedef struct gdrc_leaks {
     // sizeof(struct gdrc_leaks), set by the caller.
     uint32_t struct_size;
@@ -614,7 +642,7 @@ typedef struct gdrc_leaks {
     uint32_t ah;
 } gdrc_leaks;
 
-// What a device can do.
+// Capabilities and bounds of a device.
 typedef struct gdrc_device_attr {
     // sizeof(struct gdrc_device_attr), set by the caller.
     uint32_t struct_size;
@@ -624,8 +652,9 @@ typedef struct gdrc_device_attr {
     uint64_t max_msg_size;
     // Node GUID.
     uint64_t node_guid;
-    // Bounds of this device alone, whatever other processes have on its address: so many there can be once gdrc_arena_add has
-    // brought memory for them. At first there is room for what the configuration says.
+    // Protection domains. This and the following bounds are those of the device alone, whatever
+    // other processes have at its address. They can be reached after gdrc_arena_add; without it
+    // there is memory for the objects of the configuration.
     uint32_t max_pd;
     // Memory regions and windows.
     uint32_t max_mr;
@@ -673,7 +702,7 @@ typedef struct gdrc_mr {
     uint64_t handle;
 } gdrc_mr;
 
-// What a memory region is.
+// Attributes of a memory region.
 typedef struct gdrc_mr_attr {
     // sizeof(struct gdrc_mr_attr), set by the caller.
     uint32_t struct_size;
@@ -693,7 +722,7 @@ typedef struct gdrc_mr_attr {
     uint32_t access;
     // Zero.
     uint32_t reserved;
-    // GDRC_ROUTE_: how the bytes are reached.
+    // GDRC_ROUTE_: how the device reaches the bytes.
     uint32_t route;
     // GDRC_NO_: why not by dma-buf.
     uint32_t no_dmabuf;
@@ -709,13 +738,34 @@ typedef struct gdrc_mr_attr {
     uint32_t reserved2;
 } gdrc_mr_attr;
 
+// Memory to be registered: gdrc_mr_reg_memory.
+typedef struct gdrc_memory {
+    // sizeof(struct gdrc_memory), set by the caller.
+    uint32_t struct_size;
+    // GDRC_MEMORY_HOST or GDRC_MEMORY_CUDA.
+    uint32_t kind;
+    // Address of the first byte: the CPU's, or CUDA's.
+    uint64_t addr;
+    // Length in bytes.
+    uint64_t length;
+    // The address that work requests will use for the first byte (GDRC_MEMORY_IOVA).
+    uint64_t iova;
+    // GDRC_MEMORY_ flags.
+    uint32_t flags;
+    // Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_DMABUF) or a memfd
+    // (GDRC_MEMORY_SHARED). It stays the caller's.
+    int32_t dmabuf_fd;
+    // Offset of the first byte in that object.
+    uint64_t dmabuf_offset;
+} gdrc_memory;
+
 // Memory window.
 typedef struct gdrc_mw {
     // Opaque.
     uint64_t handle;
 } gdrc_mw;
 
-// Where a QP or an address handle sends to: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
+// The destination of a QP or an address handle: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
 typedef struct gdrc_ah_attr {
     // Destination GID: an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
     uint8_t dgid[16];
@@ -737,7 +787,7 @@ typedef struct gdrc_ah {
 
 // A work completion: 48 bytes, layout of ibv_wc. Frozen.
 typedef struct gdrc_wc {
-    // Of the work request.
+    // wr_id of the work request.
     uint64_t wr_id;
     // GDRC_WC_; everything but wr_id, status, vendor_err and qp_num is valid only on success.
     uint32_t status;
@@ -747,7 +797,8 @@ typedef struct gdrc_wc {
     uint32_t vendor_err;
     // Bytes received or read.
     uint32_t byte_len;
-    // Immediate data in network byte order (GDRC_WC_FLAG_WITH_IMM), or the rkey invalidated (GDRC_WC_FLAG_WITH_INV).
+    // Immediate data in network byte order (GDRC_WC_FLAG_WITH_IMM), or the rkey invalidated
+    // (GDRC_WC_FLAG_WITH_INV).
     uint32_t imm_data;
     // The local QPN.
     uint32_t qp_num;
@@ -795,27 +846,6 @@ typedef struct gdrc_srq {
     uint64_t handle;
 } gdrc_srq;
 
-// Memory to be registered: gdrc_mr_reg_memory.
-typedef struct gdrc_memory {
-    // sizeof(struct gdrc_memory), set by the caller.
-    uint32_t struct_size;
-    // GDRC_MEMORY_HOST or GDRC_MEMORY_CUDA.
-    uint32_t kind;
-    // Address of the first byte: the CPU's, or CUDA's.
-    uint64_t addr;
-    // Length in bytes.
-    uint64_t length;
-    // The address that work requests will use for the first byte (GDRC_MEMORY_IOVA).
-    uint64_t iova;
-    // GDRC_MEMORY_ flags.
-    uint32_t flags;
-    // What the memory is a mapping of, which stays the caller's: a dma-buf (GDRC_MEMORY_DMABUF), or a memfd
-    // (GDRC_MEMORY_SHARED).
-    int32_t dmabuf_fd;
-    // Where the first byte lies in what the descriptor stands for.
-    uint64_t dmabuf_offset;
-} gdrc_memory;
-
 // A GPU.
 typedef struct gdrc_cuda_attr {
     // sizeof(struct gdrc_cuda_attr), set by the caller.
@@ -830,7 +860,8 @@ typedef struct gdrc_cuda_attr {
     char name[64];
 } gdrc_cuda_attr;
 
-// GPU memory on its way to another process of this host: 104 bytes, to be sent as they are. Frozen.
+// GPU memory that another process of this host may import: 104 bytes, to be sent unchanged.
+// Frozen.
 typedef struct gdrc_cuda_handle {
     // 1: by CUDA IPC; 2: by the descriptor that goes with it.
     uint32_t kind;
@@ -838,7 +869,7 @@ typedef struct gdrc_cuda_handle {
     uint32_t reserved;
     // Bytes of the range.
     uint64_t length;
-    // Where it begins in its allocation.
+    // Offset of the range in its allocation.
     uint64_t offset;
     // PCI address of the GPU: ordinals differ between processes.
     char bdf[16];
@@ -860,7 +891,7 @@ typedef struct gdrc_qp_cap {
     uint32_t max_inline_data;
 } gdrc_qp_cap;
 
-// What a QP is created with.
+// Initial attributes of a QP.
 typedef struct gdrc_qp_init {
     // sizeof(struct gdrc_qp_init), set by the caller.
     uint32_t struct_size;
@@ -892,7 +923,7 @@ typedef struct gdrc_qp_attr {
     uint32_t struct_size;
     // GDRC_QPS_.
     uint32_t qp_state;
-    // The state that the program believes in (GDRC_QP_CUR_STATE).
+    // The state that the program assumes (GDRC_QP_CUR_STATE).
     uint32_t cur_qp_state;
     // GDRC_MTU_ code; bytes are 128 << code.
     uint32_t path_mtu;
@@ -924,7 +955,8 @@ typedef struct gdrc_qp_attr {
     uint8_t max_dest_rd_atomic;
     // RNR NAK timer code sent to the peer, 0 to 31.
     uint8_t min_rnr_timer;
-    // ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off, the context's deadline still ends the operation.
+    // ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off, the context's deadline still ends the
+    // operation.
     uint8_t timeout;
     // Retries after a timeout, 0 to 7.
     uint8_t retry_cnt;
@@ -938,7 +970,7 @@ typedef struct gdrc_qp_attr {
     uint64_t rate_limit_bps;
 } gdrc_qp_attr;
 
-// One piece of a local buffer: 16 bytes, layout of ibv_sge. Frozen.
+// A scatter/gather element: 16 bytes, layout of ibv_sge. Frozen.
 typedef struct gdrc_sge {
     // Address of the first byte, in the MR's terms (its iova).
     uint64_t addr;
@@ -988,7 +1020,7 @@ typedef union gdrc_wr_op {
     struct gdrc_ud_wr ud;
 } gdrc_wr_op;
 
-// What BIND_MW binds a window to.
+// The range that BIND_MW binds a window to.
 typedef struct gdrc_mw_bind_info {
     // The region that the window opens onto; registered with GDRC_ACCESS_MW_BIND.
     struct gdrc_mr mr;
@@ -1004,14 +1036,15 @@ typedef struct gdrc_mw_bind_info {
 typedef struct gdrc_bind_mw_wr {
     // The window.
     struct gdrc_mw mw;
-    // Its new rkey: the low 8 bits are the program's own.
+    // The new rkey of the window; the program chooses the low 8 bits.
     uint32_t rkey;
-    // What to bind it to.
+    // The range.
     struct gdrc_mw_bind_info bind_info;
 } gdrc_bind_mw_wr;
 
-// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list are free again when
-// gdrc_post_send returns; the memory that the pieces name stays the device's until the completion.
+// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list are
+// free again when gdrc_post_send returns; the memory that the pieces name stays the device's until
+// the completion.
 typedef struct gdrc_send_wr {
     // Returned in the completion.
     uint64_t wr_id;
@@ -1025,7 +1058,8 @@ typedef struct gdrc_send_wr {
     uint32_t opcode;
     // GDRC_SEND_ flags.
     uint32_t send_flags;
-    // Immediate data in network byte order; for SEND_WITH_INV and LOCAL_INV the rkey to invalidate, host order.
+    // Immediate data in network byte order; for SEND_WITH_INV and LOCAL_INV the rkey to
+    // invalidate, host order.
     uint32_t imm_data;
     // By opcode.
     union gdrc_wr_op wr;
@@ -1063,19 +1097,22 @@ typedef int (*gdrc_post_send_fn)(void*, const struct gdrc_send_wr*, const struct
 // Posts a receive request to a device's own object; of gdrc_pinned_qp.
 typedef int (*gdrc_post_recv_fn)(void*, const struct gdrc_recv_wr*, const struct gdrc_recv_wr**);
 
-// A pinned queue pair (gdrc_qp_pin): what the inline functions read, and nobody else. All 0: given back, or a child's.
+// A pinned queue pair (gdrc_qp_pin), read by the inline functions only. All 0: it was given back,
+// or this is the child of a fork.
 typedef struct gdrc_pinned_qp {
-    // Takes requests as they are.
+    // Posts send requests.
     gdrc_post_send_fn post_send;
-    // Takes receive requests as they are.
+    // Posts receive requests.
     gdrc_post_recv_fn post_recv;
     // Their first argument.
     void *object;
-    // Bits that opcode << 32 | num_sge of a request that is passed on does not have; one at least is in its sg_list. 0: none is.
+    // A request goes to post_send directly if opcode << 32 | num_sge has none of these bits and
+    // sg_list has one of them. 0: no request does.
     uint64_t unusual;
-    // The same for num_sge and sg_list of a receive request.
+    // The same for a receive request, by num_sge and sg_list.
     uint64_t recv_unusual;
-    // Twice as many requests may be in a list that is passed on; all bits: whatever it is, it is.
+    // Half the longest list that goes to post_send after a look at each request. UINT64_MAX: any
+    // list goes to post_send unchecked.
     uint64_t pairs;
     // 0.
     uint64_t reserved[2];
@@ -1088,16 +1125,16 @@ typedef int (*gdrc_poll_cq_fn)(void*, int, struct gdrc_wc*);
 typedef struct gdrc_pinned_cq {
     // Polls.
     gdrc_poll_cq_fn poll_cq;
-    // Its first argument.
+    // First argument of poll_cq.
     void *object;
-    // A poll is passed on where num_entries - 1 is below this.
+    // A poll goes to poll_cq directly if num_entries - 1 is below this.
     uint64_t polls;
-    // Not 0: what a poll brings is the program's as it is.
+    // Not 0: the result of poll_cq is the result of the call.
     uint64_t as_is;
 } gdrc_pinned_cq;
 
-// What a program tells its peer so that the two can connect: fill it with gdrc_endpoint_local, send it as 128 bytes
-// (gdrc_endpoint_pack), give the peer's to gdrc_qp_connect.
+// The data that a peer needs to connect: fill it with gdrc_endpoint_local, send it as 128 bytes
+// (gdrc_endpoint_pack), pass the peer's to gdrc_qp_connect.
 typedef struct gdrc_endpoint {
     // sizeof(struct gdrc_endpoint), set by the caller.
     uint32_t struct_size;
@@ -1105,7 +1142,7 @@ typedef struct gdrc_endpoint {
     uint32_t version;
     // The device's GID.
     uint8_t gid[16];
-    // IPv6 zone on this machine, else 0. Means nothing to a peer and is not sent.
+    // IPv6 zone on this machine, else 0. It has no meaning for the peer and is not sent.
     uint32_t scope_id;
     // QPN.
     uint32_t qpn;
@@ -1125,13 +1162,15 @@ typedef struct gdrc_endpoint {
     uint32_t rkey;
     // Q_Key (UD).
     uint32_t qkey;
-    // READs and atomics that this side serves at once.
+    // READs and atomics that this side holds as responder.
     uint32_t max_rd_atomic;
-    // GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another kind.
+    // GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another
+    // kind.
     uint32_t flags;
 } gdrc_endpoint;
 
-// Choices of gdrc_qp_connect. 0 means the default named at each field, unless GDRC_CONNECT_EXACT is set.
+// Options of gdrc_qp_connect. 0 means the default, which stands in parentheses, unless
+// GDRC_CONNECT_EXACT is set.
 typedef struct gdrc_connect_opts {
     // sizeof(struct gdrc_connect_opts), set by the caller.
     uint32_t struct_size;
@@ -1145,11 +1184,12 @@ typedef struct gdrc_connect_opts {
     uint32_t rnr_retry;
     // RNR NAK timer code (12: 0.64 ms).
     uint32_t min_rnr_timer;
-    // READs and atomics outstanding as requester; also without EXACT at most what the peer serves (what the peer serves).
+    // READs and atomics outstanding as requester, in any case at most the peer's max_rd_atomic
+    // (the peer's max_rd_atomic).
     uint32_t max_rd_atomic;
-    // READs and atomics held as responder (what `local` says).
+    // READs and atomics held as responder (that of `local`).
     uint32_t max_dest_rd_atomic;
-    // Q_Key of a UD QP (what `local` says).
+    // Q_Key of a UD QP (that of `local`).
     uint32_t qkey;
     // P_Key index: 0.
     uint32_t pkey_index;
@@ -1167,8 +1207,8 @@ typedef struct gdrc_cm_id {
     uint64_t handle;
 } gdrc_cm_id;
 
-// What one side offers in gdrc_connect and gdrc_accept. 0 means the default named at each field, unless
-// GDRC_CONN_EXACT is set.
+// The parameters of one side in gdrc_connect and gdrc_accept. 0 means the default, which stands in
+// parentheses, unless GDRC_CONN_EXACT is set.
 typedef struct gdrc_conn_param {
     // sizeof(struct gdrc_conn_param), set by the caller.
     uint32_t struct_size;
@@ -1178,19 +1218,21 @@ typedef struct gdrc_conn_param {
     uint32_t qpn;
     // GDRC_QPT_, where the call is given no QP; else ignored.
     uint32_t qp_type;
-    // First PSN that this side expects, and the peer will begin with (GDRC_CONN_PSN).
+    // First PSN that this side expects and the peer sends (GDRC_CONN_PSN).
     uint32_t psn;
-    // READs and atomics that this side serves at once (as many as the device can and the peer wants).
+    // READs and atomics that this side holds as responder (the smaller of the device's bound and
+    // the peer's initiator_depth).
     uint32_t responder_resources;
-    // READs and atomics that this side wants outstanding (as many as the device can and the peer serves).
+    // READs and atomics that this side has outstanding as requester (the smaller of the device's
+    // bound and the peer's responder_resources).
     uint32_t initiator_depth;
     // Retries after a timeout, for both sides (7); gdrc_connect only.
     uint32_t retry_count;
-    // Retries after an RNR NAK that the peer shall make (7: for ever).
+    // Retries of the peer after an RNR NAK (7: for ever).
     uint32_t rnr_retry;
     // ACK timeout code, for both sides (14: 67 ms); gdrc_connect only.
     uint32_t ack_timeout;
-    // Timeout code within which the peer's connection manager shall answer, or is asked again, up to 16 times
+    // Timeout code of a request to the peer's connection manager, which is repeated up to 16 times
     // (17: 0.54 s); gdrc_connect only.
     uint32_t response_timeout;
     // GDRC_MTU_ code (what the link carries); gdrc_connect only.
@@ -1201,28 +1243,30 @@ typedef struct gdrc_conn_param {
     uint32_t private_data_len;
     // Data for the peer's program; read during the call only.
     const void *private_data;
-    // The program's own word for the id; comes back with its events.
+    // A number of the program's own, returned with the events of the id.
     uint64_t context;
 } gdrc_conn_param;
 
-// Something happened to an id.
+// An event of an id.
 struct gdrc_cm_event {
     // sizeof(struct gdrc_cm_event), set by the caller.
     uint32_t struct_size;
     // GDRC_CM_.
     uint32_t event;
-    // GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative errno, or 0. In words: gdrc_qp_cause,
-    // or gdrc_last_cause where the id was given no QP.
+    // GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative
+    // errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.
     int32_t status;
-    // Bytes of private_data: what the message has room for, whatever the peer's program gave.
+    // Bytes of private_data: always the whole field of the message, however many the peer's
+    // program gave.
     uint32_t private_data_len;
-    // The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which is the program's to accept, reject and destroy.
+    // The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which the program accepts or
+    // rejects, and destroys.
     struct gdrc_cm_id id;
-    // GDRC_CM_CONNECT_REQUEST: the listener that was asked.
+    // GDRC_CM_CONNECT_REQUEST: the listener.
     struct gdrc_cm_id listener;
-    // The QP that the id was given, or {0}.
+    // The QP of the id, or {0}.
     struct gdrc_qp qp;
-    // The program's own word for the id.
+    // The program's number for the id.
     uint64_t context;
     // The peer, as an address handle needs it.
     struct gdrc_ah_attr peer;
@@ -1238,9 +1282,11 @@ struct gdrc_cm_event {
     uint32_t qp_type;
     // GDRC_MTU_ code.
     uint32_t path_mtu;
-    // READs and atomics that this side serves: with a request, what the peer wants outstanding.
+    // READs and atomics that this side holds as responder; with a request, the peer's initiator
+    // depth.
     uint32_t responder_resources;
-    // READs and atomics that this side may have outstanding: with a request, what the peer serves.
+    // READs and atomics that this side may have outstanding; with a request, the peer's responder
+    // resources.
     uint32_t initiator_depth;
     // Retries after a timeout.
     uint32_t retry_count;
@@ -1258,7 +1304,7 @@ struct gdrc_cm_event {
 typedef struct gdrc_cause {
     // GDRC_CAUSE_.
     uint32_t code;
-    // The completion status that went with it, 0 if none.
+    // The completion status that it led to, 0 if none.
     uint32_t wc_status;
     // The peer's GID, zero if none.
     uint8_t peer[16];
@@ -1268,7 +1314,7 @@ typedef struct gdrc_cause {
     uint32_t remote_qpn;
     // PSN concerned.
     uint32_t psn;
-    // The counter that stands for it: an index for gdrc_counter_name.
+    // The counter that counts it: an index for gdrc_counter_name.
     uint32_t counter;
     // By code.
     uint64_t arg0;
@@ -1308,64 +1354,72 @@ typedef struct gdrc_topology_pair {
 extern "C" {
 #endif // __cplusplus
 
-// Fills `cfg` with the default of every bound, so that a program can print them or change one by a factor.
-// `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means the same.
+// Fills `cfg` with the default of every bound, so that a program can print them or change one by a
+// factor. `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means
+// the same.
 //
-// Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over 4096.
+// Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over
+// 4096.
 // Threads: any. Cost: none.
 int gdrc_config_default(struct gdrc_config *cfg);
 
-// Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The number depends on
-// the arguments and the library's version only. `cfg` may be NULL: all defaults.
+// Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The
+// number depends on the arguments and the library's version only. `cfg` may be NULL: all defaults.
 //
-// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is NULL;
-// -E2BIG: cfg is from a newer header and sets fields that this library does not know; gdrc_open_error has the words.
+// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is
+// NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
+// gdrc_open_error has the words.
 // Threads: any. Cost: no allocation, no system call.
 int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t *bytes);
 
-// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be aligned to
-// GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not matter; it must stay where it is,
-// untouched, until gdrc_close returned.
+// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be
+// aligned to GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not
+// matter; it must stay where it is, untouched, until gdrc_close returned.
 //
-// device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a RoCEv2 NIC in
-// software at that local address and UDP port, 4791 by default), "loopback" (queue pairs of this context only), or a NIC
-// through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has
-// this address). Without an index the first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies
-// beside libgdrcore.so or where the system looks for libraries.
+// device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a
+// RoCEv2 NIC in software at that local address and UDP port, 4791 by default), "loopback" (queue
+// pairs of this context only), or a NIC through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port
+// and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has this address). Without an index the
+// first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies beside
+// libgdrcore.so or where the system looks for libraries.
 //
-// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small; -E2BIG: as in gdrc_context_size;
-// -EADDRNOTAVAIL: the address is not local, or the NIC has no GID that fits; -ENODEV: there is no such NIC or no module;
-// -EOPNOTSUPP: the NIC is not a RoCE one; -EADDRINUSE: a stranger has the port, or another context the
-// QPNs (any number of contexts and processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
+// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small;
+// -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no GID
+// that fits; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
+// -EADDRINUSE: a stranger has the port, or another context the QPNs (any number of contexts and
+// processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
 // descriptors; other errnos of the system. gdrc_open_error has the words.
-// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no allocation.
+// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
+// allocation.
 int gdrc_context_init(void *memory,
                       size_t bytes,
                       const char *device,
                       const struct gdrc_config *cfg,
                       struct gdrc_context **out);
 
-// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as gdrc_context_init.
-// `cfg` may be NULL: all defaults.
+// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as
+// gdrc_context_init. `cfg` may be NULL: all defaults.
 //
 // Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped.
 // Threads: any. Cost: one mmap; pages are touched when they are used.
 int gdrc_open(const char *device, const struct gdrc_config *cfg, struct gdrc_context **out);
 
-// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets and memory back.
-// What the program did not destroy is counted and destroyed. No other call on the context may run or follow;
-// later ones get -EINVAL.
+// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets
+// and memory back. What the program did not destroy is counted and destroyed. No other call on the
+// context may run or follow; later ones get -EINVAL.
 //
 // Returns the number of objects left behind, and, where `leaks` is not NULL, their kinds.
 // Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);
-// -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it stays the parent's).
+// -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it
+// stays the parent's).
 // Threads: one. Cost: system calls.
 int gdrc_close(struct gdrc_context *ctx, struct gdrc_leaks *leaks);
 
-// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The memory must stay
-// untouched until gdrc_close returned.
+// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The
+// memory must stay untouched until gdrc_close returned.
 //
-// Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be of use.
+// Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be
+// of use.
 // Threads: any. Cost: no system call.
 int gdrc_arena_add(struct gdrc_context *ctx, void *memory, size_t bytes);
 
@@ -1375,20 +1429,22 @@ int gdrc_arena_add(struct gdrc_context *ctx, void *memory, size_t bytes);
 // Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
 int gdrc_query_device(struct gdrc_context *ctx, struct gdrc_device_attr *attr);
 
-// Copies the reason why this thread's last gdrc_ call that failed did so into `buf`, like snprintf: NUL-terminated, cut at `len`.
-// It names the argument or attribute, says what it was, and which bound, rule or state forbids it, or what is exhausted:
-// "INIT to RTR: attr_mask lacks PATH_MTU". Words are for people, and change between versions; programs look at the error number.
+// Copies the reason why this thread's last gdrc_ call that failed did so into `buf`, like
+// snprintf: NUL-terminated, cut at `len`. It names the argument or attribute, says what it was,
+// and which bound, rule or state forbids it, or what is exhausted: "INIT to RTR: attr_mask lacks
+// PATH_MTU". Words are for people, and change between versions; programs look at the error number.
 //
-// A call that succeeds leaves it, as with errno. Where an error needs no further words (-EAGAIN: a full queue) it is the text of
-// its number. Empty: no call of this thread has failed yet.
-// Returns the length of the whole text without the NUL, at most 511; `buf` may be NULL when `len` is 0.
+// A call that succeeds leaves it, as with errno. Where an error needs no further words (-EAGAIN: a
+// full queue) it is the text of its number. Empty: no call of this thread has failed yet.
+// Returns the length of the whole text without the NUL, at most 511; `buf` may be NULL when `len`
+// is 0.
 // Errors: -EINVAL: buf is NULL and len is not 0 (the text stays that of the failure before).
 // Threads: any; each has its own. Cost: no system call, no allocation.
-int gdrc_error_detail(char *buf,
-                      size_t len);
+int gdrc_error_detail(char *buf, size_t len);
 
-// The older name of gdrc_error_detail, from when only opens and registrations had words. A gdrc_context_size,
-// gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the text; other calls that succeed leave it.
+// The older name of gdrc_error_detail, from when only opens and registrations had words. A
+// gdrc_context_size, gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the
+// text; other calls that succeed leave it.
 //
 // Returns, errors, threads and cost: as gdrc_error_detail.
 int gdrc_open_error(char *buf, size_t len);
@@ -1400,43 +1456,52 @@ const char *gdrc_strerror(int err);
 // The library's version as text, "major.minor.patch". Static. Threads: any. Cost: none.
 const char *gdrc_version(void);
 
-// The library's version as (major << 16) | (minor << 8) | patch; compare with GDRC_VERSION of the header.
+// The library's version as (major << 16) | (minor << 8) | patch; compare with GDRC_VERSION of the
+// header.
 // Threads: any. Cost: none.
 uint32_t gdrc_version_number(void);
 
-// The name of a completion status (GDRC_WC_), without prefix. Static; never NULL. Threads: any. Cost: none.
+// The name of a completion status (GDRC_WC_), without prefix. Static; never NULL. Threads: any.
+// Cost: none.
 const char *gdrc_wc_status_str(uint32_t status);
 
-// The name of a completion opcode (GDRC_WC_OP_), without prefix. Static; never NULL. Threads: any. Cost: none.
+// The name of a completion opcode (GDRC_WC_OP_), without prefix. Static; never NULL. Threads: any.
+// Cost: none.
 const char *gdrc_wc_opcode_str(uint32_t opcode);
 
-// The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost: none.
+// The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost:
+// none.
 const char *gdrc_qp_state_str(uint32_t state);
 
-// The name of an asynchronous event (GDRC_EVENT_), without prefix. Static; never NULL. Threads: any. Cost: none.
+// The name of an asynchronous event (GDRC_EVENT_), without prefix. Static; never NULL. Threads:
+// any. Cost: none.
 const char *gdrc_event_str(uint32_t event);
 
 // Allocates a protection domain.
 //
 // Errors: -ENOMEM: max_pd are in use; -EINVAL: not an open context, or out is NULL.
-// Threads: any. Cost: no allocation, no system call. Source: IBTA verb Allocate Protection Domain; ibv_alloc_pd(3).
+// Threads: any. Cost: no allocation, no system call. Source: IBTA verb Allocate Protection Domain;
+// ibv_alloc_pd(3).
 int gdrc_pd_alloc(struct gdrc_context *ctx, struct gdrc_pd *out);
 
 // Gives a protection domain back.
 //
-// Errors: -EBUSY: a region, window, address handle, SRQ or QP is still in it; -EINVAL: stale handle.
+// Errors: -EBUSY: a region, window, address handle, SRQ or QP is still in it; -EINVAL: stale
+// handle.
 // Threads: any. Cost: none. Source: IBTA verb Deallocate Protection Domain; ibv_dealloc_pd(3).
 int gdrc_pd_dealloc(struct gdrc_context *ctx, struct gdrc_pd pd);
 
-// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, as far as `access`
-// (GDRC_ACCESS_) allows. Remote write and atomics need local write as well. Work requests use the program's own
-// addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The memory must stay mapped until gdrc_mr_dereg; if it
-// vanishes all the same, operations on it end with an access error. `attr` (struct_size set) may be NULL.
+// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, as far as
+// `access` (GDRC_ACCESS_) allows. Remote write and atomics need local write as well. Work requests
+// use the program's own addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The memory must
+// stay mapped until gdrc_mr_dereg; if it vanishes all the same, operations on it end with an
+// access error. `attr` (struct_size set) may be NULL.
 //
-// Errors: -EFAULT: the range is not mapped with the rights that `access` needs; -ENOMEM: max_mr are in use;
-// -EINVAL: length 0, the range leaves the address space, unknown or contradictory access flags, stale pd;
-// -EOPNOTSUPP: access flags that the device does not have.
-// Threads: any. Cost: probes every page once. Source: IBTA verb Register Memory Region; ibv_reg_mr(3).
+// Errors: -EFAULT: the range is not mapped with the rights that `access` needs; -ENOMEM: max_mr
+// are in use; -EINVAL: length 0, the range leaves the address space, unknown or contradictory
+// access flags, stale pd; -EOPNOTSUPP: access flags that the device does not have.
+// Threads: any. Cost: probes every page once. Source: IBTA verb Register Memory Region;
+// ibv_reg_mr(3).
 int gdrc_mr_reg(struct gdrc_context *ctx,
                 struct gdrc_pd pd,
                 void *addr,
@@ -1445,7 +1510,8 @@ int gdrc_mr_reg(struct gdrc_context *ctx,
                 struct gdrc_mr *out,
                 struct gdrc_mr_attr *attr);
 
-// As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova must be 0.
+// As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova
+// must be 0.
 //
 // Errors: as gdrc_mr_reg. Threads: any. Cost: as gdrc_mr_reg. Source: ibv_reg_mr_iova(3).
 int gdrc_mr_reg_iova(struct gdrc_context *ctx,
@@ -1459,17 +1525,47 @@ int gdrc_mr_reg_iova(struct gdrc_context *ctx,
 
 // Fills `attr` (struct_size set) with what the region is.
 //
-// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU memory: a call of the driver.
-int gdrc_mr_query(struct gdrc_context *ctx,
-                  struct gdrc_mr mr,
-                  struct gdrc_mr_attr *attr);
+// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU
+// memory: a call of the driver.
+int gdrc_mr_query(struct gdrc_context *ctx, struct gdrc_mr mr, struct gdrc_mr_attr *attr);
 
-// Takes a region back: its keys are dead at return, and the device does not touch the memory any more.
+// Takes a region back: its keys are dead at return, and the device does not touch the memory any
+// more.
 //
 // Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle.
-// Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
-int gdrc_mr_dereg(struct gdrc_context *ctx,
-                  struct gdrc_mr mr);
+// Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister
+// Memory Region; ibv_dereg_mr(3).
+int gdrc_mr_dereg(struct gdrc_context *ctx, struct gdrc_mr mr);
+
+// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of
+// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first route
+// that works, dma-buf (the caller's own descriptor, or one of the driver's), nvidia_peermem,
+// staging through pinned host memory; `attr` and gdrc_mr_query say which, and why not those before
+// it. The range lies within one allocation, which must stay until gdrc_mr_dereg: if it is freed
+// all the same, operations that use it end with an access error, also where its address was given
+// again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is
+// read by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
+//
+// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU
+// memory are atomic among the operations of this context only. The first such registration of a
+// context pins 8 MiB of host memory.
+//
+// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
+// allocation, or (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no
+// descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_open_error has the words.
+// Threads: any. Cost: calls of the driver.
+int gdrc_mr_reg_memory(struct gdrc_context *ctx,
+                       struct gdrc_pd pd,
+                       const struct gdrc_memory *memory,
+                       uint32_t access,
+                       struct gdrc_mr *out,
+                       struct gdrc_mr_attr *attr);
+
+// A GDRC_ROUTE_ in words. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_mr_route_str(uint32_t route);
+
+// A GDRC_NO_ in words. Static; never NULL. Threads: any. Cost: none.
+const char *gdrc_mr_reason_str(uint32_t reason);
 
 // Allocates a memory window of `type` 1 or 2 and tells its first rkey (`rkey` may be NULL).
 // A GDRC_WR_BIND_MW work request opens it.
@@ -1480,58 +1576,60 @@ int gdrc_mw_alloc(struct gdrc_context *ctx, struct gdrc_pd pd, uint32_t mw_type,
 
 // Gives a window back; its rkey is dead at return.
 //
-// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Memory Window; ibv_dealloc_mw(3).
-int gdrc_mw_dealloc(struct gdrc_context *ctx,
-                    struct gdrc_mw mw);
+// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Memory
+// Window; ibv_dealloc_mw(3).
+int gdrc_mw_dealloc(struct gdrc_context *ctx, struct gdrc_mw mw);
 
 // Makes an address handle for UD sends.
 //
-// Errors: -ENOMEM: max_ah or max_peer are in use; -EINVAL: the GID is no address that this device can send to
-// (IPv4 and IPv6 do not mix, link-local needs a zone), stale pd, a NULL pointer.
+// Errors: -ENOMEM: max_ah or max_peer are in use; -EINVAL: the GID is no address that this device
+// can send to (IPv4 and IPv6 do not mix, link-local needs a zone), stale pd, a NULL pointer.
 // Threads: any. Cost: none. Source: IBTA verb Create Address Handle; ibv_create_ah(3).
 int gdrc_ah_create(struct gdrc_context *ctx, struct gdrc_pd pd, const struct gdrc_ah_attr *attr, struct gdrc_ah *out);
 
-// Makes an address handle that answers the sender of a received UD message: `wc` is its completion, `grh40` the first
-// 40 bytes of the receive buffer. The answer goes to the device's own UDP port number at that address.
+// Makes an address handle that answers the sender of a received UD message: `wc` is its
+// completion, `grh40` the first 40 bytes of the receive buffer. The answer goes to the device's
+// own UDP port number at that address.
 //
-// Errors: -EINVAL: the completion has no GDRC_WC_FLAG_GRH, the 40 bytes are no IP header, a NULL pointer; else as
-// gdrc_ah_create. Threads: any. Cost: none. Source: ibv_create_ah_from_wc(3).
+// Errors: -EINVAL: the completion has no GDRC_WC_FLAG_GRH, the 40 bytes are no IP header, a NULL
+// pointer; else as gdrc_ah_create. Threads: any. Cost: none. Source: ibv_create_ah_from_wc(3).
 int gdrc_ah_from_wc(struct gdrc_context *ctx,
                     struct gdrc_pd pd,
                     const struct gdrc_wc *wc,
                     const void *grh40,
                     struct gdrc_ah *out);
 
-// Gives an address handle back. Posted sends that name it and have not left fail with a completion.
+// Gives an address handle back. Posted sends that name it and have not left fail with a
+// completion.
 //
-// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Destroy Address Handle; ibv_destroy_ah(3).
+// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Destroy Address
+// Handle; ibv_destroy_ah(3).
 int gdrc_ah_destroy(struct gdrc_context *ctx, struct gdrc_ah ah);
 
-// Creates a completion queue with room for at least `cqe` completions. It never overflows: a send keeps its queue
-// slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ refuses at QP creation instead).
+// Creates a completion queue with room for at least `cqe` completions. It never overflows: a send
+// keeps its queue slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ
+// refuses at QP creation instead).
 //
-// Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is NULL.
+// Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is
+// NULL.
 // Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
 int gdrc_cq_create(struct gdrc_context *ctx, uint32_t cqe, struct gdrc_cq *out);
 
-// Creates a completion queue as gdrc_cq_create does, whose events go to a completion channel: gdrc_cq_arm then makes the channel's
-// descriptor readable, not the context's, and gdrc_channel_event or gdrc_channel_wait takes the event, not gdrc_cq_event.
+// Creates a completion queue as gdrc_cq_create does, whose events go to a completion channel:
+// gdrc_cq_arm then makes the channel's descriptor readable, not the context's, and
+// gdrc_channel_event or gdrc_channel_wait takes the event, not gdrc_cq_event.
 //
 // Errors: as gdrc_cq_create; -EINVAL: stale channel.
 // Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
-int gdrc_cq_create_on(struct gdrc_context *ctx,
-                      uint32_t cqe,
-                      struct gdrc_channel channel,
-                      struct gdrc_cq *out);
+int gdrc_cq_create_on(struct gdrc_context *ctx, uint32_t cqe, struct gdrc_channel channel, struct gdrc_cq *out);
 
 // Changes a CQ's size; completions in it stay, in order.
 //
-// Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: more completions wait than would fit, cqe is
-// 0 or over max_cqe, stale handle; -EBUSY: another thread polls it.
-// Threads: one per CQ. Cost: copies the waiting completions. Source: IBTA verb Resize Completion Queue; ibv_resize_cq(3).
-int gdrc_cq_resize(struct gdrc_context *ctx,
-                   struct gdrc_cq cq,
-                   uint32_t cqe);
+// Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: more completions wait
+// than would fit, cqe is 0 or over max_cqe, stale handle; -EBUSY: another thread polls it.
+// Threads: one per CQ. Cost: copies the waiting completions. Source: IBTA verb Resize Completion
+// Queue; ibv_resize_cq(3).
+int gdrc_cq_resize(struct gdrc_context *ctx, struct gdrc_cq cq, uint32_t cqe);
 
 // Destroys a CQ with the completions in it.
 //
@@ -1539,16 +1637,17 @@ int gdrc_cq_resize(struct gdrc_context *ctx,
 // Threads: any. Cost: none. Source: IBTA verb Destroy Completion Queue; ibv_destroy_cq(3).
 int gdrc_cq_destroy(struct gdrc_context *ctx, struct gdrc_cq cq);
 
-// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds what was given.
+// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds
+// what was given.
 //
-// Errors: -ENOMEM: max_srq or ring_bytes are in use; -EINVAL: a size is 0 or over the device's, stale pd, a NULL pointer.
-// Threads: any. Cost: no system call. Source: IBTA verb Create Shared Receive Queue; ibv_create_srq(3).
-int gdrc_srq_create(struct gdrc_context *ctx,
-                    struct gdrc_pd pd,
-                    struct gdrc_srq_attr *inout,
-                    struct gdrc_srq *out);
+// Errors: -ENOMEM: max_srq or ring_bytes are in use; -EINVAL: a size is 0 or over the device's,
+// stale pd, a NULL pointer.
+// Threads: any. Cost: no system call. Source: IBTA verb Create Shared Receive Queue;
+// ibv_create_srq(3).
+int gdrc_srq_create(struct gdrc_context *ctx, struct gdrc_pd pd, struct gdrc_srq_attr *inout, struct gdrc_srq *out);
 
-// Arms the SRQ's limit: GDRC_EVENT_SRQ_LIMIT_REACHED is raised once when fewer requests are left; 0 disarms.
+// Arms the SRQ's limit: GDRC_EVENT_SRQ_LIMIT_REACHED is raised once when fewer requests are left;
+// 0 disarms.
 //
 // Errors: -EINVAL: limit is over max_wr, stale handle. Threads: any. Cost: none.
 // Source: IBTA verb Modify Shared Receive Queue; ibv_modify_srq(3).
@@ -1566,82 +1665,54 @@ int gdrc_srq_query(struct gdrc_context *ctx, struct gdrc_srq srq, struct gdrc_sr
 // Threads: any. Cost: none. Source: IBTA verb Destroy Shared Receive Queue; ibv_destroy_srq(3).
 int gdrc_srq_destroy(struct gdrc_context *ctx, struct gdrc_srq srq);
 
-// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of this host write it by themselves
-// (docs/using/SHARED-MEMORY.md). GPU memory: by the first way that works, dma-buf (the
-// caller's own descriptor, or one of the driver's), nvidia_peermem, staging through pinned host memory; `attr` and
-// gdrc_mr_query say which, and why not those before it. The range lies within one allocation, which must stay until
-// gdrc_mr_dereg: if it is freed all the same, operations that use it end with an access error, also where its
-// address was given again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is read
-// by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
-//
-// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU memory are atomic among the
-// operations of this context only. The first such registration of a context pins 8 MiB of host memory.
-//
-// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one allocation, or
-// (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no descriptor; -EOPNOTSUPP: the NIC has no way;
-// gdrc_open_error has the words.
-// Threads: any. Cost: calls of the driver.
-int gdrc_mr_reg_memory(struct gdrc_context *ctx,
-                       struct gdrc_pd pd,
-                       const struct gdrc_memory *memory,
-                       uint32_t access,
-                       struct gdrc_mr *out,
-                       struct gdrc_mr_attr *attr);
-
-// A GDRC_ROUTE_ in words. Static; never NULL. Threads: any. Cost: none.
-const char *gdrc_mr_route_str(uint32_t route);
-
-// A GDRC_NO_ in words. Static; never NULL. Threads: any. Cost: none.
-const char *gdrc_mr_reason_str(uint32_t reason);
-
-// Finds a GPU: by ordinal ("0"), by PCI address with or without domain ("b7:00.0"), or the first (NULL or ""). Fills `attr`
-// (struct_size set; may be NULL). The CUDA driver is opened by the first call that needs it.
+// Finds a GPU: by ordinal ("0"), by PCI address with or without domain ("b7:00.0"), or the first
+// (NULL or ""). Fills `attr` (struct_size set; may be NULL). The CUDA driver is opened by the
+// first call that needs it.
 //
 // Returns the ordinal.
-// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_open_error has the words.
+// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_open_error has
+// the words.
 // Threads: any. Cost: the first use of a GPU makes its primary context, which the process keeps.
-int gdrc_cuda_device(const char *name,
-                     struct gdrc_cuda_attr *attr);
+int gdrc_cuda_device(const char *name, struct gdrc_cuda_attr *attr);
 
-// Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are undefined. Memory that a
-// program got from CUDA otherwise may be registered as well.
+// Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are
+// undefined. Memory that a program got from CUDA otherwise may be registered as well.
 //
-// Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_open_error has the words.
+// Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_open_error
+// has the words.
 // Threads: any. Cost: calls of the driver.
-int gdrc_cuda_alloc(int gpu,
-                    size_t length,
-                    uint32_t flags,
-                    uint64_t *addr);
+int gdrc_cuda_alloc(int gpu, size_t length, uint32_t flags, uint64_t *addr);
 
 // Frees what gdrc_cuda_alloc, or closes what gdrc_cuda_import gave. Deregister it first.
 //
-// Errors: -EINVAL: not given by them; others of the driver. Threads: any. Cost: waits for work on the GPU.
+// Errors: -EINVAL: not given by them; others of the driver. Threads: any. Cost: waits for work on
+// the GPU.
 int gdrc_cuda_free(uint64_t addr);
 
-// Makes GPU memory available to another process of this host. Memory of gdrc_cuda_alloc with GDRC_CUDA_SHAREABLE goes by a
-// descriptor, which `*fd` then is and the caller closes; other memory by CUDA IPC, and `*fd` is -1. The memory must stay
-// until the other process has let go of it.
+// Makes GPU memory available to another process of this host. Memory of gdrc_cuda_alloc with
+// GDRC_CUDA_SHAREABLE goes by a descriptor, which `*fd` then is and the caller closes; other
+// memory by CUDA IPC, and `*fd` is -1. The memory must stay until the other process has let go of
+// it.
 //
-// Errors: -EINVAL: not GPU memory, or of a kind that cannot be passed on (imported, managed, of a pool); -ENODEV.
+// Errors: -EINVAL: not GPU memory, or of a kind that cannot be passed on (imported, managed, of a
+// pool); -ENODEV.
 // Threads: any. Cost: calls of the driver.
-int gdrc_cuda_export(uint64_t addr,
-                     size_t length,
-                     struct gdrc_cuda_handle *handle,
-                     int *fd);
+int gdrc_cuda_export(uint64_t addr, size_t length, struct gdrc_cuda_handle *handle, int *fd);
 
-// Opens GPU memory that another process exported. `fd`: the descriptor that came with it, which stays the caller's, or -1.
-// What the handle says is checked: a range outside of the memory is refused. `*addr` is its address here.
+// Opens GPU memory that another process exported. `fd`: the descriptor that came with it, which
+// stays the caller's, or -1. What the handle says is checked: a range outside of the memory is
+// refused. `*addr` is its address here.
 //
-// Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA IPC); -EACCES, -EIO: the
-// driver refuses: the exporter is gone, or another user's or container's; gdrc_open_error has the words.
+// Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA
+// IPC); -EACCES, -EIO: the driver refuses: the exporter is gone, or another user's or container's;
+// gdrc_open_error has the words.
 // Threads: any. Cost: calls of the driver.
-int gdrc_cuda_import(const struct gdrc_cuda_handle *handle,
-                     int fd,
-                     uint64_t *addr);
+int gdrc_cuda_import(const struct gdrc_cuda_handle *handle, int fd, uint64_t *addr);
 
 // Copies `length` bytes into GPU memory; done when it returns.
 //
-// Errors: -EINVAL: not within one allocation, or `from` is NULL; -ENODEV. Threads: any. Cost: a call of the driver.
+// Errors: -EINVAL: not within one allocation, or `from` is NULL; -ENODEV. Threads: any. Cost: a
+// call of the driver.
 int gdrc_cuda_copy_in(uint64_t addr, const void *from, size_t length);
 
 // Copies `length` bytes out of GPU memory.
@@ -1654,21 +1725,23 @@ int gdrc_cuda_copy_out(void *to, uint64_t addr, size_t length);
 // Errors: as gdrc_cuda_copy_in. Threads: any. Cost: a call of the driver.
 int gdrc_cuda_fill(uint64_t addr, uint8_t byte, size_t length);
 
-// Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its `cap` holds what was
-// given. `qpn` receives the QP's number and may be NULL.
+// Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its
+// `cap` holds what was given. `qpn` receives the QP's number and may be NULL.
 //
-// Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different protection domains,
-// a size over the device's, an unknown qp_type, a NULL pointer, with GDRC_CONFIG_STRICT_CQ a CQ that is too small;
-// -EOPNOTSUPP: the device does not have this type.
+// Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different
+// protection domains, a size over the device's, an unknown qp_type, a NULL pointer, with
+// GDRC_CONFIG_STRICT_CQ a CQ that is too small; -EOPNOTSUPP: the device does not have this type.
 // Threads: any. Cost: no system call. Source: IBTA verb Create Queue Pair; ibv_create_qp(3).
 int gdrc_qp_create(struct gdrc_context *ctx, struct gdrc_qp_init *inout, struct gdrc_qp *out, uint32_t *qpn);
 
-// Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. What each transition needs and
-// allows is the table of IBTA's Modify Queue Pair. gdrc_qp_connect does the usual ones in one call.
+// Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. What each
+// transition needs and allows is the table of IBTA's Modify Queue Pair. gdrc_qp_connect does the
+// usual ones in one call.
 //
-// Errors: -EINVAL: the transition does not exist, needs an attribute that mask lacks or does not allow one that it has,
-// a value is out of range, stale handle, attr is NULL or its struct_size 0 (nothing was changed);
-// -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none; to RTR it may take a peer slot (-ENOMEM).
+// Errors: -EINVAL: the transition does not exist, needs an attribute that mask lacks or does not
+// allow one that it has, a value is out of range, stale handle, attr is NULL or its struct_size 0
+// (nothing was changed); -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none; to
+// RTR it may take a peer slot (-ENOMEM).
 // Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
 int gdrc_qp_modify(struct gdrc_context *ctx, struct gdrc_qp qp, const struct gdrc_qp_attr *attr, uint32_t mask);
 
@@ -1678,52 +1751,58 @@ int gdrc_qp_modify(struct gdrc_context *ctx, struct gdrc_qp qp, const struct gdr
 // Threads: any. Cost: none. Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
 int gdrc_qp_query(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_qp_attr *attr, struct gdrc_qp_init *init);
 
-// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew: for recovery in place, after a
-// failure, or towards another peer. It keeps its handle, number, queues, counters and last cause.
+// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew: for
+// recovery in place, after a failure, or towards another peer. It keeps its handle, number,
+// queues, counters and last cause.
 //
-// Unlike gdrc_qp_modify to RESET, which drops what is outstanding, every request that was posted gets its completion first
-// (GDRC_WC_WR_FLUSH_ERR where it had not ended). They are in the CQ when the call succeeds, before any completion of the
-// next life. -EAGAIN: they are not all there yet, most often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and
-// call again. The call itself never waits.
+// Unlike gdrc_qp_modify to RESET, which drops what is outstanding, every request that was posted
+// gets its completion first (GDRC_WC_WR_FLUSH_ERR where it had not ended). They are in the CQ when
+// the call succeeds, before any completion of the next life. -EAGAIN: they are not all there yet,
+// most often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and call again. The
+// call itself never waits.
 //
-// Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of the former life
-// cannot be mistaken for (docs/using/ABI.md), gdrc_qp_connect does the rest. The peer resets its QP too, or makes another.
+// Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of
+// the former life cannot be mistaken for (docs/using/ABI.md), gdrc_qp_connect does the rest. The
+// peer resets its QP too, or makes another.
 //
-// Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP. Cost: what the flush
-// writes, and the ACK that the QP may still owe. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
-int gdrc_qp_reset(struct gdrc_context *ctx,
-                  struct gdrc_qp qp);
+// Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP.
+// Cost: what the flush writes, and the ACK that the QP may still owe. Source: IBTA verb Modify
+// Queue Pair; ibv_modify_qp(3).
+int gdrc_qp_reset(struct gdrc_context *ctx, struct gdrc_qp qp);
 
-// Destroys a QP. Requests still in it end without completion, and the device does not touch their memory any more;
-// completions that are already in a CQ stay there.
+// Destroys a QP. Requests still in it end without completion, and the device does not touch their
+// memory any more; completions that are already in a CQ stay there.
 //
-// Errors: -EBUSY: it is pinned, another thread uses it, or a type-2 window is bound to it; -EINVAL: stale handle.
+// Errors: -EBUSY: it is pinned, another thread uses it, or a type-2 window is bound to it;
+// -EINVAL: stale handle.
 // Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
 int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
 
-// Posts a list of send requests, in order, and sends at once what the windows allow: the post is the doorbell.
-// While eight or more requests of an RC QP are unacknowledged, up to sixteen further ones may wait for the next post,
-// poll or progress, or for the helper thread, so that they leave by UDP together.
-// The list and its scatter/gather lists are free again at return; the memory that they name belongs to the device
-// until the completion (inline data: until return). On failure `*bad` (may be NULL) is the first request that
-// was not posted; those before it were.
+// Posts a list of send requests, in order, and sends at once what the windows allow: the post is
+// the doorbell. While eight or more requests of an RC QP are unacknowledged, up to sixteen further
+// ones may wait for the next post, poll or progress, or for the helper thread, so that they leave
+// by UDP together. The list and its scatter/gather lists are free again at return; the memory that
+// they name belongs to the device until the completion (inline data: until return). On failure
+// `*bad` (may be NULL) is the first request that was not posted; those before it were.
 //
-// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode is out of range,
-// the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE: more inline data than the QP has;
-// -EBUSY: another thread posts to this QP.
-// A local protection error, and all that the peer says, comes as a completion.
-// Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a system call where packets leave by UDP.
+// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
+// is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
+// more inline data than the QP has; -EBUSY: another thread posts to this QP. A local protection
+// error, and all that the peer says, comes as a completion.
+// Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a system call where
+// packets leave by UDP.
 // Source: IBTA verb Post Send Request; ibv_post_send(3).
 int gdrc_post_send(struct gdrc_context *ctx,
                    struct gdrc_qp qp,
                    const struct gdrc_send_wr *wr,
                    const struct gdrc_send_wr **bad);
 
-// Posts a list of receive requests, in order. On failure `*bad` (may be NULL) is the first request that was not
-// posted; those before it were. The memory belongs to the device until the completion.
+// Posts a list of receive requests, in order. On failure `*bad` (may be NULL) is the first request
+// that was not posted; those before it were. The memory belongs to the device until the
+// completion.
 //
-// Errors: -EAGAIN: the receive queue is full; -EINVAL: num_sge is out of range, the QP is in RESET or has an SRQ,
-// stale handle, wr is NULL; -EBUSY: another thread posts receives to this QP.
+// Errors: -EAGAIN: the receive queue is full; -EINVAL: num_sge is out of range, the QP is in RESET
+// or has an SRQ, stale handle, wr is NULL; -EBUSY: another thread posts receives to this QP.
 // Threads: one at a time per QP. Cost: bounded; no allocation, no lock, no system call.
 // Source: IBTA verb Post Receive Request; ibv_post_recv(3).
 int gdrc_post_recv(struct gdrc_context *ctx,
@@ -1740,47 +1819,51 @@ int gdrc_post_srq_recv(struct gdrc_context *ctx,
                        const struct gdrc_recv_wr *wr,
                        const struct gdrc_recv_wr **bad);
 
-// Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine first, so a
-// program that polls needs no other thread.
+// Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine
+// first, so a program that polls needs no other thread.
 //
 // Returns the number taken, 0 when there is none.
-// Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls this CQ.
-// Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls where the socket is looked at.
+// Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls
+// this CQ.
+// Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls where the
+// socket is looked at.
 // Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
 int gdrc_poll_cq(struct gdrc_context *ctx, struct gdrc_cq cq, int num_entries, struct gdrc_wc *wc);
 
-// Runs one bounded round of the engine: receive, send, timers. For programs that wait on memory instead of a CQ.
+// Runs one bounded round of the engine: receive, send, timers. For programs that wait on memory
+// instead of a CQ.
 //
 // Returns the number of packets handled; 0: nothing to do, or another thread is in the engine now.
-// Errors: -EINVAL: not an open context. Threads: any. Cost: bounded; no allocation; system calls of the socket.
+// Errors: -EINVAL: not an open context. Threads: any. Cost: bounded; no allocation; system calls
+// of the socket.
 int gdrc_progress(struct gdrc_context *ctx);
 
-// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes the context's
-// descriptor readable and queues an event for gdrc_cq_event. Poll once more after arming: what came before does not count.
+// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
+// the context's descriptor readable and queues an event for gdrc_cq_event. Poll once more after
+// arming: what came before does not count.
 //
-// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another thread runs.
+// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another
+// thread runs.
 // Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
-int gdrc_cq_arm(struct gdrc_context *ctx,
-                struct gdrc_cq cq,
-                int solicited_only);
+int gdrc_cq_arm(struct gdrc_context *ctx, struct gdrc_cq cq, int solicited_only);
 
 // Takes one armed CQ that has an event.
 //
 // Returns 1 and writes `out`, or 0 when there is none.
-// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source: ibv_get_cq_event(3), without sleep.
-int gdrc_cq_event(struct gdrc_context *ctx,
-                  struct gdrc_cq *out);
+// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
+// ibv_get_cq_event(3), without sleep.
+int gdrc_cq_event(struct gdrc_context *ctx, struct gdrc_cq *out);
 
 // Takes one asynchronous event (GDRC_EVENT_).
 //
 // Returns 1 and writes `out`, or 0 when there is none.
-// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source: ibv_get_async_event(3), without sleep.
-int gdrc_async_event(struct gdrc_context *ctx,
-                     struct gdrc_async_event *out);
+// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
+// ibv_get_async_event(3), without sleep.
+int gdrc_async_event(struct gdrc_context *ctx, struct gdrc_async_event *out);
 
-// The context's descriptor for poll, select or epoll: readable when gdrc_progress has work, an armed CQ has an event, or
-// an asynchronous event waits. Call gdrc_arm before each sleep. The descriptor stays the library's: do not read, write
-// or close it.
+// The context's descriptor for poll, select or epoll: readable when gdrc_progress has work, an
+// armed CQ has an event, or an asynchronous event waits. Call gdrc_arm before each sleep. The
+// descriptor stays the library's: do not read, write or close it.
 //
 // Returns the descriptor. Errors: -EINVAL: not an open context; -EOPNOTSUPP: the device has none.
 // Threads: any. Cost: none.
@@ -1792,17 +1875,20 @@ int gdrc_fd(struct gdrc_context *ctx);
 // Errors: -EINVAL: not an open context. Threads: any. Cost: one or two system calls.
 int gdrc_arm(struct gdrc_context *ctx);
 
-// Sleeps until an armed CQ or an asynchronous event has something, at most `timeout_ms` milliseconds (0: looks once,
-// negative: for ever), and runs the engine meanwhile.
+// Sleeps until an armed CQ or an asynchronous event has something, at most `timeout_ms`
+// milliseconds (0: looks once, negative: for ever), and runs the engine meanwhile.
 //
 // Returns 1 when there is something, 0 when the time is over.
-// Errors: -EINVAL: not an open context; -EINTR: a signal came. Threads: any. Cost: sleeps; no allocation.
+// Errors: -EINVAL: not an open context; -EINTR: a signal came. Threads: any. Cost: sleeps; no
+// allocation.
 int gdrc_wait(struct gdrc_context *ctx, int timeout_ms);
 
-// Starts the helper thread, which runs the engine while the program does not poll: for targets of WRITE, READ and
-// atomics that do something else. It sleeps while somebody polls. Starting it twice is harmless.
+// Starts the helper thread, which runs the engine while the program does not poll: for targets of
+// WRITE, READ and atomics that do something else. It sleeps while somebody polls. Starting it
+// twice is harmless.
 //
-// Errors: -EINVAL: not an open context; -EAGAIN: the system gives no thread. Threads: any. Cost: creates a thread.
+// Errors: -EINVAL: not an open context; -EAGAIN: the system gives no thread. Threads: any. Cost:
+// creates a thread.
 int gdrc_helper_start(struct gdrc_context *ctx);
 
 // Stops the helper thread and waits for its end. Without a helper it does nothing.
@@ -1810,13 +1896,14 @@ int gdrc_helper_start(struct gdrc_context *ctx);
 // Errors: -EINVAL: not an open context. Threads: any. Cost: joins a thread.
 int gdrc_helper_stop(struct gdrc_context *ctx);
 
-// Creates a completion channel: a descriptor of its own for the events of the CQs that are created with it (gdrc_cq_create_on). Each thread
-// that sleeps on completions has a channel of its own; the events of CQs without one are the context's, which is enough for one thread.
+// Creates a completion channel: a descriptor of its own for the events of the CQs that are created
+// with it (gdrc_cq_create_on). Each thread that sleeps on completions has a channel of its own;
+// the events of CQs without one are the context's, which is enough for one thread.
 //
-// Errors: -ENOMEM: the context has 64; -EMFILE: no descriptor; -EINVAL: not an open context, out is NULL; -EOPNOTSUPP.
+// Errors: -ENOMEM: the context has 64; -EMFILE: no descriptor; -EINVAL: not an open context, out
+// is NULL; -EOPNOTSUPP.
 // Threads: any. Cost: system calls. Source: ibv_create_comp_channel(3).
-int gdrc_channel_create(struct gdrc_context *ctx,
-                        struct gdrc_channel *out);
+int gdrc_channel_create(struct gdrc_context *ctx, struct gdrc_channel *out);
 
 // Destroys a completion channel, and closes its descriptor.
 //
@@ -1824,45 +1911,47 @@ int gdrc_channel_create(struct gdrc_context *ctx,
 // Threads: any. Cost: system calls. Source: ibv_destroy_comp_channel(3).
 int gdrc_channel_destroy(struct gdrc_context *ctx, struct gdrc_channel channel);
 
-// The channel's descriptor for poll, select or epoll: readable while an event of the channel waits. On the soft device somebody must run
-// the engine meanwhile: the helper thread (gdrc_helper_start), or a thread in gdrc_channel_wait, gdrc_wait, gdrc_progress or a poll.
-// The descriptor stays the library's: do not read, write or close it.
+// The channel's descriptor for poll, select or epoll: readable while an event of the channel
+// waits. On the soft device somebody must run the engine meanwhile: the helper thread
+// (gdrc_helper_start), or a thread in gdrc_channel_wait, gdrc_wait, gdrc_progress or a poll. The
+// descriptor stays the library's: do not read, write or close it.
 //
 // Returns the descriptor. Errors: -EINVAL: stale channel. Threads: any. Cost: none.
-int gdrc_channel_fd(struct gdrc_context *ctx,
-                    struct gdrc_channel channel);
+int gdrc_channel_fd(struct gdrc_context *ctx, struct gdrc_channel channel);
 
-// Takes one armed CQ of a channel that has an event. Arm it again, and then poll it, before the next sleep.
+// Takes one armed CQ of a channel that has an event. Arm it again, and then poll it, before the
+// next sleep.
 //
 // Returns 1 and writes `out`, or 0 when there is none.
-// Errors: -EINVAL: stale channel, out is NULL. Threads: any. Cost: a system call where it was the last event.
+// Errors: -EINVAL: stale channel, out is NULL. Threads: any. Cost: a system call where it was the
+// last event.
 // Source: ibv_get_cq_event(3), without sleep.
 int gdrc_channel_event(struct gdrc_context *ctx, struct gdrc_channel channel, struct gdrc_cq *out);
 
-// Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: looks once, negative: for ever). Any number of threads
-// may sleep, each on a channel of its own: one of them runs the engine for all, unless there is a helper thread.
+// Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: looks
+// once, negative: for ever). Any number of threads may sleep, each on a channel of its own: one of
+// them runs the engine for all, unless there is a helper thread.
 //
 // Returns 1 and writes `out`, or 0 when the time is over.
-// Errors: -EINVAL: stale channel, out is NULL; -EINTR: a signal came; -ENODEV: the NIC was removed.
-// Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no allocation. Source: ibv_get_cq_event(3).
-int gdrc_channel_wait(struct gdrc_context *ctx,
-                      struct gdrc_channel channel,
-                      int timeout_ms,
-                      struct gdrc_cq *out);
+// Errors: -EINVAL: stale channel, out is NULL; -EINTR: a signal came; -ENODEV: the NIC was
+// removed.
+// Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no allocation.
+// Source: ibv_get_cq_event(3).
+int gdrc_channel_wait(struct gdrc_context *ctx, struct gdrc_channel channel, int timeout_ms, struct gdrc_cq *out);
 
-// Pins a queue pair: writes to `*out` what gdrc_pinned_post_send and gdrc_pinned_post_recv take, inline functions that look
-// neither context nor handle up. While a queue pair is pinned it is not destroyed (-EBUSY). One may be pinned several times, and
-// posted to by gdrc_post_send as well. The struct is the library's own: not to be written, nor to be read but by those functions.
+// Pins a queue pair: writes to `*out` what gdrc_pinned_post_send and gdrc_pinned_post_recv take,
+// inline functions that look neither context nor handle up. While a queue pair is pinned it is not
+// destroyed (-EBUSY). One may be pinned several times, and posted to by gdrc_post_send as well.
+// The struct is the library's own: not to be written, nor to be read but by those functions.
 // gdrc_close gives back what the program did not.
 //
-// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 8192 pinned queue pairs; -EOPNOTSUPP: the device
-// cannot.
+// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 8192 pinned queue pairs;
+// -EOPNOTSUPP: the device cannot.
 // Threads: any. Cost: one system call.
-int gdrc_qp_pin(struct gdrc_context *ctx,
-                struct gdrc_qp qp,
-                const struct gdrc_pinned_qp **out);
+int gdrc_qp_pin(struct gdrc_context *ctx, struct gdrc_qp qp, const struct gdrc_pinned_qp **out);
 
-// Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were made.
+// Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were
+// made.
 //
 // Errors: -EINVAL: not a pin, or given back before; -EOWNERDEAD: made by the parent of this fork.
 // Threads: one per pin. Cost: none.
@@ -1878,82 +1967,92 @@ int gdrc_cq_pin(struct gdrc_context *ctx, struct gdrc_cq cq, const struct gdrc_p
 // Errors: as gdrc_qp_unpin. Threads: one per pin. Cost: none.
 int gdrc_cq_unpin(const struct gdrc_pinned_cq *pin);
 
-// What gdrc_pinned_post_send does with all that it does not pass on by itself: lists first of all. Not for programs.
+// The part of gdrc_pinned_post_send that is not inline: lists, inline data and refusals. Not for
+// programs.
 int gdrc_pinned_send_rest(const struct gdrc_pinned_qp *pin,
                           const struct gdrc_send_wr *wr,
                           const struct gdrc_send_wr **bad);
 
-// What gdrc_pinned_post_recv does with all that it does not pass on by itself. Not for programs.
+// The part of gdrc_pinned_post_recv that is not inline. Not for programs.
 int gdrc_pinned_recv_rest(const struct gdrc_pinned_qp *pin,
                           const struct gdrc_recv_wr *wr,
                           const struct gdrc_recv_wr **bad);
 
-// What gdrc_pinned_poll_cq does where it passes nothing on. Not for programs.
+// The part of gdrc_pinned_poll_cq for a pin that passes no poll to a device. Not for programs.
 int gdrc_pinned_poll_rest(const struct gdrc_pinned_cq *pin, int num_entries, struct gdrc_wc *wc);
 
-// What gdrc_pinned_post_send and gdrc_pinned_post_recv make of `rc`, with which a device refused a request. Not for programs.
+// The result of gdrc_pinned_post_send and gdrc_pinned_post_recv for a request that a device
+// refused with `rc`. Not for programs.
 int gdrc_pinned_refused(int rc);
 
-// What gdrc_pinned_poll_cq makes of `n`, what a poll that was passed on brought: completions, none, or an error. Not for
-// programs.
-int gdrc_pinned_polled(const struct gdrc_pinned_cq *pin,
-                       int n,
-                       struct gdrc_wc *wc);
+// The result of gdrc_pinned_poll_cq for a poll that a device ended with `n`: a number of
+// completions, or an error. Not for programs.
+int gdrc_pinned_polled(const struct gdrc_pinned_cq *pin, int n, struct gdrc_wc *wc);
 
-// Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after gdrc_qp_reset ahead of
-// the former ones) and, for UD, Q_Key; where `mr` is not NULL also the region's first address (in the terms that the peer must use), length and rkey.
-// `out->struct_size` must be set before the call. Call it once per connection, and give the same struct to
-// gdrc_qp_connect as `local`.
+// Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after
+// gdrc_qp_reset ahead of the former ones) and, for UD, Q_Key; where `mr` is not NULL also the
+// region's first address (in the terms that the peer must use), length and rkey.
+// `out->struct_size` must be set before the call. Call it once per connection, and give the same
+// struct to gdrc_qp_connect as `local`.
 //
-// Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system call (randomness).
+// Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system
+// call (randomness).
 int gdrc_endpoint_local(struct gdrc_context *ctx,
                         struct gdrc_qp qp,
                         const struct gdrc_mr *mr,
                         struct gdrc_endpoint *out);
 
-// Writes an endpoint as GDRC_ENDPOINT_WIRE_BYTES bytes for any transport: magic "GDRC", version, fields in big-endian.
+// Writes an endpoint as GDRC_ENDPOINT_WIRE_BYTES bytes for any transport: magic "GDRC", version,
+// fields in big-endian.
 //
-// Errors: -EINVAL: a field is out of range, a NULL pointer, struct_size is 0. Threads: any. Cost: none.
+// Errors: -EINVAL: a field is out of range, a NULL pointer, struct_size is 0. Threads: any. Cost:
+// none.
 int gdrc_endpoint_pack(const struct gdrc_endpoint *endpoint, uint8_t *wire);
 
-// Reads what a peer's gdrc_endpoint_pack wrote; any bytes are safe to give. `out->struct_size` must be set before the call.
+// Reads what a peer's gdrc_endpoint_pack wrote; any bytes are safe to give. `out->struct_size`
+// must be set before the call.
 //
-// Errors: -EPROTO: not an endpoint, or fields that none can have; -EPROTONOSUPPORT: a version that this library does
-// not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost: none.
-int gdrc_endpoint_unpack(const uint8_t *wire,
-                         struct gdrc_endpoint *out);
+// Errors: -EPROTO: not an endpoint, or fields that none can have; -EPROTONOSUPPORT: a version that
+// this library does not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost: none.
+int gdrc_endpoint_unpack(const uint8_t *wire, struct gdrc_endpoint *out);
 
-// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what gdrc_endpoint_local said and the
-// peer was sent: its PSN and, for UD, Q_Key count. For UD `remote` may be NULL, as every send names its peer.
-// `opts` may be NULL: all defaults. The path MTU is the smaller of both endpoints'.
+// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what
+// gdrc_endpoint_local said and the peer was sent: its PSN and, for UD, Q_Key count. For UD
+// `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The path
+// MTU is the smaller of both endpoints'.
 //
 // On failure a QP that was in RESET is in RESET again.
-// Errors: -EINVAL: the QP is in another state, the endpoints' types differ from the QP's or their fields are out
-// of range, local is another QP's, an option is out of range, a struct_size is 0; -ENOMEM: max_peer are in use; -EBUSY: another
-// thread uses the QP. Threads: one per QP. Cost: none. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+// Errors: -EINVAL: the QP is in another state, the endpoints' types differ from the QP's or their
+// fields are out of range, local is another QP's, an option is out of range, a struct_size is 0;
+// -ENOMEM: max_peer are in use; -EBUSY: another thread uses the QP. Threads: one per QP. Cost:
+// none. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
 int gdrc_qp_connect(struct gdrc_context *ctx,
                     struct gdrc_qp qp,
                     const struct gdrc_endpoint *local,
                     const struct gdrc_endpoint *remote,
                     const struct gdrc_connect_opts *opts);
 
-// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell: the link's, and what the routing table
-// says of the route (`ip route ... mtu`). gdrc_connect asks by itself. gdrc_endpoint_local knows no peer and says what the link carries:
-// a program that knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
+// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell:
+// the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_connect asks
+// by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
+// knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
 //
-// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the code.
+// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the
+// code.
 // Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
-int gdrc_path_mtu(struct gdrc_context *ctx,
-                  const struct gdrc_ah_attr *to);
+int gdrc_path_mtu(struct gdrc_context *ctx, const struct gdrc_ah_attr *to);
 
-// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests come as
-// GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a quarter of max_cm_ids; never more than a
-// quarter of max_qp). What comes beyond is dropped, and its sender asks again. `context` comes back with the listener's events.
-// Requests and accepted connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
-// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_UNREACHABLE (docs/ARCHITECTURE.md).
+// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
+// come as GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a
+// quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped, and
+// its sender asks again. `context` comes back with the listener's events. Requests and accepted
+// connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
+// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_UNREACHABLE
+// (docs/ARCHITECTURE.md).
 //
-// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM: max_cm_ids are in use;
-// -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP: the device has no connection manager.
+// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM:
+// max_cm_ids are in use; -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP:
+// the device has no connection manager.
 // Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
 int gdrc_listen(struct gdrc_context *ctx,
                 uint32_t port_space,
@@ -1962,19 +2061,21 @@ int gdrc_listen(struct gdrc_context *ctx,
                 uint64_t context,
                 struct gdrc_cm_id *out);
 
-// Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port` there. At return the QP is
-// in INIT, so that receives can be posted; events tell the rest. GDRC_CM_ESTABLISHED: the QP is in RTS and connected, the
-// event has the peer's private data. GDRC_CM_REJECTED, GDRC_CM_UNREACHABLE: no connection; the id and the QP are the
-// program's to destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
+// Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port`
+// there. At return the QP is in INIT, so that receives can be posted; events tell the rest.
+// GDRC_CM_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private data.
+// GDRC_CM_REJECTED, GDRC_CM_UNREACHABLE: no connection; the id and the QP are the program's to
+// destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
 // GDRC_CM_ESTABLISHED brings the QPN and Q_Key to send to.
 //
-// With `qp` {0} the program moves a QP by itself: `param` names its number and type, GDRC_CM_CONNECT_RESPONSE asks it to
-// use gdrc_cm_qp_attr and then gdrc_establish.
-// `param` may be NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
+// With `qp` {0} the program moves a QP by itself: `param` names its number and type,
+// GDRC_CM_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_establish. `param` may be
+// NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
 //
-// Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out of range, a
-// struct_size is 0; -EMSGSIZE: too much private data; -ENOMEM: max_cm_ids are in use; -EOPNOTSUPP: the device has no
-// connection manager. Threads: one per QP. Cost: a system call. Source: rdma_connect(3).
+// Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out
+// of range, a struct_size is 0; -EMSGSIZE: too much private data; -ENOMEM: max_cm_ids are in use;
+// -EOPNOTSUPP: the device has no connection manager. Threads: one per QP. Cost: a system call.
+// Source: rdma_connect(3).
 int gdrc_connect(struct gdrc_context *ctx,
                  const struct gdrc_ah_attr *to,
                  uint32_t port_space,
@@ -1983,58 +2084,59 @@ int gdrc_connect(struct gdrc_context *ctx,
                  const struct gdrc_conn_param *param,
                  struct gdrc_cm_id *out);
 
-// Accepts a request (GDRC_CM_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at return. The connection
-// stands when GDRC_CM_ESTABLISHED comes. For a request of GDRC_PS_UDP the QP may serve many requests at once, and no
-// event follows. With `qp` {0} the program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number
-// and type. `param` may be NULL: all defaults..
+// Accepts a request (GDRC_CM_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at
+// return. The connection stands when GDRC_CM_ESTABLISHED comes. For a request of GDRC_PS_UDP the
+// QP may serve many requests at once, and no event follows. With `qp` {0} the program has brought
+// a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and type. `param` may be
+// NULL: all defaults..
 //
-// Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a type that was not asked
-// for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use. After an error the request still waits.
+// Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a
+// type that was not asked for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use.
+// After an error the request still waits.
 // Threads: one per QP and id. Cost: a system call. Source: rdma_accept(3).
-int gdrc_accept(struct gdrc_context *ctx,
-                struct gdrc_cm_id id,
-                struct gdrc_qp qp,
-                const struct gdrc_conn_param *param);
+int gdrc_accept(struct gdrc_context *ctx, struct gdrc_cm_id id, struct gdrc_qp qp, const struct gdrc_conn_param *param);
 
 // Answers GDRC_CM_CONNECT_RESPONSE: the program's own QP is in RTS, the peer may know.
 //
 // Errors: -EINVAL: no accepted connection that waits for it. Threads: any. Cost: a system call.
 int gdrc_establish(struct gdrc_context *ctx, struct gdrc_cm_id id);
 
-// Rejects a request, with at most GDRC_REJECT_DATA_MAX bytes for the peer's program, which sees GDRC_REJ_CONSUMER. The id
-// is the program's to destroy; so it is after GDRC_CM_CONNECT_RESPONSE, which may be rejected as well.
+// Rejects a request, with at most GDRC_REJECT_DATA_MAX bytes for the peer's program, which sees
+// GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after GDRC_CM_CONNECT_RESPONSE,
+// which may be rejected as well.
 //
 // Errors: -EINVAL: nothing to reject, data is NULL while len is not 0; -EMSGSIZE: too much data.
 // Threads: any. Cost: a system call. Source: rdma_reject(3).
-int gdrc_reject(struct gdrc_context *ctx,
-                struct gdrc_cm_id id,
-                const void *private_data,
-                size_t len);
+int gdrc_reject(struct gdrc_context *ctx, struct gdrc_cm_id id, const void *private_data, size_t len);
 
-// Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_DISCONNECTED follows when it has
-// answered, or after 16 tries.
+// Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_DISCONNECTED
+// follows when it has answered, or after 16 tries.
 //
-// Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source: rdma_disconnect(3).
+// Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source:
+// rdma_disconnect(3).
 int gdrc_disconnect(struct gdrc_context *ctx, struct gdrc_cm_id id);
 
-// Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given up, a connection is
-// ended. The peer is told; the program hears no more of it. Its QP stays as it is.
+// Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given
+// up, a connection is ended. The peer is told; the program hears no more of it. Its QP stays as it
+// is.
 //
 // Errors: -EINVAL: stale handle. Threads: any. Cost: a system call. Source: rdma_destroy_id(3).
 int gdrc_cm_destroy(struct gdrc_context *ctx, struct gdrc_cm_id id);
 
-// Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when the peer has accepted
-// (GDRC_CM_CONNECT_ERROR if that fails), ERR when the connection is over. `out->struct_size` must be set before the call.
-// gdrc_fd is readable, and gdrc_wait returns, when there is one.
+// Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when
+// the peer has accepted (GDRC_CM_CONNECT_ERROR if that fails), ERR when the connection is over.
+// `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait returns, when
+// there is one.
 //
 // Returns 1 and writes `out`, or 0 when there is none.
-// Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device has no connection
-// manager. Threads: any. Cost: a poll. Source: rdma_get_cm_event(3), without sleep.
-int gdrc_cm_event(struct gdrc_context *ctx,
-                  struct gdrc_cm_event *out);
+// Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device
+// has no connection manager. Threads: any. Cost: a poll. Source: rdma_get_cm_event(3), without
+// sleep.
+int gdrc_cm_event(struct gdrc_context *ctx, struct gdrc_cm_event *out);
 
-// The attributes and mask that bring an id's QP into `state` (GDRC_QPS_INIT, RTR or RTS), for programs that call
-// gdrc_qp_modify by themselves. `attr->struct_size` must be set before the call.
+// The attributes and mask that bring an id's QP into `state` (GDRC_QPS_INIT, RTR or RTS), for
+// programs that call gdrc_qp_modify by themselves. `attr->struct_size` must be set before the
+// call.
 //
 // Errors: -EINVAL: another state, the peer is not known yet, a NULL pointer, a struct_size of 0.
 // Threads: any. Cost: none. Source: rdma_init_qp_attr(3).
@@ -2044,28 +2146,32 @@ int gdrc_cm_qp_attr(struct gdrc_context *ctx,
                     struct gdrc_qp_attr *attr,
                     uint32_t *mask);
 
-// The name of a connection manager's event (GDRC_CM_), without prefix. Static; never NULL. Threads: any. Cost: none.
+// The name of a connection manager's event (GDRC_CM_), without prefix. Static; never NULL.
+// Threads: any. Cost: none.
 const char *gdrc_cm_event_str(uint32_t event);
 
-// Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name. They only grow (modulo 2^64).
+// Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name.
+// They only grow (modulo 2^64).
 //
-// Returns how many were written. Errors: -EINVAL: not an open context, values is NULL. Threads: any. Cost: sums over QPs.
-int gdrc_counters(struct gdrc_context *ctx,
-                  uint64_t *values,
-                  uint32_t n);
+// Returns how many were written. Errors: -EINVAL: not an open context, values is NULL. Threads:
+// any. Cost: sums over QPs.
+int gdrc_counters(struct gdrc_context *ctx, uint64_t *values, uint32_t n);
 
 // Copies a QP's counters; else as gdrc_counters.
 //
-// Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any. Cost: none.
+// Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any.
+// Cost: none.
 int gdrc_qp_counters(struct gdrc_context *ctx, struct gdrc_qp qp, uint64_t *values, uint32_t n);
 
-// How many counters there are in this version of the library; later versions only append. Threads: any. Cost: none.
+// How many counters there are in this version of the library; later versions only append. Threads:
+// any. Cost: none.
 uint32_t gdrc_counter_count(void);
 
 // The name of counter `i`, or NULL where there is none. Static. Threads: any. Cost: none.
 const char *gdrc_counter_name(uint32_t i);
 
-// The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE when nothing did.
+// The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE
+// when nothing did.
 //
 // Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
 int gdrc_last_cause(struct gdrc_context *ctx, struct gdrc_cause *out);
@@ -2078,18 +2184,19 @@ int gdrc_qp_cause(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_cause
 // Writes a cause in words into `buf`, like snprintf: NUL-terminated, cut at `len`.
 //
 // Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
-// Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no allocation.
+// Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no
+// allocation.
 int gdrc_cause_str(const struct gdrc_cause *cause, char *buf, size_t len);
 
-// Writes one entry for every NIC with every GPU of this machine, read from sysfs: what PCIe they share, the nearest GPU of
-// each NIC first. `root`: where sysfs is, NULL for /sys. No driver is needed.
+// Writes one entry for every NIC with every GPU of this machine, read from sysfs: what PCIe they
+// share, the nearest GPU of each NIC first. `root`: where sysfs is, NULL for /sys. No driver is
+// needed.
 //
-// Returns how many pairs there are; at most `capacity` are written (`pairs` may be NULL when it is 0).
+// Returns how many pairs there are; at most `capacity` are written (`pairs` may be NULL when it is
+// 0).
 // Errors: -EINVAL: pairs is NULL or misaligned, root is no path.
 // Threads: any. Cost: reads files, allocates.
-int gdrc_topology(const char *root,
-                  struct gdrc_topology_pair *pairs,
-                  uint32_t capacity);
+int gdrc_topology(const char *root, struct gdrc_topology_pair *pairs, uint32_t capacity);
 
 #ifdef __cplusplus
 }  // extern "C"
@@ -2100,14 +2207,15 @@ int gdrc_topology(const char *root,
 #ifndef GDRCORE_H_PINNED
 #define GDRCORE_H_PINNED
 
-/* Posts and polls through a pin, which look nothing up. `pin` is what gdrc_qp_pin or gdrc_cq_pin wrote, and followed unseen:
- * NULL is the program's mistake. One that was given back, and a struct of zeros, get -EINVAL; in a child of a fork its parent's get
- * -EOWNERDEAD. All else is as in gdrc_post_send, gdrc_post_recv and gdrc_poll_cq, with the same results and errors.
+/* Posts and polls through a pin, without a look-up. `pin` comes from gdrc_qp_pin or gdrc_cq_pin; it must not be NULL.
+ * Errors: -EINVAL: the pin was given back, or is a struct of zeros; -EOWNERDEAD: a parent process made it; otherwise as
+ * gdrc_post_send, gdrc_post_recv and gdrc_poll_cq.
  * Threads: on a NIC any number at once, as its provider locks; on other devices one at a time, others get -EBUSY.
  * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself (docs/records/PERFORMANCE.md). */
 
-/* One request whose opcode and pieces no device asks questions about, without inline data, is passed on as it is. The bits that tell
- * it are 0 where nothing may be, and have one in common with any address but NULL, or the long way is taken, which asks all. */
+/* Fast path: one request that is not inline. `unusual` masks the bits of opcode and num_sge that the device
+ * must check itself; 0 (a stale pin, or one of a parent process) fails the test of sg_list. Every other request
+ * goes to gdrc_pinned_send_rest. */
 static inline int gdrc_pinned_post_send(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr, const gdrc_send_wr **bad)
 {
     const uint64_t unusual = pin->unusual;
@@ -2143,7 +2251,7 @@ static inline int gdrc_pinned_post_recv(const struct gdrc_pinned_qp *pin, const 
     return gdrc_pinned_recv_rest(pin, wr, bad);
 }
 
-/* One completion of an operation that succeeded is as the device wrote it. */
+/* Fast path: one completion with status success needs no further look. */
 static inline int gdrc_pinned_poll_cq(const struct gdrc_pinned_cq *pin, int num_entries, gdrc_wc *wc)
 {
     if (wc && (uint64_t)(int64_t)num_entries - 1 < pin->polls) {

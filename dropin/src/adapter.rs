@@ -1,17 +1,12 @@
-//! The list of devices: one for each address of this machine.
+//! An entry of the list of devices, and the addresses of this machine: there is an entry for each.
 //!
-//! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and the loopback
-//! addresses. `GDRC_ADDRESS` makes it a list of one. Entries live as long as the process, since programs keep
-//! pointers to them; an address that was seen keeps its entry and name.
+//! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and
+//! the loopback addresses. `GDRC_ADDRESS` makes it a list of one.
 
 use crate::abi::ibv_device;
 use crate::env;
-use crate::fork;
-use crate::hca::Hca;
-use crate::lock::ForkLock;
-use crate::result::{object, set_errno};
-use crate::stats::Closed;
-use crate::sysfs;
+use crate::hca_kinds::{DeviceKind, KINDS};
+use crate::sysfs::system::first_uverbs;
 use core::ffi::{c_char, c_int};
 use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
@@ -25,8 +20,9 @@ const TRANSPORT_IB: c_int = 0;
 /// A device of the list.
 #[repr(C)]
 pub struct Adapter {
-    /// What programs see.
+    /// The part that programs see.
     pub ibv: ibv_device,
+    pub kind: &'static DeviceKind,
     /// Its address and UDP port.
     pub endpoint: Endpoint,
     /// Its place in the list.
@@ -37,30 +33,11 @@ pub struct Adapter {
     pub lid: u16,
 }
 
-/// All devices that were ever seen, and those that are open.
-pub struct State {
-    pub adapters: Vec<&'static Adapter>,
-    pub open: Vec<OpenHca>,
-    /// What those that are not open any more have counted.
-    pub closed: Closed,
-}
-
-/// An open device and how many contexts it has.
-pub struct OpenHca {
-    pub index: u32,
-    pub contexts: u32,
-    pub hca: &'static Hca,
-}
-
 // SAFETY: adapters are never changed once they are made.
 unsafe impl Sync for Adapter {}
 
-/// The process's devices.
-pub static STATE: ForkLock<State> =
-    ForkLock::new(State { adapters: Vec::new(), open: Vec::new(), closed: Closed::new() });
-
 impl Adapter {
-    /// A device that nobody has seen yet.
+    /// A new entry.
     pub fn new(index: u32, endpoint: Endpoint, ifindex: u32) -> Self {
         let zero = [0 as c_char; 256];
         let mut ibv = ibv_device {
@@ -78,7 +55,7 @@ impl Adapter {
         put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/{node}"));
         put(&mut ibv.ibdev_path, &format!("/sys/class/infiniband/gdrc{index}"));
         let lid = if env::lid() { low_bits(&endpoint.ip) } else { 0 };
-        Adapter { ibv, endpoint, index, ifindex, lid }
+        Adapter { ibv, kind: &KINDS[0], endpoint, index, ifindex, lid }
     }
 
     /// Its name.
@@ -101,12 +78,13 @@ impl Adapter {
         }
     }
 
-    /// What the soft device is opened with.
+    /// The name by which its device is opened.
     pub fn device_name(&self) -> String {
-        format!("soft:{}", self.endpoint)
+        self.kind.device_name(&self.endpoint)
     }
 
-    /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`: here are no LIDs.
+    /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`:
+    /// here are no LIDs.
     pub fn gid_of_lid(&self, lid: u16) -> Option<[u8; 16]> {
         let mut gid = self.endpoint.ip;
         gid[14..].copy_from_slice(&lid.to_be_bytes());
@@ -122,7 +100,7 @@ impl Adapter {
     /// The entry that a program's pointer belongs to.
     ///
     /// # Safety
-    /// `device` came from [`get_device_list`].
+    /// `device` came from `ibv_get_device_list`.
     pub unsafe fn of(device: *const ibv_device) -> &'static Adapter {
         const { assert!(offset_of!(Adapter, ibv) == 0) };
         // SAFETY: the caller's promise; entries live as long as the process.
@@ -135,7 +113,7 @@ fn low_bits(gid: &[u8; 16]) -> u16 {
 }
 
 fn uverbs(index: u32) -> u32 {
-    sysfs::first_uverbs().saturating_add(index)
+    first_uverbs().saturating_add(index)
 }
 
 fn put(field: &mut [c_char], text: &str) {
@@ -144,15 +122,17 @@ fn put(field: &mut [c_char], text: &str) {
     }
 }
 
-/// The addresses that a program may use, with the index of the interface of each, in the order of the list.
-fn addresses() -> Vec<(Endpoint, u32)> {
+/// The addresses that a program may use, with the index of the interface of each, in the order of
+/// the list.
+pub fn addresses() -> Vec<(Endpoint, u32)> {
     let wanted = env::address();
     let mut all = of_this_machine();
     let rank = |e: &Endpoint| (is_loopback(e), !e.is_v4());
     // Stable: within a class as the system lists them.
     all.sort_by_key(|(e, _)| rank(e));
     match wanted {
-        // An address that no interface has by name may still be local (all of 127.0.0.0/8 is): the open will tell.
+        // An address that no interface has by name may still be local (all of 127.0.0.0/8 is): the
+        // open finds out.
         Some(w) => {
             let named = all.iter().find(|(e, _)| e.ip == w.ip);
             let near = named.or_else(|| all.iter().find(|(e, _)| is_loopback(e) && is_loopback(&w)));
@@ -169,7 +149,8 @@ fn is_loopback(e: &Endpoint) -> bool {
     }
 }
 
-/// Unicast addresses of interfaces that are up. Link-local IPv6 ones need a zone, which a GID cannot hold.
+/// Unicast addresses of interfaces that are up. Link-local IPv6 ones need a zone, which a GID
+/// cannot hold.
 fn of_this_machine() -> Vec<(Endpoint, u32)> {
     let mut found: Vec<(Endpoint, u32)> = Vec::new();
     let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
@@ -210,79 +191,4 @@ fn of_this_machine() -> Vec<(Endpoint, u32)> {
     // SAFETY: the list that getifaddrs made, not used afterwards.
     unsafe { libc::freeifaddrs(list) };
     found
-}
-
-/// The entries of today's list.
-pub fn present() -> Vec<&'static Adapter> {
-    let addresses = addresses();
-    let only = env::device();
-    let mut state = STATE.lock();
-    let mut list = Vec::new();
-    for (endpoint, ifindex) in addresses {
-        let known = state.adapters.iter().find(|a| a.endpoint == endpoint).copied();
-        let adapter = known.unwrap_or_else(|| {
-            let index = state.adapters.len() as u32;
-            let fresh: &'static Adapter = Box::leak(Box::new(Adapter::new(index, endpoint, ifindex)));
-            state.adapters.push(fresh);
-            fresh
-        });
-        if only.as_ref().is_none_or(|name| *name == adapter.name()) {
-            list.push(adapter);
-        }
-    }
-    list
-}
-
-/// `ibv_get_device_list`: a null-terminated array, to be freed by `ibv_free_device_list`.
-pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    fork::install();
-    let list = present();
-    // SAFETY: calloc takes any sizes.
-    let array = unsafe { libc::calloc(list.len() + 1, size_of::<*mut ibv_device>()) }.cast::<*mut ibv_device>();
-    if array.is_null() {
-        set_errno(libc::ENOMEM);
-        return array;
-    }
-    for (i, a) in list.iter().enumerate() {
-        // SAFETY: room for all and the terminating null.
-        unsafe { array.add(i).write((&raw const a.ibv).cast_mut()) };
-    }
-    if !count.is_null() {
-        // SAFETY: the program's int.
-        unsafe { count.write(list.len() as c_int) };
-    }
-    array
-}
-
-/// `ibv_free_device_list`.
-pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: the array came from calloc, or is null.
-    unsafe { libc::free(list.cast()) };
-}
-
-/// `ibv_get_device_name`.
-pub unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: a pointer of the list, or null.
-    match unsafe { object(device) } {
-        Ok(d) => d.name.as_ptr(),
-        Err(_) => core::ptr::null(),
-    }
-}
-
-/// `ibv_get_device_index`: the kernel's number of the device, −1 for none.
-pub unsafe extern "C" fn get_device_index(device: *mut ibv_device) -> c_int {
-    if device.is_null() {
-        return -1;
-    }
-    // SAFETY: a pointer of the list.
-    unsafe { Adapter::of(device) }.index as c_int
-}
-
-/// `ibv_get_device_guid`: in network order.
-pub unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
-    if device.is_null() {
-        return 0;
-    }
-    // SAFETY: a pointer of the list.
-    unsafe { Adapter::of(device) }.guid().to_be()
 }

@@ -1,17 +1,19 @@
-//! What the environment asks for.
+//! The options in the environment.
 //!
-//! | variable | meaning |
-//! |---|---|
-//! | `GDRC_ADDRESS` | the one address of this machine that the process sees as a device, with an optional port: `10.0.0.1`, `[::1]:4800` |
-//! | `GDRC_DEVICE` | the one device of the list that the process sees: `gdrc1` |
-//! | `GDRC_PATH` | how peers of this host are reached: `auto` (the default), `udp`, `shm`; `auto,cma` and `shm,cma` let the kernel copy long WRITEs |
-//! | `GDRC_KEEPALIVE` | seconds after which an RC queue pair that hears nothing of its peer asks whether it is there; without it, never |
-//! | `GDRC_PCAP` | write all packets behind what is in this capture file; without `GDRC_PATH`, peers of this host are then reached by packets, too |
-//! | `GDRC_STATS` | `1`: print the counters of the process when it ends |
-//! | `GDRC_VERBOSE` | `1`: say on standard error why a verb or a connection is refused |
-//! | `GDRC_LID` | `1`: ports have a LID, and an address vector may name its peer by that alone |
+//! * `GDRC_ADDRESS`: the one address of this machine that the process sees as a device, with an
+//!   optional port: `10.0.0.1`, `[::1]:4800`.
+//! * `GDRC_DEVICE`: the one device of the list that the process sees: `gdrc1`.
+//! * `GDRC_PATH`: how peers of this host are reached: `auto` (the default), `udp`, `shm`;
+//!   `auto,cma` and `shm,cma` let the kernel copy long WRITEs.
+//! * `GDRC_KEEPALIVE`: seconds without a packet of its peer after which an RC queue pair probes the
+//!   peer; without it, never.
+//! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
+//!   are then reached by packets, too.
+//! * `GDRC_STATS`: `1`: print the counters of the process when it ends.
+//! * `GDRC_VERBOSE`: `1`: say on standard error why a verb or a connection is refused.
+//! * `GDRC_LID`: `1`: ports have a LID, and an address vector may name its peer by that alone.
 //!
-//! What cannot be understood is said once on standard error, and then counts as not set.
+//! A value that cannot be parsed is reported once on standard error and counts as not set.
 
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::soft::{soft_flags, PathChoice};
@@ -23,19 +25,19 @@ fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|v| !v.is_empty())
 }
 
-/// The address that `GDRC_ADDRESS` names.
+/// The address in `GDRC_ADDRESS`.
 pub fn address() -> Option<Endpoint> {
     let value = text("GDRC_ADDRESS")?;
     Endpoint::parse(&value).inspect_err(|_| complain("GDRC_ADDRESS", &value, "an address of this machine")).ok()
 }
 
-/// The device that `GDRC_DEVICE` names.
+/// The device in `GDRC_DEVICE`.
 pub fn device() -> Option<String> {
     text("GDRC_DEVICE")
 }
 
-/// The path that `GDRC_PATH` names, and the flags of the device that go with it. A capture shows packets, and shared memory has
-/// none: unless the path is named, it is not used beside a capture.
+/// The path in `GDRC_PATH`, and the device flags that it implies. Shared memory has no packets that
+/// a capture could show: a capture without `GDRC_PATH` selects UDP.
 pub fn path(captured: bool) -> (PathChoice, u32) {
     let named = text("GDRC_PATH");
     if captured {
@@ -61,7 +63,7 @@ pub fn path(captured: bool) -> (PathChoice, u32) {
     }
 }
 
-/// The interval in nanoseconds that `GDRC_KEEPALIVE` names; 0: none.
+/// The interval in `GDRC_KEEPALIVE`, in nanoseconds; 0: none.
 pub fn keepalive_ns() -> u64 {
     let Some(value) = text("GDRC_KEEPALIVE") else { return 0 };
     match value.parse::<f64>() {
@@ -73,7 +75,7 @@ pub fn keepalive_ns() -> u64 {
     }
 }
 
-/// The capture file that `GDRC_PCAP` names.
+/// The capture file in `GDRC_PCAP`.
 pub fn pcap() -> Option<CString> {
     let value = std::env::var_os("GDRC_PCAP").filter(|v| !v.is_empty())?;
     CString::new(value.as_bytes()).ok()
@@ -93,7 +95,7 @@ fn is_on(name: &str) -> bool {
     text(name).is_some_and(|v| v != "0")
 }
 
-/// Says the first of such lines.
+/// Prints the first line that it is given.
 fn say_once(line: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| say(line));

@@ -1,11 +1,13 @@
 //! The GID table of a device's port.
 //!
-//! A NIC has two entries for each address, one of RoCE v1 and one of RoCE v2, and usually begins with those of its link-local
-//! IPv6 address; so an IPv4 address is found at 2 and 3, and programs are started with an index of 3, or have 0 or 1 built in.
-//! A device of ours has one address and nothing else that its packets could reach. So both pairs name this address: whichever
-//! index a program takes, the GID behind it leads to the device.
+//! A NIC has two entries for each address, one of RoCE v1 and one of RoCE v2, and usually begins
+//! with those of its link-local IPv6 address; so an IPv4 address is found at 2 and 3, and programs
+//! are started with an index of 3, or have 0 or 1 built in. A device of ours has one address and
+//! nothing else that its packets could reach. So both pairs name this address: whichever index a
+//! program takes, the GID behind it leads to the device.
 //!
-//! An entry of RoCE v1 means the same as that of v2: the device has one wire format, and peers learn of GIDs only.
+//! An entry of RoCE v1 means the same as that of v2: the device has one wire format, and peers
+//! learn of GIDs only.
 
 use gdrcore_core::{refuse, Result};
 
@@ -16,17 +18,17 @@ pub const PREFERRED: u8 = 1;
 
 /// `ibv_gid_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum GidType {
     RoceV1 = 1,
     RoceV2 = 2,
 }
 
-impl Kind {
-    /// What sysfs calls it.
+impl GidType {
+    /// The name in sysfs.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::RoceV1 => "IB/RoCE v1",
-            Kind::RoceV2 => "RoCE v2",
+            GidType::RoceV1 => "IB/RoCE v1",
+            GidType::RoceV2 => "RoCE v2",
         }
     }
 }
@@ -35,11 +37,11 @@ impl Kind {
 ///
 /// # Errors
 /// `Error::Invalid`: behind the end of the table.
-pub fn kind(index: u32) -> Result<Kind> {
+pub fn gid_type(index: u32) -> Result<GidType> {
     match index {
         LEN.. => Err(refuse!(Invalid, "sgid_index {index}: the table has {LEN} entries (0 to {})", LEN - 1)),
-        n if n % 2 == 0 => Ok(Kind::RoceV1),
-        _ => Ok(Kind::RoceV2),
+        n if n % 2 == 0 => Ok(GidType::RoceV1),
+        _ => Ok(GidType::RoceV2),
     }
 }
 
@@ -50,11 +52,11 @@ mod tests {
 
     #[test]
     fn the_indexes_that_programs_are_used_to_are_there() {
-        let kinds: Vec<_> = (0..LEN).map(|i| kind(i).unwrap()).collect();
-        assert_eq!(kinds, [Kind::RoceV1, Kind::RoceV2, Kind::RoceV1, Kind::RoceV2]);
-        assert_eq!(kind(PREFERRED.into()), Ok(Kind::RoceV2));
+        let kinds: Vec<_> = (0..LEN).map(|i| gid_type(i).unwrap()).collect();
+        assert_eq!(kinds, [GidType::RoceV1, GidType::RoceV2, GidType::RoceV1, GidType::RoceV2]);
+        assert_eq!(gid_type(PREFERRED.into()), Ok(GidType::RoceV2));
         for index in [LEN, 255, u32::MAX] {
-            assert_eq!(kind(index), Err(Error::Invalid), "{index}");
+            assert_eq!(gid_type(index), Err(Error::Invalid), "{index}");
         }
     }
 }

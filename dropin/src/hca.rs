@@ -1,84 +1,92 @@
-//! An open soft device. All contexts of the process on one address share it, as all contexts of a process
-//! share a NIC: their queue pairs reach each other, and the address is bound once.
+//! An open device. All contexts of the process on one address share it, as all contexts of a
+//! process share a NIC: their queue pairs reach each other, and the address is bound once.
 //!
-//! It takes the events of the device as they happen, on whatever thread runs the engine, and puts them into the queue of
-//! the channel or context that they are for: a sleeping program is woken by one write.
+//! It takes the events of the device as they happen, on whatever thread runs the engine, and puts
+//! them into the queue of the channel or context that they are for: a sleeping program is woken by
+//! one write.
 //!
-//! Locks are taken in the order engine, `objects`, queue. So nothing here calls the device while it holds `objects`.
+//! Locks are taken in the order engine, `objects`, queue. So nothing here calls the device while it
+//! holds `objects`.
 
-use crate::abi::{ibv_async_event, ibv_context};
-use crate::adapter::{Adapter, OpenHca, STATE};
-use crate::context::Context;
-use crate::cq::Cq;
-use crate::dm::Dm;
+use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_dm, ibv_mr, ibv_pd};
+use crate::adapter::Adapter;
 use crate::env;
-use crate::lock::in_turn;
-use crate::mr::Mr;
-use crate::null;
-use crate::pd::Pd;
-use crate::qp::Qp;
-use crate::srq::Srq;
-use crate::stats;
-use crate::worker::with_stack;
+use crate::event_acks::EventKind;
+use crate::event_queue::EventQueue;
+use crate::hca_kinds::{HcaDevice, OpenedDevice};
+use crate::null_memory;
+use crate::thread_lock::retry_while_busy;
+use crate::worker::Worker;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use gdrcore_core::config::{config_flags, Config};
-use gdrcore_core::device::{async_event, AsyncEvent, Device, DeviceAttr};
+use gdrcore_core::device::{async_event, AsyncEvent, DeviceAttr};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::map::Map;
-use gdrcore_net::soft::{soft_flags, EventSink, SoftConfig, SoftDevice};
+use gdrcore_net::soft::EventSink;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where events go: the objects that can have some.
-#[derive(Clone, Copy)]
-pub enum Object {
-    Cq(*mut Cq),
-    Qp(*mut Qp),
-    Srq(*mut Srq),
+/// Woken when a connection manager has an event.
+pub static CM_EVENTS: Worker = Worker::new();
+
+/// An object that can have events: a CQ, a QP or an SRQ.
+pub trait EventTarget {
+    fn kind(&self) -> EventKind;
+
+    /// The context on which it was made.
+    fn context(&self) -> *mut ibv_context;
+
+    /// The object as asynchronous events name it.
+    fn element(&self) -> ibv_async_element;
+
+    /// Queues a completion event for the channel of a CQ whose arming was met. Called by the thread
+    /// that runs the engine.
+    fn raise_completion(&self) {}
 }
 
-impl Object {
-    /// The context that it was made on.
-    fn context(self) -> *mut ibv_context {
-        // SAFETY: what is in the table lives.
-        unsafe {
-            match self {
-                Object::Cq(p) => (*p).ex.base.context,
-                Object::Qp(p) => (*p).ex.qp_base.context,
-                Object::Srq(p) => (*p).context(),
-            }
-        }
-    }
+/// A context of the device, as far as events go to it.
+pub struct OpenContext {
+    pub ibv: *mut ibv_context,
+    pub events: *const EventQueue<ibv_async_event>,
 }
 
 /// The objects of a device.
 #[derive(Default)]
 pub struct Objects {
-    pub by_handle: HashMap<Handle, Object>,
-    /// What another context may import, by the number that programs see.
-    pub domains: HashMap<u32, *mut Pd>,
-    pub regions: HashMap<u32, *mut Mr>,
-    pub dms: HashMap<u32, *mut Dm>,
-    pub contexts: Vec<*mut Context>,
+    pub by_handle: HashMap<Handle, *const dyn EventTarget>,
+    /// Objects that another context may import, by the number that programs see.
+    pub domains: HashMap<u32, *mut ibv_pd>,
+    pub regions: HashMap<u32, *mut ibv_mr>,
+    pub dms: HashMap<u32, *mut ibv_dm>,
+    pub contexts: Vec<OpenContext>,
 }
 
 // SAFETY: the pointers are to objects that leave the table, under its lock, before they are freed.
 unsafe impl Send for Objects {}
 
+impl Objects {
+    /// The queue of a context's asynchronous events.
+    fn events_of(&self, context: *mut ibv_context) -> Option<&EventQueue<ibv_async_event>> {
+        let found = self.contexts.iter().find(|c| c.ibv == context)?;
+        // SAFETY: what is in the table lives.
+        Some(unsafe { &*found.events })
+    }
+}
+
 /// An open device.
 pub struct Hca {
-    pub device: &'static SoftDevice,
-    /// What the device can do.
+    pub device: &'static dyn HcaDevice,
+    /// The attributes of the device.
     pub attr: DeviceAttr,
     /// Bytes that the next growth takes at least.
     growth: AtomicUsize,
-    /// All its memory.
+    /// The memory of the device.
     maps: Mutex<Vec<Map>>,
     objects: Mutex<Objects>,
 }
 
-/// What the device begins with; tables grow to sixteen times of it inside create calls.
+/// The initial bounds of a device. Tables grow to sixteen times of it inside create calls.
 const CONFIG: Config = Config {
     max_pd: 64,
     max_mr: 4096,
@@ -91,45 +99,22 @@ const CONFIG: Config = Config {
     max_sge: 32,
     max_inline: 1024,
     max_rd_atomic: 32,
-    // Programs may close their end while the other still has receives posted: on a NIC nobody hears of that.
+    // Programs close one end while the other still has receives posted. A NIC reports nothing then.
     flags: config_flags::SILENT_LOSS,
     ..Config::DEFAULT
 };
 
-/// First growth; each is twice the one before, so that 14 of them hold what a process can use.
+/// First growth. Each is twice the one before, so that 14 of them exhaust what a process can use.
 const GROWTH: usize = 8 << 20;
 
 impl Hca {
-    /// The open device of an adapter, opened if it is not.
+    /// Opens the device of an adapter.
     ///
     /// # Errors
-    /// Those of [`SoftDevice::init`].
-    pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
-        let mut state = STATE.lock();
-        // What a parent of this process had open is not ours.
-        state.open.retain(|o| o.hca.device.query().is_ok());
-        if let Some(o) = state.open.iter_mut().find(|o| o.index == adapter.index) {
-            o.contexts += 1;
-            return Ok(o.hca);
-        }
-        stats::install();
-        let hca = with_stack("gdrc-open", || Hca::open(adapter))
-            .inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
-        state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
-        Ok(hca)
-    }
-
-    fn open(adapter: &Adapter) -> Result<&'static Hca> {
-        let pcap = env::pcap();
-        let (path, flags) = env::path(pcap.is_some());
-        // Other devices and processes of the program may have begun it.
-        let flags = flags | soft_flags::KEEP_CAPTURE;
+    /// Those of the device: its address is taken or not of this machine, no memory, the system's.
+    pub fn open(adapter: &Adapter) -> Result<&'static Hca> {
         let core = Config { keepalive_ns: env::keepalive_ns(), ..CONFIG };
-        let config = SoftConfig { core, flags, path, pcap: pcap.as_deref() };
-        let name = adapter.device_name();
-        let map = Map::new(SoftDevice::memsize(&name, &config)?)?;
-        // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
-        let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), &name, &config)? };
+        let OpenedDevice { device, map } = (adapter.kind.open)(&adapter.device_name(), &core)?;
         let attr = device.query()?;
         let hca: &'static Hca = Box::leak(Box::new(Hca {
             device,
@@ -139,8 +124,9 @@ impl Hca {
             objects: Mutex::default(),
         }));
         device.deliver_to(hca);
-        // Programs that poll memory, or sleep, rely on somebody else to run the engine.
-        if let Err(e) = device.memory_add(null::PROVIDER, &null::Null).and_then(|()| device.helper(true)) {
+        // Programs that poll memory, or sleep, do not run the engine: the helper thread does.
+        if let Err(e) = device.memory_add(null_memory::PROVIDER, &null_memory::Null).and_then(|()| device.helper(true))
+        {
             // SAFETY: nobody else knows the device.
             unsafe { hca.close() };
             return Err(e);
@@ -148,27 +134,15 @@ impl Hca {
         Ok(hca)
     }
 
-    /// One context less; the last one closes the device.
-    pub fn put(&'static self) {
-        let mut state = STATE.lock();
-        let Some(at) = state.open.iter().position(|o| core::ptr::eq(o.hca, self)) else { return };
-        state.open[at].contexts -= 1;
-        if state.open[at].contexts == 0 {
-            state.open.remove(at);
-            if let Ok(counters) = self.device.counters() {
-                state.closed.add(&counters);
-            }
-            // SAFETY: no context is left, so no object of theirs may be used any more.
-            unsafe { self.close() };
-        }
-    }
-
+    /// Closes the device and frees its memory.
+    ///
     /// # Safety
     /// Nobody uses the device or this any more.
-    unsafe fn close(&'static self) {
+    pub unsafe fn close(&'static self) {
         // SAFETY: the caller's promise.
         unsafe { self.device.close() };
-        // SAFETY: made by Box::leak in `open`; the device, which knew it, is gone. The maps go with it.
+        // SAFETY: made by Box::leak in `open`; the device, which knew it, is gone. The maps go with
+        // it.
         drop(unsafe { Box::from_raw((&raw const *self).cast_mut()) });
     }
 
@@ -185,32 +159,38 @@ impl Hca {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the queues that a program leaves on a context which it closes: their events would have nowhere to go. What else it
-    /// leaves goes with the device.
+    /// Destroys the queues that a program leaves on a context which it closes, since their events
+    /// would have no context. Other objects that it leaves end with the device.
     pub fn end_queues_of(&self, context: *mut ibv_context) {
-        let mut left: Vec<(Handle, Object)> = {
-            let mut objects = self.objects();
-            let theirs = |o: &Object| o.context() == context;
-            let left = objects.by_handle.iter().filter(|(_, o)| theirs(o)).map(|(h, o)| (*h, *o)).collect();
-            objects.by_handle.retain(|_, o| !theirs(o));
-            left
-        };
-        // Queue pairs first: they use the others. Errors are for queues that other contexts' QPs use; those go later.
-        left.sort_by_key(|(_, o)| !matches!(o, Object::Qp(_)));
-        for (handle, object) in left {
-            let _ = match object {
-                Object::Qp(_) => in_turn(|| self.device.qp_destroy(handle)),
-                Object::Srq(_) => self.device.srq_destroy(handle),
-                Object::Cq(_) => self.device.cq_destroy(handle),
+        let mut left: Vec<(Handle, EventKind)> = Vec::new();
+        self.objects().by_handle.retain(|handle, target| {
+            // SAFETY: what is in the table lives.
+            let target = unsafe { &**target };
+            let theirs = target.context() == context;
+            if theirs {
+                left.push((*handle, target.kind()));
+            }
+            !theirs
+        });
+        // Queue pairs first: they use the others. A queue that a QP of another context uses is
+        // refused, and ends with the device.
+        left.sort_by_key(|(_, kind)| !matches!(kind, EventKind::Qp));
+        for (handle, kind) in left {
+            let _ = match kind {
+                EventKind::Qp => retry_while_busy(|| self.device.qp_destroy(handle)),
+                EventKind::Srq => self.device.srq_destroy(handle),
+                EventKind::Cq => self.device.cq_destroy(handle),
+                EventKind::Port => Ok(()),
             };
         }
     }
 
-    /// Makes an object; where the device has no room for it, gives it more memory. `bytes`: of its rings, about.
+    /// Makes an object; where the device has no room for it, gives it more memory. `bytes`: of its
+    /// rings, about.
     ///
     /// # Errors
     /// Those of `make`.
-    pub fn make<T>(&self, bytes: usize, mut make: impl FnMut(&SoftDevice) -> Result<T>) -> Result<T> {
+    pub fn make<T>(&self, bytes: usize, mut make: impl FnMut(&dyn HcaDevice) -> Result<T>) -> Result<T> {
         match make(self.device) {
             Err(Error::NoMemory) => {}
             done => return done,
@@ -222,7 +202,8 @@ impl Hca {
     fn grow(&self, bytes: usize) -> Result<()> {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.growth.load(Ordering::Relaxed);
-        // The heap gives powers of two, so what is asked may take twice as much, and as much again for the parts.
+        // The heap rounds up to powers of two, and a ring has several parts: each may double the
+        // bytes.
         let size = next.max(bytes.checked_mul(4).ok_or(Error::NoMemory)?);
         let map = Map::new(size)?;
         // SAFETY: a fresh map, kept until the device is closed.
@@ -235,35 +216,35 @@ impl Hca {
 
 impl EventSink for Hca {
     fn cq_event(&self, cq: Handle) {
-        let objects = self.objects();
-        if let Some(Object::Cq(cq)) = objects.by_handle.get(&cq) {
-            // SAFETY: what is in the table lives.
-            unsafe { (**cq).raise() };
+        if let Some(target) = self.objects().by_handle.get(&cq) {
+            // SAFETY: what is in the table, which is locked, lives.
+            unsafe { &**target }.raise_completion();
         }
     }
 
     fn cm_event(&self) {
-        crate::ucma::wake();
+        CM_EVENTS.wake();
     }
 
     fn async_event(&self, e: AsyncEvent) {
         let objects = self.objects();
         let event_type = e.event;
+        debug_assert!(event_type <= async_event::GID_CHANGE);
         match objects.by_handle.get(&e.handle) {
-            // SAFETY: what is in the table lives.
-            Some(Object::Cq(p)) => unsafe { (**p).raise_async(event_type) },
-            // SAFETY: as above.
-            Some(Object::Qp(p)) => unsafe { (**p).raise_async(event_type) },
-            // SAFETY: as above.
-            Some(Object::Srq(p)) => unsafe { (**p).raise_async(event_type) },
+            Some(target) => {
+                // SAFETY: what is in the table, which is locked, lives.
+                let target = unsafe { &**target };
+                if let Some(events) = objects.events_of(target.context()) {
+                    events.push(ibv_async_event { element: target.element(), event_type });
+                }
+            }
             None if e.handle == 0 => {
-                for c in &objects.contexts {
+                for context in &objects.contexts {
                     // SAFETY: as above.
-                    unsafe { &**c }.events.push(ibv_async_event::of_port(event_type));
+                    unsafe { &*context.events }.push(ibv_async_event::of_port(event_type));
                 }
             }
             None => {}
         }
-        debug_assert!(event_type <= async_event::GID_CHANGE);
     }
 }

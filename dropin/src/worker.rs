@@ -1,22 +1,25 @@
-//! A thread that sleeps until it is woken, by anybody: a signal handler, or who holds the engine's lock.
+//! A thread that sleeps until it is woken. Signal handlers and holders of the engine's lock may
+//! wake it.
 //!
-//! At the end of the process it gets a last turn. It has to be this thread: who calls `exit` may be a signal handler that has
-//! interrupted the program anywhere, with any lock held. Then the thread waits for that lock in vain, and the process ends without it.
+//! It runs once more at the end of the process. The thread that calls `exit` cannot do that work:
+//! it may be in a signal handler that interrupted the program anywhere, with any lock held. Where
+//! this thread waits for such a lock, the process ends after a delay.
 
-use crate::result::last_error;
+use crate::verb_result::last_error;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::soft::OwnSignals;
 
-/// How long the end of a process waits for the last turn.
+/// How long the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;
 
-/// Room for what the calls here do that need much of it.
+/// Stack of [`with_stack`].
 const STACK: usize = 512 << 10;
 
-/// Does something that needs more stack than a thread of a program may have: those of dapltest have 64 KB.
+/// Runs `work` on a thread with a large stack, since threads of programs may have little: those of
+/// dapltest have 64 KB.
 ///
 /// # Errors
 /// Those of `work`; the system's: no thread.
@@ -31,9 +34,9 @@ pub fn with_stack<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) 
     })
 }
 
-/// One of a process; the child of a fork begins without.
+/// A thread of the process. The child of a fork begins without it.
 pub struct Worker {
-    /// What the thread sleeps on, or −1.
+    /// The descriptor on which the thread sleeps, or −1.
     fd: AtomicI32,
     /// The process that has the thread, or 0.
     owner: AtomicI32,
@@ -51,7 +54,8 @@ impl Worker {
         self.owner.load(Ordering::Acquire) == pid()
     }
 
-    /// Starts the thread; one caller at a time. `work` is told whether it is the last time.
+    /// Starts the thread; one caller at a time. The argument of `work`: whether this is the last
+    /// run.
     ///
     /// # Errors
     /// The system's: no descriptor, no thread.
@@ -94,12 +98,13 @@ impl Worker {
     pub fn wake(&self) {
         let fd = self.fd.load(Ordering::Acquire);
         if fd >= 0 {
-            // SAFETY: no pointers. It fails only for a counter of 2^64 − 2, which is readable anyway.
+            // SAFETY: no pointers. It fails only for a counter of 2^64 − 2, which is readable
+            // anyway.
             unsafe { libc::eventfd_write(fd, 1) };
         }
     }
 
-    /// For `atexit`: gives it its last turn and waits for that, not for ever.
+    /// For `atexit`: starts the last run and waits for its end, for a bounded time.
     pub fn finish(&self) {
         if !self.is_started() {
             return;

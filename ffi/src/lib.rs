@@ -1,35 +1,91 @@
 //! `libgdrcore.so`: the C ABI.
 //!
-//! Nothing here knows transport: a C call is its pointers checked ([`ptr`]), its context looked up ([`context`]), and one
-//! call of [`gdrcore_core::device::Device`]. `include/gdrcore.h` is generated from these files (`make header`),
-//! so the doc comments speak to C programmers; docs/using/ABI.md has the conventions they share.
+//! No transport logic lives here. A C call checks its pointers (`ptr`), looks its context up
+//! (`context_slots`), and calls [`gdrcore_core::device::Device`] once. `include/gdrcore.h` is
+//! generated from these files (`make header`), so the doc comments speak to C programmers;
+//! docs/using/ABI.md has the conventions that all calls share.
+//!
+//! The files, low to high:
+//!
+//! * `c_consts`, `c_types` and the files that it names, `c_cm_types`: constants and structs of the
+//!   header. `c_layout`: those that have the layout of core's.
+//! * `c_result`, `ptr`: what a call returns, and what it reads and writes through the caller's
+//!   pointers.
+//! * `context_device`, `context_slots`: the trait of a context's device, and the table of contexts.
+//! * `error_detail`, `open_error`, `string_calls`: why a call failed.
+//! * `open_config`, `context_kinds`: what an open is asked for; one row for each kind of device.
+//! * `*_calls`: the calls, a file for each object. `pin_entries`, `pin_table`: what pins are made
+//!   of. `gpu_regions`,
+//!   `gpu_error`: what regions of GPU memory are made of.
+//! * `lifecycle`: open and close, which end what the files below keep for a context.
 
-// The contract of every pointer is in docs/using/ABI.md once, and in the functions' own text where they add to it.
+// The contract of every pointer is in docs/using/ABI.md once, and in the functions' own text where
+// they add to it.
 #![allow(clippy::missing_safety_doc)]
 #![allow(non_camel_case_types)]
 
-pub mod channel;
-pub mod cm;
-pub mod connect;
-pub mod consts;
-pub mod context;
-pub mod cuda;
-pub mod data;
-pub mod detail;
-pub mod endpoint;
+mod ah_calls;
+mod c_cm_types;
+mod c_consts;
+mod c_device_types;
+mod c_handles;
+mod c_layout;
+mod c_qp_types;
+mod c_result;
+mod c_types;
+mod c_wr_types;
+mod channel_calls;
+mod cm_calls;
+mod connect_calls;
+mod context_device;
+mod context_kinds;
+mod context_slots;
+mod cq_calls;
+mod data_calls;
+mod endpoint_calls;
+mod error_detail;
 #[cfg(test)]
-mod fake;
-mod layout;
-pub mod objects;
-pub mod open_error;
-pub mod pinned;
+mod fake_device;
+mod gpu_calls;
+mod gpu_error;
+mod gpu_regions;
+mod lifecycle;
+mod mr_calls;
+mod open_config;
+mod open_error;
+mod pd_calls;
+mod pin_calls;
+mod pin_entries;
+mod pin_table;
 mod ptr;
-pub mod qp;
-mod soft;
-pub mod stats;
-pub mod strings;
+mod qp_calls;
+mod srq_calls;
+mod stats_calls;
+mod string_calls;
 #[cfg(test)]
 mod tests;
-pub mod topology;
-pub mod types;
-mod verbs;
+mod topology_calls;
+
+pub use ah_calls::*;
+pub use c_cm_types::*;
+pub use c_consts::*;
+pub use c_types::*;
+pub use channel_calls::*;
+pub use cm_calls::*;
+pub use connect_calls::*;
+pub use cq_calls::*;
+pub use data_calls::*;
+pub use endpoint_calls::*;
+pub use error_detail::*;
+pub use gpu_calls::*;
+pub use lifecycle::*;
+pub use mr_calls::*;
+pub use open_config::*;
+pub use open_error::*;
+pub use pd_calls::*;
+pub use pin_calls::*;
+pub use qp_calls::*;
+pub use srq_calls::*;
+pub use stats_calls::*;
+pub use string_calls::*;
+pub use topology_calls::*;

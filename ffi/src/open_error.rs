@@ -1,13 +1,15 @@
-//! Why an open failed, with what to do about it. The words are kept where those of all refusals are (`gdrcore_net::reason`).
+//! The reasons of failed opens, with advice. They are kept in the record of all reasons
+//! (`gdrcore_net::reason`).
 
-use crate::detail;
+use crate::error_detail;
 use core::ffi::{c_char, c_int};
 use gdrcore_core::Error;
 use gdrcore_net::addr::DeviceName;
 use gdrcore_net::reason;
 use gdrcore_net::udp::holder;
 
-/// Words for the error of an open. Where what refused it has said which argument it was, only the device's name goes before that.
+/// Sets the reason of a failed open. Where the refusal has named the argument already, only the
+/// device's name is put before it.
 pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
     macro_rules! say {
         ($($words:tt)+) => { reason::set(e, format_args!($($words)+)) };
@@ -26,15 +28,15 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
         ),
         (Stage::Memory { need, have }, _) => say!(
             "memory for '{device}' must not be NULL and must be aligned to {} bytes ({have} bytes given, {need} needed)",
-            crate::consts::GDRC_CONTEXT_ALIGN
+            crate::c_consts::GDRC_CONTEXT_ALIGN
         ),
         (Stage::Map { need }, e) => {
             say!("cannot map {need} bytes for '{device}': {e}; lower the bounds of gdrc_config or raise `ulimit -v`")
         }
-        (Stage::Slots, _) => say!("'{device}': this process has {} contexts open; close some", crate::context::SLOTS),
+        (Stage::Slots, _) => say!("'{device}': this process has {} contexts open; close some", crate::context_slots::SLOTS),
         (Stage::Device, Error::Os(n)) => say!(
             "'{device}': the system refused: {} (errno {n})",
-            crate::strings::describe(n).to_str().unwrap_or("error")
+            crate::string_calls::describe(n).to_str().unwrap_or("error")
         ),
         (Stage::Device, Error::NoMemory) => say!(
             "'{device}': memory or a resource limit is exhausted (`ulimit -n` bounds sockets, `ulimit -l` locked memory)"
@@ -49,7 +51,7 @@ pub(crate) fn refused(device: &str, stage: Stage, e: Error) -> Error {
     e
 }
 
-/// An address and port that cannot be shared: whose they are decides what helps.
+/// An address and port that are taken. The advice depends on the user that has them.
 fn in_use(device: &str, e: Error) {
     let at = match DeviceName::parse(device) {
         Ok(DeviceName::Soft(at)) => Some(at),
@@ -72,17 +74,17 @@ fn in_use(device: &str, e: Error) {
     }
 }
 
-/// Where an open failed.
+/// The step at which an open failed.
 #[derive(Clone, Copy)]
 pub(crate) enum Stage {
     Config,
     Size,
-    /// The caller's memory.
+    /// In the caller's memory.
     Memory {
         need: usize,
         have: usize,
     },
-    /// The system's.
+    /// When the system mapped memory.
     Map {
         need: usize,
     },
@@ -90,11 +92,12 @@ pub(crate) enum Stage {
     Device,
 }
 
-/// The older name of gdrc_error_detail, from when only opens and registrations had words. A gdrc_context_size,
-/// gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the text; other calls that succeed leave it.
+/// The older name of gdrc_error_detail, from when only opens and registrations had words. A
+/// gdrc_context_size, gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the
+/// text; other calls that succeed leave it.
 ///
 /// Returns, errors, threads and cost: as gdrc_error_detail.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_open_error(buf: *mut c_char, len: usize) -> c_int {
-    detail::copy(buf, len)
+    error_detail::copy(buf, len)
 }

@@ -1,14 +1,15 @@
 #ifndef GDRCORE_H_PINNED
 #define GDRCORE_H_PINNED
 
-/* Posts and polls through a pin, which look nothing up. `pin` is what gdrc_qp_pin or gdrc_cq_pin wrote, and followed unseen:
- * NULL is the program's mistake. One that was given back, and a struct of zeros, get -EINVAL; in a child of a fork its parent's get
- * -EOWNERDEAD. All else is as in gdrc_post_send, gdrc_post_recv and gdrc_poll_cq, with the same results and errors.
+/* Posts and polls through a pin, without a look-up. `pin` comes from gdrc_qp_pin or gdrc_cq_pin; it must not be NULL.
+ * Errors: -EINVAL: the pin was given back, or is a struct of zeros; -EOWNERDEAD: a parent process made it; otherwise as
+ * gdrc_post_send, gdrc_post_recv and gdrc_poll_cq.
  * Threads: on a NIC any number at once, as its provider locks; on other devices one at a time, others get -EBUSY.
  * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself (docs/records/PERFORMANCE.md). */
 
-/* One request whose opcode and pieces no device asks questions about, without inline data, is passed on as it is. The bits that tell
- * it are 0 where nothing may be, and have one in common with any address but NULL, or the long way is taken, which asks all. */
+/* Fast path: one request that is not inline. `unusual` masks the bits of opcode and num_sge that the device
+ * must check itself; 0 (a stale pin, or one of a parent process) fails the test of sg_list. Every other request
+ * goes to gdrc_pinned_send_rest. */
 static inline int gdrc_pinned_post_send(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr, const gdrc_send_wr **bad)
 {
     const uint64_t unusual = pin->unusual;
@@ -44,7 +45,7 @@ static inline int gdrc_pinned_post_recv(const struct gdrc_pinned_qp *pin, const 
     return gdrc_pinned_recv_rest(pin, wr, bad);
 }
 
-/* One completion of an operation that succeeded is as the device wrote it. */
+/* Fast path: one completion with status success needs no further look. */
 static inline int gdrc_pinned_poll_cq(const struct gdrc_pinned_cq *pin, int num_entries, gdrc_wc *wc)
 {
     if (wc && (uint64_t)(int64_t)num_entries - 1 < pin->polls) {

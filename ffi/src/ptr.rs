@@ -1,54 +1,18 @@
-//! Every pointer that C gives is looked at here and nowhere else.
+//! The only place where pointers of C callers are followed.
 //!
-//! What can be checked is checked: null, alignment, `struct_size`. What cannot, whether the memory behind a pointer is
-//! the caller's, is the contract of each function in the header; the macros carry that proof to the call sites.
-//! Nothing here panics.
+//! Null, alignment and `struct_size` are checked. That the memory behind a pointer is the caller's
+//! cannot be checked: it is the contract of each function in the header, and the macros state that
+//! proof at the call sites. Nothing here panics.
 
-use crate::types::*;
+use crate::c_result::{count, errno, refuse};
+use crate::c_types::*;
 use core::ffi::{c_char, c_int, CStr};
 use core::fmt;
 use core::mem::{size_of, MaybeUninit};
 use gdrcore_core::{Error, Result};
-use gdrcore_net::reason;
 
-/// A struct with more than this from a newer header is refused without looking at its tail.
+/// A longer struct of a newer header is refused without a look at its tail.
 const STRUCT_SIZE_MAX: usize = 4096;
-
-/// The C result of a call: a count, or the negative errno.
-#[inline(always)]
-pub(crate) fn ret(r: Result<c_int>) -> c_int {
-    match r {
-        Ok(n) => n,
-        Err(e) => errno(e),
-    }
-}
-
-/// Out of line, so that the good path of the hot calls stays short.
-#[cold]
-#[inline(never)]
-pub(crate) fn errno(e: Error) -> c_int {
-    reason::returned(e);
-    match e.errno() {
-        n @ 1..=4095 => -n,
-        // An `Os` error that carries no errno: a bug below, but not one to confuse the caller's sign test with.
-        _ => -libc::EIO,
-    }
-}
-
-/// A count as a C result.
-#[inline(always)]
-pub(crate) fn count(n: usize) -> c_int {
-    c_int::try_from(n).unwrap_or(c_int::MAX)
-}
-
-/// As `gdrcore_core::refuse!`, in a call that may be the first of the process: somebody keeps the words from here on.
-macro_rules! refuse {
-    ($($words:tt)+) => {{
-        gdrcore_net::reason::install();
-        gdrcore_core::refuse!($($words)+)
-    }};
-}
-pub(crate) use refuse;
 
 /// The pointer argument `name` may be neither null nor misaligned.
 #[inline(always)]
@@ -59,7 +23,8 @@ pub(crate) fn check<T>(p: *const T, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `name` is the expression at the call, so that it cannot differ from the argument's name: `inout.cast_const()`.
+/// `name` is the expression at the call, so that it cannot differ from the argument's name:
+/// `inout.cast_const()`.
 #[cold]
 #[inline(never)]
 fn bad_pointer(at: usize, align: usize, name: &str) -> Error {
@@ -70,7 +35,7 @@ fn bad_pointer(at: usize, align: usize, name: &str) -> Error {
     }
 }
 
-/// The argument in an expression that is made of it.
+/// The argument that an expression is made of.
 fn argument(expression: &str) -> &str {
     expression.split('.').next().unwrap_or(expression)
 }
@@ -80,7 +45,8 @@ fn type_name<T>() -> &'static str {
     core::any::type_name::<T>().rsplit("::").next().unwrap_or("")
 }
 
-/// A place for a result: known to be non-null and aligned before the call does anything, written only on success.
+/// A place for a result. Checked for null and alignment before the call has any effect; written
+/// only on success.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
@@ -112,11 +78,13 @@ impl<T> Out<T> {
 
 /// A struct whose first field is `u32 struct_size`.
 /// # Safety
-/// `repr(C)`, no niches, no drop: all-zero bytes and any mix of bytes are a value; the first field is that `u32`.
+/// `repr(C)`, no niches, no drop: all-zero bytes and any mix of bytes are a value; the first field
+/// is that `u32`.
 pub(crate) unsafe trait Versioned: Copy {}
 
 macro_rules! versioned {
-    // SAFETY: repr(C) structs of integers and raw pointers in types.rs, each with struct_size first.
+    // SAFETY: repr(C) structs of integers and raw pointers in types.rs, each with struct_size
+    // first.
     ($($t:ty)*) => { $(unsafe impl Versioned for $t {})* };
 }
 versioned! {
@@ -150,8 +118,8 @@ pub(crate) fn zeroed<T: Versioned>() -> T {
     unsafe { v.assume_init() }
 }
 
-/// Copies a struct of the caller's version into one of ours: a missing tail is zero, which means default;
-/// a longer one must be zero, else the caller asks for what this library does not know.
+/// Copies a struct of the caller's version into one of ours: a missing tail is zero, which means
+/// default; a longer one must be zero, else the caller asks for what this library does not know.
 /// # Safety
 /// `p` is null, misaligned, or readable for 4 bytes and for the `struct_size` that they hold.
 pub(crate) unsafe fn read<T: Versioned>(p: *const T, name: &str) -> Result<T> {
@@ -172,7 +140,8 @@ pub(crate) unsafe fn read<T: Versioned>(p: *const T, name: &str) -> Result<T> {
         }
     }
     let mut v = zeroed::<T>();
-    // SAFETY: n bytes are readable at `p`, `v` has `ours` bytes, and a local never overlaps the caller's memory.
+    // SAFETY: n bytes are readable at `p`, `v` has `ours` bytes, and a local never overlaps the
+    // caller's memory.
     unsafe { core::ptr::copy_nonoverlapping(bytes, (&raw mut v).cast::<u8>(), n.min(ours)) };
     Ok(v)
 }
@@ -193,8 +162,8 @@ pub(crate) struct VersionedOut<T>(*mut T, usize);
 
 impl<T: Versioned> VersionedOut<T> {
     /// # Safety
-    /// `p` is null, misaligned, or readable for 4 bytes and writable for the `struct_size` that they hold
-    /// until the returned value is dropped.
+    /// `p` is null, misaligned, or readable for 4 bytes and writable for the `struct_size` that
+    /// they hold until the returned value is dropped.
     pub(crate) unsafe fn new(p: *mut T, name: &str) -> Result<Self> {
         // SAFETY: our contract covers the 4 bytes.
         let n = unsafe { struct_size(p, name) }?;
@@ -212,16 +181,19 @@ impl<T: Versioned> VersionedOut<T> {
         unsafe { Self::new(p, name) }.map(Some)
     }
 
-    /// Writes what both versions know, zeroes what only the caller's knows, keeps the caller's `struct_size`.
+    /// Writes what both versions know, zeroes what only the caller's knows, keeps the caller's
+    /// `struct_size`.
     pub(crate) fn write(self, v: &T) {
         let VersionedOut(p, n) = self;
         let head = size_of::<u32>();
         let known = n.min(size_of::<T>());
         let src = (&raw const *v).cast::<u8>();
         let dst = p.cast::<u8>();
-        // SAFETY: head <= known (struct_size is at least 4), so the start lies within `v` and within the n bytes of `p`.
+        // SAFETY: head <= known (struct_size is at least 4), so the start lies within `v` and
+        // within the n bytes of `p`.
         let (src, to) = unsafe { (src.add(head), dst.add(head)) };
-        // SAFETY: known <= size_of::<T>() and known <= n, which `new` was promised to be writable; `v` is ours.
+        // SAFETY: known <= size_of::<T>() and known <= n, which `new` was promised to be writable;
+        // `v` is ours.
         unsafe { core::ptr::copy_nonoverlapping(src, to, known - head) };
         // SAFETY: known <= n.
         let tail = unsafe { dst.add(known) };
@@ -230,12 +202,13 @@ impl<T: Versioned> VersionedOut<T> {
     }
 }
 
-/// A C string of at most [`GDRC_DEVICE_NAME_MAX`](crate::consts::GDRC_DEVICE_NAME_MAX) bytes as text.
+/// A C string of at most [`GDRC_DEVICE_NAME_MAX`](crate::c_consts::GDRC_DEVICE_NAME_MAX) bytes as
+/// text.
 /// # Safety
 /// `p` is null or points to a NUL-terminated string that outlives `'a`.
 pub(crate) unsafe fn text<'a>(p: *const c_char, name: &str) -> Result<&'a str> {
     // SAFETY: the same contract as ours.
-    let s = unsafe { cstr(p, crate::consts::GDRC_DEVICE_NAME_MAX as usize, name) }?;
+    let s = unsafe { cstr(p, crate::c_consts::GDRC_DEVICE_NAME_MAX as usize, name) }?;
     s.to_str().map_err(|_| refuse!(Invalid, "{name}: not UTF-8"))
 }
 
@@ -254,8 +227,8 @@ pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize, name: &str) -> Resul
     Err(refuse!(Invalid, "{name}: longer than {max} bytes"))
 }
 
-/// Formats into a caller's buffer like snprintf: NUL-terminated, cut where it does not fit; returns the length that it
-/// needs without the NUL.
+/// Formats into a caller's buffer like snprintf: NUL-terminated, cut where it does not fit; returns
+/// the length that it needs without the NUL.
 /// # Safety
 /// `buf` is null or writable for `len` bytes.
 pub(crate) unsafe fn format(buf: *mut c_char, len: usize, args: fmt::Arguments<'_>) -> Result<c_int> {
@@ -285,7 +258,8 @@ impl fmt::Write for Writer {
         if take > 0 {
             // SAFETY: needed < room <= the buffer's length where take > 0 (see `take`).
             let to = unsafe { self.buf.add(self.needed) };
-            // SAFETY: needed + take <= room, within the buffer that `format` was promised; a str of ours does not overlap it.
+            // SAFETY: needed + take <= room, within the buffer that `format` was promised; a str of
+            // ours does not overlap it.
             unsafe { core::ptr::copy_nonoverlapping(s.as_ptr(), to, take) };
         }
         self.needed = self.needed.saturating_add(s.len());
@@ -293,10 +267,18 @@ impl fmt::Write for Writer {
     }
 }
 
+/// Copies a name into a field of a struct of ours: cut where it does not fit, and NUL-terminated.
+pub(crate) fn put_text<const N: usize>(field: &mut [c_char; N], text: &str) {
+    for (to, byte) in field[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = byte as c_char;
+    }
+}
+
 /// `Out` of a pointer argument; returns from the function with -EINVAL on null or misaligned.
 macro_rules! out {
     ($p:expr) => {{
-        // SAFETY: the header's contract: the argument is NULL or a writable struct of its type, for the call's length.
+        // SAFETY: the header's contract: the argument is NULL or a writable struct of its type, for
+        // the call's length.
         (unsafe { $crate::ptr::Out::new($p, stringify!($p)) })?
     }};
 }
@@ -324,7 +306,8 @@ macro_rules! sized_in_optional {
 /// A struct with struct_size that the call fills.
 macro_rules! sized_out {
     ($p:expr) => {{
-        // SAFETY: the header's contract: NULL or a writable struct of struct_size bytes, for the call's length.
+        // SAFETY: the header's contract: NULL or a writable struct of struct_size bytes, for the
+        // call's length.
         (unsafe { $crate::ptr::VersionedOut::new($p, stringify!($p)) })?
     }};
 }
@@ -361,8 +344,9 @@ pub(crate) unsafe fn read_plain<T: Copy>(p: *const T, name: &str) -> Result<T> {
 pub(crate) unsafe fn wc_slice<'a>(p: *mut gdrc_wc, n: c_int) -> Result<&'a mut [gdrcore_core::verbs::types::Wc]> {
     check(p, "wc")?;
     let n = usize::try_from(n).map_err(|_| negative(n))?;
-    // SAFETY: aligned and non-null by `check`; writable for n by our contract; layout.rs asserts that gdrc_wc and Wc are
-    // one layout, integers only, so that whatever bytes lie there are values; n * 48 < isize::MAX as n is a C int.
+    // SAFETY: aligned and non-null by `check`; writable for n by our contract; c_layout.rs asserts
+    // that gdrc_wc and Wc are one layout, integers only, so that whatever bytes lie there are
+    // values; n * 48 < isize::MAX as n is a C int.
     Ok(unsafe { core::slice::from_raw_parts_mut(p.cast(), n) })
 }
 
@@ -370,4 +354,23 @@ pub(crate) unsafe fn wc_slice<'a>(p: *mut gdrc_wc, n: c_int) -> Result<&'a mut [
 #[inline(never)]
 fn negative(n: c_int) -> Error {
     refuse!(Invalid, "num_entries {n}: negative")
+}
+
+/// Checks the head of a list. The device checks the rest while it walks.
+#[inline(always)]
+pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
+    check(wr, "wr")
+}
+
+/// Reports the first request that was not posted.
+/// # Safety
+/// `bad` is null, misaligned or writable.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn report_bad<T>(e: Error, bad: *mut *const T, first: *const T) -> c_int {
+    if !bad.is_null() && bad.is_aligned() {
+        // SAFETY: our contract.
+        unsafe { bad.write(first) };
+    }
+    errno(e)
 }

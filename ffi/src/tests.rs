@@ -1,19 +1,9 @@
-//! The C surface with hostile arguments, over a fake device: what it must refuse before any device is asked.
+//! The C surface with hostile arguments, over a fake device: what it must refuse before any device
+//! is asked.
 
-use crate::connect::*;
-use crate::consts::*;
-use crate::context::*;
-use crate::data::*;
-use crate::endpoint::*;
-use crate::fake::{Fake, DEPTH, GOOD, QPN};
-use crate::objects::*;
-use crate::open_error::*;
-use crate::pinned::*;
+use crate::fake_device::{Fake, DEPTH, GOOD, QPN};
 use crate::ptr::zeroed;
-use crate::qp::*;
-use crate::stats::*;
-use crate::strings::*;
-use crate::types::*;
+use crate::*;
 use core::ffi::{c_char, c_int, CStr};
 use core::mem::{size_of, MaybeUninit};
 use core::ptr::{null, null_mut};
@@ -22,7 +12,8 @@ use gdrcore_core::counters::Counters;
 
 const EINVAL: c_int = -libc::EINVAL;
 
-/// All calls here are C calls with pointers of the tests' own locals, or with deliberate garbage that must not be followed.
+/// All calls here are C calls with pointers of the tests' own locals, or with deliberate garbage
+/// that must not be followed.
 macro_rules! c {
     ($e:expr) => {{
         // SAFETY: every pointer is null, checked garbage, or a live local that is large enough.

@@ -1,16 +1,12 @@
-//! The C calls over the real soft device with arguments that no sane program passes. Nothing may panic (which would abort),
-//! fault, loop for ever, or write where it was not told to. Here one by one; in any order: `fuzz/src/capi`.
+//! The C calls over the real soft device with arguments that no sane program passes. Nothing may
+//! panic (which would abort), fault, loop for ever, or write where it was not told to. Here one by
+//! one; in any order: `fuzz/src/capi`.
 
 mod common;
 
 use common::*;
 use core::ptr::{null, null_mut};
-use gdrcore::consts::*;
-use gdrcore::context::*;
-use gdrcore::data::*;
-use gdrcore::objects::*;
-use gdrcore::qp::*;
-use gdrcore::types::*;
+use gdrcore::*;
 
 #[test]
 fn lists_of_requests_that_never_end_stop_at_the_queues_depth() {

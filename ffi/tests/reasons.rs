@@ -1,26 +1,12 @@
-//! Every refused call says which argument is wrong: gdrc_error_detail after each call of the header with each wrong argument.
+//! Every refused call says which argument is wrong: gdrc_error_detail after each call of the header
+//! with each wrong argument.
 
 mod common;
 
 use common::*;
 use core::ffi::c_int;
 use core::ptr::{null, null_mut};
-use gdrcore::channel::*;
-use gdrcore::cm::*;
-use gdrcore::connect::*;
-use gdrcore::consts::*;
-use gdrcore::context::*;
-use gdrcore::cuda::*;
-use gdrcore::data::*;
-use gdrcore::detail::gdrc_error_detail;
-use gdrcore::endpoint::*;
-use gdrcore::objects::*;
-use gdrcore::open_error::gdrc_open_error;
-use gdrcore::pinned::*;
-use gdrcore::qp::*;
-use gdrcore::stats::*;
-use gdrcore::topology::gdrc_topology;
-use gdrcore::types::*;
+use gdrcore::*;
 
 fn detail() -> String {
     let mut buf = vec![0u8; 512];
@@ -29,7 +15,8 @@ fn detail() -> String {
     String::from_utf8(buf).expect("UTF-8")
 }
 
-/// Each line: a call, its errno, and what its words begin with. A reason says more than the name of the argument.
+/// Each line: a call, its errno, and what its words begin with. A reason says more than the name of
+/// the argument.
 macro_rules! refused {
     ($($errno:ident $begin:literal: $call:expr;)*) => { $(
         // So that the words of the call before cannot stand for those of this one.
@@ -429,7 +416,8 @@ fn the_text_is_the_last_failures_and_each_threads_own() {
 /// A call that is added to the header is added to this table.
 #[test]
 fn no_call_of_the_header_is_left_out() {
-    /// What answers by something else than an error number, or is the header's own and refuses what the calls above refuse.
+    /// What answers by something else than an error number, or is the header's own and refuses what
+    /// the calls above refuse.
     const NO_ERRORS: &[&str] = &["gdrc_cuda_free", "gdrc_cuda_fill", "gdrc_pinned_refused", "gdrc_pinned_polled"];
     let header = include_str!("../../include/gdrcore.h");
     let table = include_str!("reasons.rs");

@@ -1,19 +1,12 @@
-//! The C calls over the soft device: what a program does from open to close, on loopback and over UDP.
+//! The C calls over the soft device: what a program does from open to close, on loopback and over
+//! UDP.
 
 mod common;
 
 use common::*;
 use core::ffi::{c_int, CStr};
 use core::ptr::{null, null_mut};
-use gdrcore::connect::gdrc_qp_connect;
-use gdrcore::consts::*;
-use gdrcore::context::*;
-use gdrcore::data::*;
-use gdrcore::endpoint::gdrc_endpoint_local;
-use gdrcore::objects::*;
-use gdrcore::qp::*;
-use gdrcore::stats::*;
-use gdrcore::types::*;
+use gdrcore::*;
 use gdrcore_testkit::descriptors::{fork, keep};
 use gdrcore_testkit::patience::limit_ms;
 use gdrcore_testkit::place;
@@ -68,7 +61,8 @@ fn exchange(a: &mut Side, b: &mut Side) {
     let mut attr: gdrc_qp_attr = sized();
     assert_eq!(c!(gdrc_qp_query(a.ctx, a.qp, &mut attr, null_mut())), 0);
     assert_eq!(attr.qp_state, GDRC_QPS_ERR);
-    // To the requester the completion says it all; the responder, which completes nothing, gets the one event of IBTA.
+    // To the requester the completion says it all; the responder, which completes nothing, gets the
+    // one event of IBTA.
     let mut event: gdrc_async_event = zeroed();
     assert_eq!(c!(gdrc_async_event(b.ctx, &mut event)), 1);
     assert_eq!((event.event, event.handle), (GDRC_EVENT_QP_ACCESS_ERR, b.qp.handle));
@@ -237,7 +231,8 @@ fn caller_memory_is_used_whatever_was_in_it_and_is_free_after_close() {
 
 #[test]
 fn open_says_which_address_or_port_is_wrong() {
-    // Contexts share an address among themselves, not with a program that took its port for itself alone.
+    // Contexts share an address among themselves, not with a program that took its port for itself
+    // alone.
     let _kept = keep();
     let name = at(5);
     let (first, second) = (Ctx::open(&name, None), Ctx::open(&name, None));

@@ -1,5 +1,5 @@
 //! What goes wrong between two machines, and what the library says about it: the tables of docs/using/TROUBLES.md, row by row. "other version" is in
-//! `ffi/src/endpoint.rs`.
+//! `ffi/src/endpoint_calls.rs`.
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_tests::ends::Address;

@@ -5,21 +5,6 @@ use gdrcore_tests::source::{code, files, is_test_only, named_paths, relative, ro
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Circles that are still there, by the folder of their sources. The list may only shrink.
-const KNOWN: &[(&str, &[&str])] = &[
-    (
-        "dropin/src",
-        &[
-            "adapter", "ah", "channel", "context", "cq", "cq_ex", "dm", "fork", "hca", "mr", "null", "pd", "post",
-            "qp", "qp_ex", "query", "srq", "stats", "sysfs", "ucma", "uverbs",
-        ],
-    ),
-    (
-        "ffi/src",
-        &["context", "cuda", "data", "detail", "objects", "open_error", "pinned", "ptr", "soft", "types", "verbs"],
-    ),
-];
-
 /// A module's path from the root of its crate.
 type Module = Vec<String>;
 
@@ -99,24 +84,12 @@ fn sources(src: &Path) -> Vec<(String, String)> {
 #[test]
 fn files_import_each_other_in_no_circle() {
     let mut faults = Vec::new();
-    let mut known: Vec<(&str, BTreeSet<&str>)> =
-        KNOWN.iter().map(|(src, all)| (*src, all.iter().copied().collect())).collect();
     for src in crates() {
-        let place = relative(&src);
         for circle in circles(&imports(&sources(&src))) {
-            let names: BTreeSet<String> = circle.iter().map(|m| m.join("::")).collect();
-            let listed =
-                known.iter().position(|(s, all)| *s == place && names.iter().all(|n| all.contains(n.as_str())));
-            match listed.map(|i| known.remove(i)) {
-                Some((_, all)) if all.len() == names.len() => {}
-                Some(_) => {
-                    faults.push(format!("{place}: this circle has become smaller, and so must its row: {names:?}"))
-                }
-                None => faults.push(format!("{place}: {names:?} import each other in a circle")),
-            }
+            let names: Vec<String> = circle.iter().map(|m| m.join("::")).collect();
+            faults.push(format!("{}: {names:?} import each other in a circle", relative(&src)));
         }
     }
-    faults.extend(known.iter().map(|(src, all)| format!("{src}: this circle is gone, and so must its row: {all:?}")));
     assert!(faults.is_empty(), "{faults:#?}");
 }
 

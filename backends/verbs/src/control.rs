@@ -19,22 +19,14 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Flags, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+    ACCESS_ALL, ACCESS_REMOTE_CHANGE,
 };
 
 /// Refuses access flags that are unknown or may not go together.
 fn check_access(flags: u32) -> Result<()> {
-    const KNOWN: u32 = access::LOCAL_WRITE
-        | access::REMOTE_WRITE
-        | access::REMOTE_READ
-        | access::REMOTE_ATOMIC
-        | access::MW_BIND
-        | access::ZERO_BASED
-        | access::ON_DEMAND
-        | access::HUGETLB
-        | access::RELAXED_ORDERING;
-    let needs_local_write = flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
-    if flags & !KNOWN != 0 {
-        let unknown = Flags(flags & !KNOWN, access::name);
+    let needs_local_write = flags & ACCESS_REMOTE_CHANGE != 0;
+    if flags & !ACCESS_ALL != 0 {
+        let unknown = Flags(flags & !ACCESS_ALL, access::name);
         return Err(refuse!(Invalid, "access {flags:#x}: a region takes no {unknown}"));
     }
     if needs_local_write && flags & access::LOCAL_WRITE == 0 {

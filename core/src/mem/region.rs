@@ -20,7 +20,7 @@ use crate::pool::stale;
 use crate::random::Random;
 use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::types::{access, Flags, Handle};
+use crate::verbs::types::{access, Flags, Handle, ACCESS_ALL, ACCESS_REMOTE, ACCESS_REMOTE_CHANGE};
 
 /// Object type in the handle of a region (`generation << 32 | tag << 24 | index`, as [`crate::pool`] has it).
 pub const TAG_MR: u8 = 2;
@@ -30,22 +30,8 @@ pub const TAG_MW: u8 = 3;
 /// End of the list of free slots.
 const NIL: u32 = u32::MAX;
 
-/// Flags that a registration may carry.
-const MR_ACCESS: u32 = access::LOCAL_WRITE
-    | access::REMOTE_WRITE
-    | access::REMOTE_READ
-    | access::REMOTE_ATOMIC
-    | access::MW_BIND
-    | access::ZERO_BASED
-    | access::ON_DEMAND
-    | access::HUGETLB
-    | access::RELAXED_ORDERING;
-
 /// Flags that a window may carry.
-const MW_ACCESS: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC | access::ZERO_BASED;
-
-/// Accesses of a peer that need LOCAL_WRITE on the region besides (IBTA 10.6.3.1).
-const WRITING: u32 = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+const MW_ACCESS: u32 = ACCESS_REMOTE | access::ZERO_BASED;
 
 /// Why a key does not give access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,11 +233,11 @@ impl Regions {
         let zero_based = reg.access & access::ZERO_BASED != 0;
         let iova = if zero_based { 0 } else { reg.iova };
         let named = Flags(reg.access, access::name);
-        if reg.access & !MR_ACCESS != 0 {
-            let unknown = Flags(reg.access & !MR_ACCESS, access::name);
+        if reg.access & !ACCESS_ALL != 0 {
+            let unknown = Flags(reg.access & !ACCESS_ALL, access::name);
             return Err(refuse!(Invalid, "access {named}: a region takes no {unknown}"));
         }
-        if reg.access & WRITING != 0 && reg.access & access::LOCAL_WRITE == 0 {
+        if reg.access & ACCESS_REMOTE_CHANGE != 0 && reg.access & access::LOCAL_WRITE == 0 {
             return Err(refuse!(Invalid, "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
         }
         if reg.provider > PROVIDER_MAX {
@@ -447,7 +433,7 @@ impl Regions {
     fn open(&self, w: &Slot, mr: Handle, addr: u64, len: u64, flags: u32) -> Result<(usize, Slot)> {
         let region = self.find(mr, TAG_MR)?;
         let r = &self.slots[region];
-        let writes = flags & WRITING != 0;
+        let writes = flags & ACCESS_REMOTE_CHANGE != 0;
         if r.pd != w.pd {
             return Err(refuse!(Access, "mr: of another protection domain than the window"));
         }

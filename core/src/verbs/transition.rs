@@ -19,7 +19,7 @@
 use crate::error::Result;
 use crate::reason::refuse;
 use crate::verbs::kind::QpKind;
-use crate::verbs::types::{access, mtu, qp_attr_mask as m, qp_state as s, Flags, QpAttr};
+use crate::verbs::types::{access, mtu, qp_attr_mask as m, qp_state as s, Flags, QpAttr, ACCESS_ALL};
 
 /// Required and optional attributes of one transition, for one type of QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,17 +208,6 @@ pub struct Limits {
 /// Largest number that fits the 24 bits of a PSN or QPN.
 const MAX_24: u32 = 0x00ff_ffff;
 
-/// Access flags that a QP may be given; those without a meaning for a QP are ignored, as NICs do.
-const QP_ACCESS: u32 = access::LOCAL_WRITE
-    | access::REMOTE_WRITE
-    | access::REMOTE_READ
-    | access::REMOTE_ATOMIC
-    | access::MW_BIND
-    | access::ZERO_BASED
-    | access::ON_DEMAND
-    | access::HUGETLB
-    | access::RELAXED_ORDERING;
-
 /// Checks the values of the attributes that `mask` names; the others are not looked at.
 ///
 /// # Errors
@@ -247,8 +236,9 @@ pub fn validate(kind: QpKind, attr: &QpAttr, mask: u32, limits: Limits) -> Resul
     if has(m::PORT) && attr.port_num != 1 {
         return Err(refuse!(Invalid, "port_num {}: the device has one port, 1", attr.port_num));
     }
-    if has(m::ACCESS_FLAGS) && attr.qp_access_flags & !QP_ACCESS != 0 {
-        let unknown = Flags(attr.qp_access_flags & !QP_ACCESS, access::name);
+    // Flags without a meaning for a QP are ignored, as NICs do.
+    if has(m::ACCESS_FLAGS) && attr.qp_access_flags & !ACCESS_ALL != 0 {
+        let unknown = Flags(attr.qp_access_flags & !ACCESS_ALL, access::name);
         return Err(refuse!(Invalid, "qp_access_flags {:#x}: a QP takes no {unknown}", attr.qp_access_flags));
     }
     let largest = limits.max_mtu.min(mtu::MTU_4096);

@@ -230,6 +230,24 @@ consts! {
         ON_DEMAND = 64, HUGETLB = 128, RELAXED_ORDERING = 1 << 20,
     }
 }
+
+/// All access flags that there are: those that a region may carry, and that a QP may be given.
+pub const ACCESS_ALL: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::MW_BIND
+    | access::ZERO_BASED
+    | access::ON_DEMAND
+    | access::HUGETLB
+    | access::RELAXED_ORDERING;
+
+/// What a peer may be allowed.
+pub const ACCESS_REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+
+/// Accesses of a peer that write, for which a region needs LOCAL_WRITE besides (IBTA 10.6.3.1).
+pub const ACCESS_REMOTE_CHANGE: u32 = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+
 consts! {
     /// QP types (numbers of `ibv_qp_type`).
     #[allow(missing_docs)]
@@ -386,6 +404,44 @@ pub struct QpAttr {
     pub kin: u8,
     /// Send rate in bytes per second, 0 = unlimited.
     pub rate_limit_bps: u64,
+}
+
+/// Copies the QP attributes that have one name and type in [`QpAttr`] and in a struct of a C interface: all but the address
+/// vector, the queue sizes and the rate.
+#[macro_export]
+macro_rules! copy_qp_attr {
+    ($from:expr => $to:expr) => {{
+        $to.qp_state = $from.qp_state;
+        $to.cur_qp_state = $from.cur_qp_state;
+        $to.path_mtu = $from.path_mtu;
+        $to.qkey = $from.qkey;
+        $to.rq_psn = $from.rq_psn;
+        $to.sq_psn = $from.sq_psn;
+        $to.dest_qp_num = $from.dest_qp_num;
+        $to.qp_access_flags = $from.qp_access_flags;
+        $to.pkey_index = $from.pkey_index;
+        $to.port_num = $from.port_num;
+        $to.en_sqd_async_notify = $from.en_sqd_async_notify;
+        $to.sq_draining = $from.sq_draining;
+        $to.max_rd_atomic = $from.max_rd_atomic;
+        $to.max_dest_rd_atomic = $from.max_dest_rd_atomic;
+        $to.min_rnr_timer = $from.min_rnr_timer;
+        $to.timeout = $from.timeout;
+        $to.retry_cnt = $from.retry_cnt;
+        $to.rnr_retry = $from.rnr_retry;
+    }};
+}
+
+/// Copies the queue sizes between [`QpCap`] and a struct of a C interface.
+#[macro_export]
+macro_rules! copy_qp_cap {
+    ($from:expr => $to:expr) => {{
+        $to.max_send_wr = $from.max_send_wr;
+        $to.max_recv_wr = $from.max_recv_wr;
+        $to.max_send_sge = $from.max_send_sge;
+        $to.max_recv_sge = $from.max_recv_sge;
+        $to.max_inline_data = $from.max_inline_data;
+    }};
 }
 
 const _: () = {

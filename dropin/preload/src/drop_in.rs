@@ -1,4 +1,4 @@
-//! The libibverbs drop-in, and what it offers under names of its own.
+//! The tables of functions that the libibverbs drop-in exports, and where it is found.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::marker::PhantomData;
@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Its name in the process.
 const LIBRARY: &CStr = c"libibverbs.so.1";
-/// Longest path with its end.
+/// Longest path with its NUL.
 pub const PATH_MAX: usize = 4096;
 
 /// Under the name `gdrc_ucma_1`: librdmacm's device file. Errors are negative errno.
@@ -14,7 +14,7 @@ pub const PATH_MAX: usize = 4096;
 pub struct Ucma {
     /// Opens the device file; the flags are those of open(2).
     pub open: unsafe extern "C" fn(c_int) -> c_int,
-    /// One command.
+    /// Writes one command.
     pub write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
     /// The descriptor is about to be closed by its owner.
     pub close: unsafe extern "C" fn(c_int),
@@ -23,16 +23,18 @@ pub struct Ucma {
 /// Under the name `gdrc_names_2`: the files of its devices. Errors are negative errno.
 #[repr(C)]
 pub struct Names {
-    /// What an absolute path is: 0, nothing of the drop-in's, or one of [`kind`]. A link at its end is followed if asked for.
-    pub look: unsafe extern "C" fn(*const c_char, c_int, *mut Seen) -> c_int,
-    /// The names in a folder, by its canonical path: of each eight bytes of its inode, a byte of [`kind`], the name, a zero. Returns the
-    /// bytes that this takes, and writes them if there is room for all.
+    /// What an absolute path is: 0, nothing of the drop-in's, or one of [`kind`]. A link at its end
+    /// is followed if asked for.
+    pub look: unsafe extern "C" fn(*const c_char, c_int, *mut PathInfo) -> c_int,
+    /// The names in a folder, by its canonical path: of each eight bytes of its inode, a byte of
+    /// [`kind`], the name, a zero. Returns the bytes that this takes, and writes them if there is
+    /// room for all.
     pub list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
     /// Opens a file or folder by its canonical path; the flags are those of open(2).
     pub open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
 }
 
-/// What a path is.
+/// Kinds of paths.
 pub mod kind {
     use core::ffi::c_int;
     /// The kernel's, under another path.
@@ -45,23 +47,23 @@ pub mod kind {
 
 /// More about a path.
 #[repr(C)]
-pub struct Seen {
+pub struct PathInfo {
     /// Of a folder: the kernel's names are in it too.
     pub merged: u32,
     /// Of a device; 0 and 0 is the connection manager's.
     pub major: u32,
     pub minor: u32,
     pub inode: u64,
-    /// The canonical path; of what is the kernel's, where the kernel has it.
+    /// The canonical path; of a name of the kernel, the path under which the kernel has it.
     pub path: [c_char; PATH_MAX],
     /// Of a link.
     pub target: [c_char; PATH_MAX],
 }
 
-impl Seen {
+impl PathInfo {
     /// Room for an answer.
     pub const fn new() -> Self {
-        Seen { merged: 0, major: 0, minor: 0, inode: 0, path: [0; PATH_MAX], target: [0; PATH_MAX] }
+        PathInfo { merged: 0, major: 0, minor: 0, inode: 0, path: [0; PATH_MAX], target: [0; PATH_MAX] }
     }
 }
 
@@ -90,13 +92,15 @@ impl<T> Table<T> {
             at = self.find();
             self.at.store(at, Ordering::Release);
         }
-        // SAFETY: null, or a table of this layout, which its name stands for and which never changes.
+        // SAFETY: null, or a table of this layout, which its name stands for and which never
+        // changes.
         unsafe { at.cast::<T>().as_ref() }
     }
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        // SAFETY: constant names; NOLOAD loads nothing, and the handle is kept, so the library stays.
+        // SAFETY: constant names; NOLOAD loads nothing, and the handle is kept, so the library
+        // stays.
         unsafe {
             let mut library = libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
             if library.is_null() && self.load {
@@ -110,9 +114,11 @@ impl<T> Table<T> {
     }
 }
 
-/// Loads the drop-in from the folder of this library: a program that is no verbs program, such as `ls`, sees the devices' files too.
+/// Loads the drop-in from the folder of this library: a program that is no verbs program, such as
+/// `ls`, sees the devices' files too.
 fn beside_this_library() -> *mut c_void {
-    // SAFETY: zeroes are a valid Dl_info, which lives through the call; the name in it lives as long as this library.
+    // SAFETY: zeroes are a valid Dl_info, which lives through the call; the name in it lives as
+    // long as this library.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
         if libc::dladdr((&raw const NAMES).cast(), &mut info) == 0 || info.dli_fname.is_null() {

@@ -1,9 +1,10 @@
-//! Which descriptors are the device file, or files and folders of the drop-in's. Readable from a signal handler: one load, no lock.
+//! The sets of descriptors that are the device file, or files and folders of the drop-in. A signal
+//! handler may read them: one load, no lock.
 
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Descriptors from here on cannot be told apart, so the file gets none of them.
+/// The sets have no place for descriptors from here on, so the file gets none of them.
 const MAX: usize = 1 << 16;
 const WORDS: usize = MAX / 64;
 
@@ -12,7 +13,8 @@ pub struct Files([AtomicU64; WORDS]);
 
 /// The connection manager's device file.
 pub static FILES: Files = Files([const { AtomicU64::new(0) }; WORDS]);
-/// Folders and files of sysfs. One of them may have been closed behind our back: the kernel's name of the file tells.
+/// Folders and files of sysfs. One of them may have been closed by a call that this library does
+/// not see; the kernel's name of the file shows it.
 pub static FOLDERS: Files = Files([const { AtomicU64::new(0) }; WORDS]);
 
 impl Files {
@@ -53,7 +55,8 @@ impl Files {
     }
 }
 
-/// The number of the kernel's device file, where the kernel has it: librdmacm learns it by netlink and compares. Else some number.
+/// The number of the kernel's device file, where the kernel has it: librdmacm learns it by netlink
+/// and compares. Else some number.
 pub fn device_number() -> libc::dev_t {
     const MISC: c_uint = 10;
     const SOME: c_uint = 255;

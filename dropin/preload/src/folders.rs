@@ -1,39 +1,40 @@
 //! Listing folders: opendir, readdir and their like.
 //!
-//! A folder of the drop-in's is one of a fixed number of places in this library, so that its `DIR` can be told from those of the C
-//! library by its address alone.
+//! An open folder of the drop-in is one of a fixed number of slots in this library, so that the
+//! address of its `DIR` distinguishes it from those of the C library.
 
-use crate::descriptors::{close, open_ours};
-use crate::drop_in::{kind, Seen, NAMES};
+use crate::descriptor_calls::{close, open_ours};
+use crate::drop_in::{kind, PathInfo, NAMES};
 use crate::fail;
+use crate::path_route::{descriptor, lead};
 use crate::real::REAL;
-use crate::route::{descriptor, lead};
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_long, CStr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CString;
 
 /// Folders that may be open at a time.
-const PLACES: usize = 256;
+const SLOTS: usize = 256;
 
-/// A place for an open folder.
-pub struct Place {
+/// A slot for an open folder.
+pub struct FolderSlot {
     taken: AtomicBool,
     folder: UnsafeCell<Option<Folder>>,
 }
 
-// SAFETY: the folder is reached only by the thread that has taken the place, or that uses the `DIR`, of which readdir(3) allows one.
-unsafe impl Sync for Place {}
+// SAFETY: the folder is reached only by the thread that has taken the slot, or that uses the
+// `DIR`, of which readdir(3) allows one.
+unsafe impl Sync for FolderSlot {}
 
-static FOLDERS: [Place; PLACES] =
-    [const { Place { taken: AtomicBool::new(false), folder: UnsafeCell::new(None) } }; PLACES];
+static FOLDERS: [FolderSlot; SLOTS] =
+    [const { FolderSlot { taken: AtomicBool::new(false), folder: UnsafeCell::new(None) } }; SLOTS];
 
 /// An open folder, with the names that were in it when it was opened.
 pub struct Folder {
     fd: c_int,
     names: Vec<Name>,
     at: usize,
-    /// What readdir(3) has returned.
+    /// The entry that readdir(3) returned last.
     entry: libc::dirent64,
 }
 
@@ -71,8 +72,9 @@ fn type_of(kind: c_int) -> u8 {
     }
 }
 
-/// The names in a folder of the drop-in's, `.` and `..` among them, and those that the kernel has there.
-pub fn names_in(seen: &Seen) -> Option<Vec<Name>> {
+/// The names in a folder of the drop-in's, `.` and `..` among them, and those that the kernel has
+/// there.
+pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
     let table = NAMES.get()?;
     let path = seen.path.as_ptr();
     let mut bytes: Vec<u8> = vec![0; 4096];
@@ -120,7 +122,7 @@ pub fn names_in(seen: &Seen) -> Option<Vec<Name>> {
 unsafe fn ours<'a>(dir: *mut libc::DIR) -> Option<&'a mut Folder> {
     let from = FOLDERS.as_ptr() as usize;
     let at = (dir as usize).checked_sub(from)?;
-    let place = FOLDERS.get(at / size_of::<Place>())?;
+    let place = FOLDERS.get(at / size_of::<FolderSlot>())?;
     // SAFETY: the caller's promise.
     unsafe { (*place.folder.get()).as_mut() }
 }
@@ -141,7 +143,7 @@ fn place(folder: Folder) -> *mut libc::DIR {
 }
 
 /// Opens a folder of the drop-in's over a descriptor, which it owns from here on.
-fn open_over(fd: c_int, seen: &Seen) -> *mut libc::DIR {
+fn open_over(fd: c_int, seen: &PathInfo) -> *mut libc::DIR {
     let Some(names) = names_in(seen) else {
         // SAFETY: the descriptor is ours by now.
         unsafe { close(fd) };
@@ -247,7 +249,8 @@ macro_rules! readdirs {
 readdirs! {
     /// readdir(3), and into the program's own entry.
     readdir, readdir_r;
-    /// readdir(3) for large files, and into the program's own entry; the same struct on 64-bit systems.
+    /// readdir(3) for large files, and into the program's own entry; the same struct on 64-bit
+    /// systems.
     readdir64, readdir64_r;
 }
 
@@ -269,7 +272,7 @@ pub unsafe extern "C" fn closedir(dir: *mut libc::DIR) -> c_int {
     unsafe {
         let Some(f) = ours(dir) else { return (REAL.closedir())(dir) };
         let fd = f.fd;
-        let place = &*dir.cast::<Place>();
+        let place = &*dir.cast::<FolderSlot>();
         drop((*place.folder.get()).take());
         place.taken.store(false, Ordering::Release);
         close(fd)

@@ -1,31 +1,38 @@
-//! `libgdrcore_preload.so`: leads what programs do with the files of RDMA devices to the libibverbs drop-in.
+//! `libgdrcore_preload.so`: passes the calls of programs on files of RDMA devices to the libibverbs
+//! drop-in.
 //!
-//! librdmacm reaches the kernel by four calls of the C library: it opens the device file `/dev/infiniband/rdma_cm`, looks whether it
-//! is a character device, writes commands into it and closes it. Other programs look at the names of devices below `/dev/infiniband`
-//! and `/sys/class/infiniband`. Only a library that stands before the C library in the order of symbol lookup can take these calls
-//! over; a NEEDED libibverbs stands behind it, hence this one, for `LD_PRELOAD`, as `gdrcore-run` sets it.
+//! librdmacm reaches the kernel by four calls of the C library: it opens the device file
+//! `/dev/infiniband/rdma_cm`, looks whether it is a character device, writes commands into it and
+//! closes it. Other programs look at the names of devices below `/dev/infiniband` and
+//! `/sys/class/infiniband`. Only a library that stands before the C library in the order of symbol
+//! lookup can take these calls over. A NEEDED libibverbs stands behind the C library, hence this
+//! library, for `LD_PRELOAD`, as `gdrcore-run` sets it.
 //!
-//! What the names are, the drop-in says. This library has no state but which descriptors are such files, and does nothing for all
-//! others but call on: some comparisons and a jump.
+//! The drop-in knows the names. This library only keeps which descriptors are such files. For all
+//! others it passes the call on: some comparisons and a jump.
 //!
-//! Writes to the `cmd_fd` of a context are led there too, after the kernel has refused them (`commands`).
+//! Writes to the `cmd_fd` of a context are passed to the drop-in, too, after the kernel has refused
+//! them (`cmd_fd_writes`).
 //!
-//! `drop_in` finds the drop-in's tables; `route` says where a path leads; `names`, `descriptors`, `folders` and `search` are the calls
-//! of the C library that are taken over; `real` are those behind them.
+//! `drop_in` finds the drop-in's tables; `path_route` decides about a path; `names`,
+//! `descriptor_calls`, `folders` and `search` are the calls of the C library that are taken over;
+//! `real` are those behind them.
 //!
-//! The drop-in is found when it is first needed: a program of librdmacm has it in the process, and where a process has no libibverbs
-//! at all it is loaded. Where the process has another libibverbs, the call goes on to the kernel.
+//! The drop-in is found when it is first needed: a program of librdmacm has it in the process, and
+//! where a process has no libibverbs at all it is loaded. Where the process has another libibverbs,
+//! the call goes on to the kernel.
 //!
-//! Calls of other interposers (librspreload's, a sanitizer's) work in either order: each calls the next.
+//! Calls of other interposers (librspreload's, a sanitizer's) work in either order: each calls the
+//! next.
 
-mod commands;
-mod descriptors;
+mod cmd_fd_writes;
+mod descriptor_calls;
 mod drop_in;
 mod files;
 mod folders;
 mod names;
+mod path_route;
 mod real;
-mod route;
 mod search;
 
 use core::ffi::c_int;
@@ -38,7 +45,8 @@ fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// The real calls are looked up when the library is loaded: later, one may come from a signal handler.
+/// The real calls are looked up when the library is loaded: later, one may come from a signal
+/// handler.
 extern "C" fn at_load() {
     REAL.load();
 }

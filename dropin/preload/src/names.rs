@@ -1,19 +1,19 @@
-//! What programs ask of a path: stat, access, readlink, realpath and their like.
+//! Calls on a path: stat, access, readlink, realpath and their variants.
 
-use crate::drop_in::{kind, Seen, PATH_MAX};
+use crate::drop_in::{kind, PathInfo, PATH_MAX};
 use crate::fail;
 use crate::files::{self, FILES};
+use crate::path_route::{descriptor, lead};
 use crate::real::REAL;
-use crate::route::{descriptor, lead};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
 /// A device number that no file system of the kernel's has.
 const FILE_SYSTEM: (u32, u32) = (0, 0xffff);
-/// What sysfs says of the size of a file.
+/// The size that sysfs shows for a file.
 const SIZE: i64 = 4096;
 
-/// What is said of a name of the drop-in's.
-pub fn status(kind: c_int, seen: &Seen) -> libc::stat {
+/// The status of a name of the drop-in.
+pub fn status(kind: c_int, seen: &PathInfo) -> libc::stat {
     // SAFETY: integers only.
     let mut s: libc::stat = unsafe { core::mem::zeroed() };
     s.st_dev = libc::makedev(FILE_SYSTEM.0, FILE_SYSTEM.1);
@@ -35,7 +35,7 @@ pub fn status(kind: c_int, seen: &Seen) -> libc::stat {
     s
 }
 
-/// What is said of an open descriptor; `None`: it is the kernel's.
+/// The status of an open descriptor; `None`: it is the kernel's.
 #[inline]
 fn descriptor_status(fd: c_int) -> Option<libc::stat> {
     if FILES.has(fd) {
@@ -47,10 +47,10 @@ fn descriptor_status(fd: c_int) -> Option<libc::stat> {
 #[cold]
 #[inline(never)]
 fn manager_status() -> libc::stat {
-    status(kind::DEVICE, &Seen::new())
+    status(kind::DEVICE, &PathInfo::new())
 }
 
-/// Gives a program what is said.
+/// Writes a status for the program.
 ///
 /// # Safety
 /// `st` is the program's, to be written, or null.
@@ -200,7 +200,8 @@ pub unsafe extern "C" fn statx(
     }
 }
 
-/// access(2) of what is the drop-in's: anybody may read and write a device, read a file, and read and search a folder.
+/// access(2) for names of the drop-in: every user may read and write a device, read a file, and
+/// read and search a folder.
 fn may(kind: c_int, mode: c_int) -> c_int {
     let refused = match kind {
         kind::DEVICE => libc::X_OK,
@@ -253,7 +254,7 @@ pub unsafe extern "C" fn faccessat(dir: c_int, path: *const c_char, mode: c_int,
 ///
 /// # Safety
 /// `len` bytes can be written.
-unsafe fn target(kind: c_int, seen: &Seen, to: *mut c_char, len: usize) -> isize {
+unsafe fn target(kind: c_int, seen: &PathInfo, to: *mut c_char, len: usize) -> isize {
     if kind != kind::LINK || len == 0 {
         return fail(libc::EINVAL) as isize;
     }
@@ -291,7 +292,8 @@ pub unsafe extern "C" fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_
     }
 }
 
-/// readlink(2) as `_FORTIFY_SOURCE` writes it: a buffer that is shorter than said ends the program in the C library's own.
+/// readlink(2) as `_FORTIFY_SOURCE` calls it. For a buffer that is shorter than `len` the C
+/// library's own function ends the program.
 ///
 /// # Safety
 /// As readlink(2).
@@ -327,7 +329,7 @@ pub unsafe extern "C" fn __readlinkat_chk(
 ///
 /// # Safety
 /// `to` is null or has `room` bytes.
-unsafe fn canonical(seen: &Seen, to: *mut c_char, room: usize) -> *mut c_char {
+unsafe fn canonical(seen: &PathInfo, to: *mut c_char, room: usize) -> *mut c_char {
     // SAFETY: the drop-in has terminated the path, which fits.
     unsafe {
         if to.is_null() {

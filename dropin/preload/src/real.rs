@@ -19,7 +19,7 @@ pub struct Matches {
 
 /// `struct FTW`.
 #[repr(C)]
-pub struct Place {
+pub struct WalkPosition {
     pub(crate) base: c_int,
     pub(crate) level: c_int,
 }
@@ -72,14 +72,14 @@ pub mod next {
     pub type CloseFrom = unsafe extern "C" fn(c_int);
 }
 
-/// What scandir(3) makes, and the program's functions that it takes.
+/// The result of scandir(3), and the functions of the program that it takes.
 pub type Entries = *mut *mut libc::dirent64;
 pub type Filter = Option<unsafe extern "C" fn(*const libc::dirent64) -> c_int>;
 pub type Compare = Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut *const libc::dirent64) -> c_int>;
-/// Those of glob(3), ftw(3) and nftw(3).
+/// The functions of the program for glob(3), ftw(3) and nftw(3).
 pub type OnError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
 pub type OnName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int) -> c_int>;
-pub type OnNewName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut Place) -> c_int>;
+pub type OnNewName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut WalkPosition) -> c_int>;
 
 macro_rules! calls {
     ($($name:ident: $ty:ty;)*) => {
@@ -102,8 +102,8 @@ macro_rules! calls {
                         0 => must(find(&self.$name, name(concat!(stringify!($name), "\0")))),
                         at => at,
                     };
-                    // SAFETY: not 0, and the address of the C library's function of this name, or of another
-                    // interposer's, which has the same type.
+                    // SAFETY: not 0, and the address of the C library's function of this name, or
+                    // of another interposer's, which has the same type.
                     unsafe { core::mem::transmute::<usize, $ty>(at) }
                 }
             )*
@@ -197,7 +197,8 @@ fn find(slot: &AtomicUsize, name: &CStr) -> usize {
     at
 }
 
-/// A program that calls what its C library does not have would not have been started without this library either.
+/// A program that calls what its C library does not have would not have been started without this
+/// library either.
 #[cold]
 fn must(at: usize) -> usize {
     if at == 0 {

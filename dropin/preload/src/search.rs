@@ -1,11 +1,11 @@
 //! Calls that go through folders by themselves, inside the C library: scandir, glob, ftw and nftw.
 
-use crate::drop_in::{kind, Seen};
+use crate::drop_in::{kind, PathInfo};
 use crate::fail;
 use crate::folders::{closedir, names_in, opendir, readdir64};
 use crate::names::{lstat, stat};
-use crate::real::{Compare, Entries, Filter, Matches, OnError, OnName, OnNewName, Place, REAL};
-use crate::route::lead;
+use crate::path_route::lead;
+use crate::real::{Compare, Entries, Filter, Matches, OnError, OnName, OnNewName, WalkPosition, REAL};
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::offset_of;
 use std::ffi::CString;
@@ -14,7 +14,7 @@ use std::ffi::CString;
 ///
 /// # Safety
 /// The program's functions and its pointer.
-unsafe fn scan(kind: c_int, seen: &Seen, to: *mut Entries, filter: Filter, compare: Compare) -> c_int {
+unsafe fn scan(kind: c_int, seen: &PathInfo, to: *mut Entries, filter: Filter, compare: Compare) -> c_int {
     let names = match kind {
         kind::FOLDER => names_in(seen),
         _ => return fail(libc::ENOTDIR),
@@ -134,7 +134,8 @@ unsafe fn glob_with(
     on_error: OnError,
     to: *mut Matches,
 ) -> c_int {
-    // SAFETY: the program's own arguments; its struct is written where it would otherwise be ignored.
+    // SAFETY: the program's own arguments; its struct is written where it would otherwise be
+    // ignored.
     unsafe {
         let near = |p: &[u8]| p.starts_with(b"/sys/") || p.starts_with(b"/dev/infiniband");
         let ours = !pattern.is_null() && !to.is_null() && near(CStr::from_ptr(pattern).to_bytes());
@@ -183,8 +184,8 @@ mod said {
     pub const BROKEN_LINK: c_int = 6;
 }
 
-/// `FTW_PHYS`: links are not followed. `FTW_DEPTH`: a folder comes behind what is in it. `FTW_ACTIONRETVAL`, and what the function may
-/// return then.
+/// `FTW_PHYS`: links are not followed. `FTW_DEPTH`: a folder comes behind what is in it.
+/// `FTW_ACTIONRETVAL`, and what the function may return then.
 const PHYSICAL: c_int = 1;
 const DEPTH: c_int = 8;
 const ACTIONS: c_int = 16;
@@ -194,13 +195,13 @@ const SKIP_SIBLINGS: c_int = 3;
 /// A walk through folders of the drop-in's.
 struct Walk<'a> {
     flags: c_int,
-    call: &'a dyn Fn(&CStr, &libc::stat, c_int, Place) -> c_int,
+    call: &'a dyn Fn(&CStr, &libc::stat, c_int, WalkPosition) -> c_int,
     /// Folders that were seen, where links are followed and may lead back.
     seen: Vec<u64>,
 }
 
 impl Walk<'_> {
-    /// What the program's function returned last: it goes on while that is 0.
+    /// The last result of the program's function. The walk continues while it is 0.
     fn visit(&mut self, path: &CStr, level: c_int) -> c_int {
         // SAFETY: integers only, and a struct that lives through the calls.
         let (st, there) = unsafe {
@@ -214,26 +215,26 @@ impl Walk<'_> {
         let bytes = path.to_bytes();
         let base = bytes.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1) as c_int;
         let what = match (there, st.st_mode & libc::S_IFMT) {
-            (0, libc::S_IFDIR) => return self.folder(path, &st, Place { base, level }),
+            (0, libc::S_IFDIR) => return self.folder(path, &st, WalkPosition { base, level }),
             (0, libc::S_IFLNK) => said::LINK,
             (0, _) => said::FILE,
             (1, _) => said::BROKEN_LINK,
             _ => said::NO_STAT,
         };
-        (self.call)(path, &st, what, Place { base, level })
+        (self.call)(path, &st, what, WalkPosition { base, level })
     }
 
-    fn folder(&mut self, path: &CStr, st: &libc::stat, place: Place) -> c_int {
+    fn folder(&mut self, path: &CStr, st: &libc::stat, place: WalkPosition) -> c_int {
         if self.flags & PHYSICAL == 0 {
             if self.seen.contains(&st.st_ino) {
                 return 0;
             }
             self.seen.push(st.st_ino);
         }
-        let Place { base, level } = place;
+        let WalkPosition { base, level } = place;
         let deep = self.flags & DEPTH != 0;
         if !deep {
-            match (self.call)(path, st, said::FOLDER, Place { base, level }) {
+            match (self.call)(path, st, said::FOLDER, WalkPosition { base, level }) {
                 0 => {}
                 SKIP_SUBTREE if self.flags & ACTIONS != 0 => return 0,
                 other => return other,
@@ -248,7 +249,7 @@ impl Walk<'_> {
             }
         }
         match deep {
-            true => (self.call)(path, st, said::FOLDER_DONE, Place { base, level }),
+            true => (self.call)(path, st, said::FOLDER_DONE, WalkPosition { base, level }),
             false => 0,
         }
     }
@@ -278,7 +279,11 @@ fn names_below(folder: &CStr) -> Vec<CString> {
 ///
 /// # Safety
 /// A C string.
-unsafe fn walk(path: *const c_char, flags: c_int, call: &dyn Fn(&CStr, &libc::stat, c_int, Place) -> c_int) -> c_int {
+unsafe fn walk(
+    path: *const c_char,
+    flags: c_int,
+    call: &dyn Fn(&CStr, &libc::stat, c_int, WalkPosition) -> c_int,
+) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
     let done = Walk { flags, call, seen: Vec::new() }.visit(path, 0);

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-/// What `--help` prints.
+/// The text of `--help`.
 pub const HELP: &str = "\
 usage: gdrcore-run [OPTION]... PROGRAM [ARGUMENT]...
 Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA without an RDMA NIC.
@@ -34,9 +34,9 @@ and none of that name. Libraries that the caller preloads stay in place, before 
   gdrcore-run --address 127.0.0.3 ibv_rc_pingpong 127.0.0.2
 ";
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Request {
     Help,
     Version,
     Run(Arguments),
@@ -67,11 +67,12 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("-v", "GDRC_VERBOSE", "1"),
 ];
 
-/// Reads the command line, without the program's own name. Options end at the first word that is none, or at `--`.
+/// Reads the command line, without the program's own name. Options end at the first word that is
+/// none, or at `--`.
 ///
 /// # Errors
-/// What is wrong, in words.
-pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, String> {
+/// The fault in words.
+pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, String> {
     let mut a = Arguments::default();
     let mut words = words;
     let mut program = None;
@@ -97,15 +98,15 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, String> {
             a.environment.push((variable, OsString::from(value)));
         } else {
             match text {
-                "--help" | "-h" => return Ok(Wish::Help),
-                "--version" | "-V" => return Ok(Wish::Version),
+                "--help" | "-h" => return Ok(Request::Help),
+                "--version" | "-V" => return Ok(Request::Version),
                 _ => return Err(format!("no such option: {text}")),
             }
         }
     }
     a.program = program.ok_or("which program?")?;
     a.rest = words.collect();
-    Ok(Wish::Run(a))
+    Ok(Request::Run(a))
 }
 
 fn check(name: &str, value: &OsStr) -> Result<(), String> {
@@ -126,13 +127,13 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn of(line: &str) -> Result<Wish, String> {
+    fn of(line: &str) -> Result<Request, String> {
         parse(line.split_whitespace().map(OsString::from))
     }
 
     fn run(line: &str) -> Arguments {
         match of(line) {
-            Ok(Wish::Run(a)) => a,
+            Ok(Request::Run(a)) => a,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -188,7 +189,7 @@ mod tests {
             let why = of(line).unwrap_err();
             assert!(why.contains(part), "{line}: {why}");
         }
-        assert_eq!(of("--help"), Ok(Wish::Help));
-        assert_eq!(of("--stats -V prog"), Ok(Wish::Version));
+        assert_eq!(of("--help"), Ok(Request::Help));
+        assert_eq!(of("--stats -V prog"), Ok(Request::Version));
     }
 }

@@ -4,8 +4,8 @@ use crate::arguments::Arguments;
 use std::fs::File;
 use std::path::Path;
 
-/// Gives the program the capture file by a name that holds wherever it goes, and empties it, unless somebody writes it: a
-/// process that captures keeps a shared lock on its file.
+/// Gives the program an absolute path of the capture file, and empties the file unless a process
+/// writes it: a process that captures keeps a shared lock on its file.
 ///
 /// # Errors
 /// In words: the file cannot be written.
@@ -18,7 +18,8 @@ pub fn begin(a: &mut Arguments) -> Result<(), String> {
 }
 
 fn empty(path: &Path) -> std::io::Result<()> {
-    // What is no file, such as /dev/null, holds nothing; a pipe would block, and the drop-in refuses it.
+    // What is no file, such as /dev/null, holds nothing; a pipe would block, and the drop-in
+    // refuses it.
     if path.metadata().is_ok_and(|m| !m.is_file()) {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! Whether a program can be led to the drop-in at all: the loader does it, so there must be one.
+//! Whether a program can be run on the drop-in: the dynamic loader finds the drop-in, so there must
+//! be one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,14 +17,14 @@ const PIE: u64 = 0x0800_0000;
 /// The most that is read of a file at a time, and of a script's first line.
 const PART_MAX: usize = 1 << 16;
 const LINE_MAX: usize = 256;
-/// Bits of the mode: another user's or group's rights for whoever runs it.
+/// Bits of the mode: the program runs with the rights of its owner or group.
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 
-/// A part of a file: where it begins, and at most how many bytes.
-type Part<'a> = &'a dyn Fn(u64, usize) -> Vec<u8>;
+/// Reads a part of a file, from an offset, of at most so many bytes.
+type FileReader<'a> = &'a dyn Fn(u64, usize) -> Vec<u8>;
 
-/// What stands in the way, in words; `None`: nothing that can be seen.
+/// The obstacle in words; `None`: none was found.
 pub fn obstacle(program: &OsStr) -> Option<String> {
     let path = find(program)?;
     let of = |path: &Path| {
@@ -44,23 +45,23 @@ fn part(file: &std::fs::File, offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn of_file(path: &Path, file: Part) -> Option<String> {
+fn of_file(path: &Path, file: FileReader) -> Option<String> {
     let name = path.display();
     let why = match judge(file) {
-        Verdict::Static => {
+        ElfCheck::Static => {
             format!(
                 "{name} is statically linked: no library can be put in front of its own, so its verbs do not come here"
             )
         }
-        Verdict::Foreign => {
+        ElfCheck::Foreign => {
             format!("{name} is of another processor or word size than these libraries, so its loader passes over them")
         }
-        Verdict::OtherLoader(loader) => {
+        ElfCheck::OtherLoader(loader) => {
             format!(
                 "{name} has the loader {loader}, and these libraries need glibc's: they will probably not be loaded"
             )
         }
-        Verdict::Fine => {
+        ElfCheck::Fine => {
             let rights = std::fs::metadata(path).ok()?;
             let own = std::fs::metadata("/proc/self").ok()?;
             let uid = rights.mode() & SET_UID != 0 && rights.uid() != own.uid();
@@ -93,7 +94,7 @@ fn script(front: &[u8]) -> Option<PathBuf> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum ElfCheck {
     Fine,
     Static,
     Foreign,
@@ -103,9 +104,9 @@ enum Verdict {
 /// Whose processor this is.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
-fn judge(file: Part) -> Verdict {
-    // What is no ELF file, or cut off, is the system's affair.
-    parse(file).unwrap_or(Verdict::Fine)
+fn judge(file: FileReader) -> ElfCheck {
+    // The system decides about a file that is no ELF file or is truncated.
+    parse(file).unwrap_or(ElfCheck::Fine)
 }
 
 /// A number of some bytes of a part.
@@ -114,14 +115,14 @@ fn number(part: &[u8], at: usize, length: usize) -> Option<u64> {
     Some(bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)))
 }
 
-fn parse(file: Part) -> Option<Verdict> {
+fn parse(file: FileReader) -> Option<ElfCheck> {
     let front = file(0, 64);
     if front.get(..4)? != b"\x7fELF" {
         return None;
     }
     // 64 bits, little-endian: all that this builds for.
     if front.get(4..6)? != [2, 1] || number(&front, 18, 2)? != u64::from(MACHINE) {
-        return Some(Verdict::Foreign);
+        return Some(ElfCheck::Foreign);
     }
     let kind = number(&front, 16, 2)? as u16;
     let (at, size, count) = (number(&front, 32, 8)?, number(&front, 54, 2)? as usize, number(&front, 56, 2)? as usize);
@@ -133,7 +134,7 @@ fn parse(file: Part) -> Option<Verdict> {
             INTERP => {
                 let text = file(offset, length.min(LINE_MAX));
                 let name = String::from_utf8_lossy(text.split(|b| *b == 0).next()?).into_owned();
-                return Some(if name.contains("ld-linux") { Verdict::Fine } else { Verdict::OtherLoader(name) });
+                return Some(if name.contains("ld-linux") { ElfCheck::Fine } else { ElfCheck::OtherLoader(name) });
             }
             DYNAMIC if kind == DYN => {
                 let is_pie =
@@ -143,7 +144,7 @@ fn parse(file: Part) -> Option<Verdict> {
             _ => {}
         }
     }
-    Some(if is_program { Verdict::Static } else { Verdict::Fine })
+    Some(if is_program { ElfCheck::Static } else { ElfCheck::Fine })
 }
 
 #[cfg(test)]
@@ -169,7 +170,7 @@ mod tests {
         f
     }
 
-    fn judged(file: &[u8]) -> Verdict {
+    fn judged(file: &[u8]) -> ElfCheck {
         judge(&|offset, length| {
             let rest = usize::try_from(offset).ok().and_then(|at| file.get(at..)).unwrap_or_default();
             rest[..length.min(rest.len())].to_vec()
@@ -180,15 +181,15 @@ mod tests {
     fn a_program_without_a_loader_is_told() {
         let pie = [FLAGS_1.to_le_bytes(), PIE.to_le_bytes()].concat();
         let plain = [1u64.to_le_bytes(), [0; 8]].concat();
-        assert_eq!(judged(&file(EXEC, &[(1, b"")])), Verdict::Static);
-        assert_eq!(judged(&file(DYN, &[(DYNAMIC, &pie)])), Verdict::Static);
-        assert_eq!(judged(&file(DYN, &[(DYNAMIC, &plain)])), Verdict::Fine, "a library that can be run");
-        assert_eq!(judged(&file(DYN, &[(INTERP, b"/lib64/ld-linux-x86-64.so.2\0"), (DYNAMIC, &pie)])), Verdict::Fine);
+        assert_eq!(judged(&file(EXEC, &[(1, b"")])), ElfCheck::Static);
+        assert_eq!(judged(&file(DYN, &[(DYNAMIC, &pie)])), ElfCheck::Static);
+        assert_eq!(judged(&file(DYN, &[(DYNAMIC, &plain)])), ElfCheck::Fine, "a library that can be run");
+        assert_eq!(judged(&file(DYN, &[(INTERP, b"/lib64/ld-linux-x86-64.so.2\0"), (DYNAMIC, &pie)])), ElfCheck::Fine);
         let musl = judged(&file(EXEC, &[(INTERP, b"/lib/ld-musl-x86_64.so.1\0")]));
-        assert_eq!(musl, Verdict::OtherLoader("/lib/ld-musl-x86_64.so.1".into()));
+        assert_eq!(musl, ElfCheck::OtherLoader("/lib/ld-musl-x86_64.so.1".into()));
         let mut small = file(EXEC, &[(1, b"")]);
         small[4] = 1;
-        assert_eq!(judged(&small), Verdict::Foreign);
+        assert_eq!(judged(&small), ElfCheck::Foreign);
     }
 
     #[test]
@@ -200,7 +201,7 @@ mod tests {
             bad[n] = 0xff;
             judged(&bad);
         }
-        assert_eq!(judged(b"#!/bin/sh\n"), Verdict::Fine);
+        assert_eq!(judged(b"#!/bin/sh\n"), ElfCheck::Fine);
         assert_eq!(script(b"#! /usr/bin/env python3\n"), Some("/usr/bin/env".into()));
         assert_eq!(script(b"#!\n"), None);
     }

@@ -1,13 +1,13 @@
-//! `gdrcore-run`: runs an unmodified verbs or librdmacm program on gdrcore. It sets the environment that the libibverbs drop-in
-//! reads, puts the drop-in before the system's library and before what a program brings, and becomes the program: exit code and
-//! signals are the program's own.
+//! `gdrcore-run`: runs an unmodified verbs or librdmacm program on gdrcore. It sets the environment
+//! that the libibverbs drop-in reads, puts the drop-in before the system's library and before what
+//! a program brings, and becomes the program: exit code and signals are the program's own.
 
 mod arguments;
 mod capture;
+mod drop_in_library;
 mod elf;
-mod library;
 
-use arguments::{Arguments, Wish};
+use arguments::{Arguments, Request};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -19,22 +19,22 @@ const NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
     let arguments = match arguments::parse(std::env::args_os().skip(1)) {
-        Ok(Wish::Help) => {
+        Ok(Request::Help) => {
             println!("{}", arguments::HELP);
             return ExitCode::SUCCESS;
         }
-        Ok(Wish::Version) => {
+        Ok(Request::Version) => {
             println!("gdrcore-run {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
         }
-        Ok(Wish::Run(mut a)) => match capture::begin(&mut a) {
+        Ok(Request::Run(mut a)) => match capture::begin(&mut a) {
             Ok(()) => a,
             Err(why) => return fail(USAGE, &why),
         },
         Err(why) => return fail(USAGE, &format!("{why}\nTry 'gdrcore-run --help'.")),
     };
-    let Some(folder) = library::folder() else {
-        return fail(USAGE, &format!("{} was not found; {}", library::VERBS, library::WHERE));
+    let Some(folder) = drop_in_library::folder() else {
+        return fail(USAGE, &format!("{} was not found; {}", drop_in_library::VERBS, drop_in_library::WHERE));
     };
     if let Some(why) = elf::obstacle(&arguments.program) {
         eprintln!("gdrcore-run: warning: {why}");
@@ -57,10 +57,13 @@ fn command(a: &Arguments, folder: &std::path::Path) -> Command {
         c.env(name, value);
     }
     c.env("LD_LIBRARY_PATH", before(folder.as_os_str().into(), "LD_LIBRARY_PATH"));
-    // Behind what the caller preloads, such as librspreload, which calls on to it. The drop-in too, and not in LD_LIBRARY_PATH
-    // alone: some programs bring a libibverbs of their own under another name (Python wheels), and never look for this one.
+    // Behind what the caller preloads, such as librspreload, which calls on to it. The drop-in too,
+    // and not in LD_LIBRARY_PATH alone: some programs bring a libibverbs of their own under another
+    // name (Python wheels), and never look for this one.
     let mut preload = std::env::var_os("LD_PRELOAD");
-    for library in [library::PRELOAD, library::VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists()) {
+    for library in
+        [drop_in_library::PRELOAD, drop_in_library::VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists())
+    {
         preload = Some(join(preload, Some(library.into())));
     }
     if let Some(list) = preload {

@@ -1,20 +1,21 @@
 //! The structs of libibverbs as programs are compiled against them: rdma-core 44, 64-bit.
 //!
-//! Names, order and types of the fields are those of `<infiniband/verbs.h>`; a test compiles every size and
-//! offset against that header. Later releases only append (`verbs_context` at its front, behind `sz`), so programs built
-//! against them find the fields where they look for them. Enumerations are integers: a C program can put any bits there.
+//! Names, order and types of the fields are those of `<infiniband/verbs.h>`; a test compiles every
+//! size and offset against that header. Later releases only append (`verbs_context` at its front,
+//! behind `sz`), so programs built against them find the fields where they look for them.
+//! Enumerations are integers: a C program can put any bits there.
 
-mod attr;
-mod commands;
-mod context;
-mod kern;
-mod objects;
+mod attr_structs;
+mod context_structs;
+mod kern_structs;
+mod object_structs;
+mod uverbs_structs;
 
-pub use attr::*;
-pub use commands::*;
-pub use context::*;
-pub use kern::*;
-pub use objects::*;
+pub use attr_structs::*;
+pub use context_structs::*;
+pub use kern_structs::*;
+pub use object_structs::*;
+pub use uverbs_structs::*;
 
 /// The hot structs: core's have libibverbs' layout, asserted there.
 pub use gdrcore_core::verbs::types::{RecvWr as ibv_recv_wr, SendWr as ibv_send_wr, Sge as ibv_sge, Wc as ibv_wc};

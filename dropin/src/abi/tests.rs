@@ -1,4 +1,5 @@
-//! Every size and offset against `<infiniband/verbs.h>`: C with one `_Static_assert` per field, compiled.
+//! Every size and offset against `<infiniband/verbs.h>`: C with one `_Static_assert` per field,
+//! compiled.
 
 use super::*;
 use core::mem::{align_of, offset_of, size_of};
@@ -65,6 +66,9 @@ fn objects(c: &mut String) {
             read_completion_wallclock_ns
         ]
     );
+}
+
+fn queues(c: &mut String) {
     same!(c, "struct ibv_srq", ibv_srq, [context, srq_context, pd, handle, mutex, cond, events_completed]);
     same!(
         c,
@@ -184,6 +188,9 @@ fn attributes(c: &mut String) {
             phys_port_cnt_ex
         ]
     );
+}
+
+fn port_attributes(c: &mut String) {
     same!(
         c,
         "struct ibv_port_attr",
@@ -216,6 +223,9 @@ fn attributes(c: &mut String) {
     same!(c, "struct ibv_async_event", ibv_async_event, [element, event_type]);
     same!(c, "struct ibv_global_route", ibv_global_route, [dgid, flow_label, sgid_index, hop_limit, traffic_class]);
     same!(c, "struct ibv_ah_attr", ibv_ah_attr, [grh, dlid, sl, src_path_bits, static_rate, is_global, port_num]);
+}
+
+fn queue_attributes(c: &mut String) {
     same!(c, "struct ibv_srq_attr", ibv_srq_attr, [max_wr, max_sge, srq_limit]);
     same!(c, "struct ibv_srq_init_attr", ibv_srq_init_attr, [srq_context, attr]);
     same!(
@@ -254,6 +264,9 @@ fn attributes(c: &mut String) {
             send_ops_flags
         ]
     );
+}
+
+fn qp_attributes(c: &mut String) {
     same!(
         c,
         "struct ibv_qp_attr",
@@ -447,6 +460,9 @@ fn kernel(c: &mut String) {
             alt_timeout
         ]
     );
+}
+
+fn paths(c: &mut String) {
     same!(
         c,
         "struct ib_user_path_rec",
@@ -552,6 +568,9 @@ fn commands(c: &mut String) {
             reserved
         ]
     );
+}
+
+fn qp_commands(c: &mut String) {
     same!(c, "struct ib_uverbs_query_qp", ib_uverbs_query_qp, [response, qp_handle, attr_mask]);
     same!(
         c,
@@ -624,10 +643,16 @@ fn layouts_are_those_of_libibverbs() {
     );
     let before = c.lines().count();
     objects(&mut c);
+    queues(&mut c);
     attributes(&mut c);
+    port_attributes(&mut c);
+    queue_attributes(&mut c);
+    qp_attributes(&mut c);
     contexts(&mut c);
     kernel(&mut c);
+    paths(&mut c);
     commands(&mut c);
+    qp_commands(&mut c);
     assert!(c.lines().count() > before + 300, "the list of fields has shrunk");
     let dir = std::env::temp_dir().join(format!("gdrc-abi-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

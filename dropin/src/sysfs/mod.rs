@@ -1,51 +1,51 @@
-//! Names in the file system that the kernel would make for the devices, and that programs look at beside libibverbs: UCX uses a
-//! device only where `/dev/infiniband/uverbs<n>` is there, Mooncake and NCCL ask for the real path of a device's folder in
-//! sysfs, scripts list `/sys/class/infiniband`. No user can make these files. So `libgdrcore_preload.so` asks here before such a
-//! name goes on to the kernel.
+//! The files that the kernel would have for the devices, which programs read beside libibverbs. UCX
+//! uses a device only if `/dev/infiniband/uverbs<n>` exists, Mooncake and NCCL resolve the path of
+//! a device's folder in sysfs, scripts list `/sys/class/infiniband`. An unprivileged user cannot
+//! make these files. So `libgdrcore_preload.so` asks this module about a path before it passes a
+//! call on to the kernel.
 //!
-//! There is no file system behind it, but a map of names that is made anew for each question: nothing is left behind by a process
-//! that is killed, no other user can put something in its place, and what is read is what the device says at that moment.
+//! There is no file system behind it, but a map of names that is built for each question. So a
+//! killed process leaves nothing behind, no other user can replace a file, and a read returns the
+//! state of that moment.
 //!
 //! `tree` has the names, `walk` finds one from a path, `system` reads the kernel's sysfs.
 
-mod system;
+pub mod system;
 mod tree;
 mod walk;
 
-pub use system::first_uverbs;
-
-use crate::adapter::{self, Adapter, STATE};
+use crate::adapter::Adapter;
+use crate::open_devices::{present, STATE};
 use core::ffi::{c_char, c_int, CStr};
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::Device;
 use gdrcore_core::{Error, Result};
 use std::ffi::CString;
 use system::System;
-use tree::{Content, Facts, Interface, Node, Tree};
-use walk::{look as find, Found};
+use tree::{Content, DeviceFacts, Interface, Node, Tree};
+use walk::{look as find, Resolved};
 
-/// What is to be known of a device.
-fn facts(a: &Adapter) -> Facts {
+/// The facts of a device that the tree shows.
+fn facts(a: &Adapter) -> DeviceFacts {
     let interface = a.interface().map(|name| {
         let (folder, hardware) = System.interface(&name);
         let numa_node = hardware.as_deref().map_or(-1, |h| System.numa_node(h));
         Interface { name, folder, hardware, numa_node }
     });
-    Facts { index: a.index, uverbs: a.uverbs(), guid: a.guid(), gid: a.endpoint.ip, lid: a.lid, interface }
+    DeviceFacts { index: a.index, uverbs: a.uverbs(), guid: a.guid(), gid: a.endpoint.ip, lid: a.lid, interface }
 }
 
 fn tree() -> Tree {
-    let devices: Vec<Facts> = adapter::present().into_iter().map(facts).collect();
+    let devices: Vec<DeviceFacts> = present().into_iter().map(facts).collect();
     Tree::new(&devices, &System.cpus())
 }
 
-/// What a file holds now.
+/// The contents of a file at this moment.
 fn text(content: &Content) -> String {
     match content {
         Content::Text(text) => text.clone(),
         Content::Counter { device, name, unit } => {
             let state = STATE.lock();
-            // Of a device that this process has not opened: nothing has happened.
+            // A device that this process has not opened has counted nothing.
             let open = state.open.iter().find(|o| o.index == *device);
             let counters = open.and_then(|o| o.hca.device.counters().ok()).unwrap_or_default();
             let at = Counters::NAMES.iter().position(|n| n == name);
@@ -55,32 +55,32 @@ fn text(content: &Content) -> String {
     }
 }
 
-/// What a file holds, if its path leads to one of ours.
+/// The contents of a file, if the path leads to one of ours.
 pub fn read(path: &str) -> Option<String> {
-    // Most names do not: they cost no look at the system's addresses.
+    // Most paths are not below it, and then the system's addresses are not listed.
     if !path.starts_with("/sys/") {
         return None;
     }
     match find(&tree(), &System, path, true) {
-        Ok(Found::Ours(_, Node::File(content))) => Some(text(&content)),
+        Ok(Resolved::Ours(_, Node::File(content))) => Some(text(&content)),
         _ => None,
     }
 }
 
-/// Longest path with its end.
+/// Longest path with its NUL.
 const PATH_MAX: usize = 4096;
 
-/// What a path is; the layout is said in the preloaded library too.
+/// The result of a look-up. The preloaded library declares the same layout.
 #[repr(C)]
-pub struct Seen {
-    /// Of a folder: the kernel's names are in it too, under the same path.
+pub struct PathInfo {
+    /// Of a folder: it also has the kernel's names, under the same path.
     merged: u32,
     /// Of a device.
     major: u32,
     minor: u32,
-    /// Other names of ours have another.
+    /// Unique among our names.
     inode: u64,
-    /// The canonical path; of what is the kernel's, the path by which it is found.
+    /// The canonical path; of a name of the kernel, the path by which the kernel finds it.
     path: [c_char; PATH_MAX],
     /// Of a link: where it points to.
     target: [c_char; PATH_MAX],
@@ -102,10 +102,10 @@ fn kind(node: &Node) -> c_int {
     }
 }
 
-/// What the preloaded library calls; its layout is said there too.
+/// The functions that the preloaded library calls; it declares the same layout.
 #[repr(C)]
 pub struct Table {
-    look: unsafe extern "C" fn(*const c_char, c_int, *mut Seen) -> c_int,
+    look: unsafe extern "C" fn(*const c_char, c_int, *mut PathInfo) -> c_int,
     list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
     open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
 }
@@ -120,7 +120,7 @@ fn inode(path: &str) -> u64 {
     path.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1)
 }
 
-/// Copies a string with its end; false: it is too long.
+/// Copies a string and its NUL; false: it is too long.
 fn put(to: &mut [c_char; PATH_MAX], text: &str) -> bool {
     if text.len() >= PATH_MAX {
         return false;
@@ -131,22 +131,23 @@ fn put(to: &mut [c_char; PATH_MAX], text: &str) -> bool {
     true
 }
 
-/// What an absolute path is. 0: nothing of ours; a negative errno; or its kind, and more in `seen`. With `follow`, a link at its end
-/// is followed.
+/// Looks an absolute path up. Returns 0: no name of ours; a negative errno; or its kind, and more
+/// in `seen`. With `follow`, a link at its end is followed.
 ///
 /// # Safety
-/// A C string, and room for a [`Seen`].
-unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut Seen) -> c_int {
-    // SAFETY: the caller's promise. All its fields are integers, written below as far as they say something.
+/// A C string, and room for a [`PathInfo`].
+unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut PathInfo) -> c_int {
+    // SAFETY: the caller's promise. All its fields are integers, written below as far as they say
+    // something.
     let (path, seen) = unsafe { (CStr::from_ptr(path), &mut *seen) };
     // Names of ours are plain.
     let Ok(path) = path.to_str() else { return 0 };
     (seen.merged, seen.major, seen.minor) = (0, 0, 0);
     match find(&tree(), &System, path, follow != 0) {
         Err(errno) => -errno,
-        Ok(Found::Nothing) => 0,
-        Ok(Found::Moved(to)) if put(&mut seen.path, &to) => MOVED,
-        Ok(Found::Ours(at, node)) if put(&mut seen.path, &at) => {
+        Ok(Resolved::Nothing) => 0,
+        Ok(Resolved::Moved(to)) if put(&mut seen.path, &to) => MOVED,
+        Ok(Resolved::Ours(at, node)) if put(&mut seen.path, &at) => {
             seen.inode = inode(&at);
             match &node {
                 Node::Folder { merged } => seen.merged = u32::from(*merged),
@@ -160,8 +161,9 @@ unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut Seen) -
     }
 }
 
-/// The names in a folder of ours, by its canonical path: of each eight bytes of its inode, one for its kind, the name, and a zero. Returns
-/// the bytes that this takes; nothing is written where there is no room for all of it.
+/// The names in a folder of ours, by its canonical path: of each eight bytes of its inode, one for
+/// its kind, the name, and a zero. Returns the bytes that this takes; nothing is written where
+/// there is no room for all of it.
 ///
 /// # Safety
 /// A C string, and `room` writable bytes.
@@ -182,8 +184,8 @@ unsafe extern "C" fn list(path: *const c_char, to: *mut u8, room: usize) -> isiz
     all.len() as isize
 }
 
-/// Opens a file or folder of ours, by its canonical path and the flags of open(2): a descriptor, or a negative errno. The name of the
-/// descriptor's file, which `/proc/self/fd` shows, is the path.
+/// Opens a file or folder of ours, by its canonical path and the flags of open(2): a descriptor, or
+/// a negative errno. The name of the descriptor's file, which `/proc/self/fd` shows, is the path.
 ///
 /// # Safety
 /// A C string.
@@ -211,7 +213,7 @@ fn open_path(path: &str, flags: c_int) -> Result<c_int> {
     Err(Error::Os(errno))
 }
 
-/// What may be done with a file no more.
+/// Seals of a file: its contents are final.
 const SEALS: c_int = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 /// A descriptor to read a text from.
@@ -221,17 +223,17 @@ fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {
     // SAFETY: a NUL-terminated name; one that is too long is an error.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), cloexec | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
-        return Err(crate::result::last_error());
+        return Err(crate::verb_result::last_error());
     }
-    // SAFETY: the text's bytes, and a descriptor of our own. The offset of the descriptor stays at the beginning, and nobody
-    // writes behind it.
+    // SAFETY: the text's bytes, and a descriptor of our own. The offset of the descriptor stays at
+    // the beginning, and nobody writes behind it.
     let done = unsafe {
         libc::pwrite(fd, text.as_ptr().cast(), text.len(), 0) == text.len() as isize
             && libc::fchmod(fd, 0o444) == 0
             && libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) == 0
     };
     if !done {
-        let e = crate::result::last_error();
+        let e = crate::verb_result::last_error();
         // SAFETY: ours, and nobody has seen it.
         unsafe { libc::close(fd) };
         return Err(e);

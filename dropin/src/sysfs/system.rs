@@ -1,4 +1,5 @@
-//! The kernel's own sysfs. By system calls alone: the C library's functions lead to the preloaded library, and from there back here.
+//! The kernel's own sysfs. By system calls alone: the C library's functions lead to the preloaded
+//! library, and from there back here.
 
 use super::walk::{canonical, Kernel};
 use core::ffi::{c_char, c_int};
@@ -40,11 +41,12 @@ impl System {
         unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0 }
     }
 
-    /// What a small file holds, without the end of the line.
+    /// The contents of a small file, without the end of the line.
     pub fn line(&self, path: &str) -> Option<String> {
         let path = CString::new(path).ok()?;
         let mut text = [0u8; LINE_MAX];
-        // SAFETY: a terminated string; the descriptor is closed, and the buffer has the length that is given.
+        // SAFETY: a terminated string; the descriptor is closed, and the buffer has the length that
+        // is given.
         let n = unsafe {
             let flags = libc::O_RDONLY | libc::O_CLOEXEC;
             let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) as c_int;

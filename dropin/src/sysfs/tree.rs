@@ -1,8 +1,10 @@
-//! The names: folders, files and links that the kernel would make for the devices, as a map from path to node.
+//! The names: folders, files and links that the kernel would make for the devices, as a map from
+//! path to node.
 //!
-//! Every path is canonical: below `/sys/devices` and `/dev`, and below the two class folders. A device's own folder is that of
-//! a PCI device which does not exist, one for each network interface, since programs take the last component of
-//! `/sys/class/infiniband/<device>/device` for a PCI address, and group devices by it.
+//! Every path is canonical: below `/sys/devices` and `/dev`, and below the two class folders. A
+//! device's own folder is that of a PCI device which does not exist, one for each network
+//! interface, since programs take the last component of `/sys/class/infiniband/<device>/device` for
+//! a PCI address, and group devices by it.
 
 use crate::gids;
 use std::collections::BTreeMap;
@@ -19,7 +21,7 @@ const DOMAIN: u32 = 0x9d00;
 const UVERBS_MAJOR: u32 = 231;
 const UVERBS_MINOR: u32 = 192;
 
-/// What a path is.
+/// A name of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A folder. `merged`: what the kernel has there is there too.
@@ -32,11 +34,12 @@ pub enum Node {
     Device { major: u32, minor: u32 },
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Text(String),
-    /// A counter of the device of this index, by its name in `gdrcore_core::counters`, divided by a number.
+    /// A counter of the device of this index, by its name in `gdrcore_core::counters`, divided by a
+    /// number.
     Counter {
         device: u32,
         name: &'static str,
@@ -44,9 +47,9 @@ pub enum Content {
     },
 }
 
-/// What is to be known of a device.
+/// The facts of a device that the tree shows.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct DeviceFacts {
     /// Its place in the list: `gdrc<index>`.
     pub index: u32,
     /// The number of its `uverbs` file.
@@ -69,11 +72,12 @@ pub struct Interface {
     pub numa_node: i32,
 }
 
-/// All names.
+/// The map of all names.
 #[derive(Debug, Default)]
 pub struct Tree(BTreeMap<String, Node>);
 
-/// Counters of `ports/1/counters`: the name there, ours, the unit. Empty: what does not happen to a device of software.
+/// Counters of `ports/1/counters`: the name there, ours, the unit. Empty: what does not happen to a
+/// device of software.
 const COUNTERS: &[(&str, &str, u64)] = &[
     ("port_xmit_data", "sent_bytes", 4),
     ("port_rcv_data", "rcvd_bytes", 4),
@@ -99,8 +103,8 @@ fn groups(bytes: &[u8]) -> String {
     all.join(":")
 }
 
-/// The way from a folder to a path, both absolute. As the kernel writes it, it ends in the path's own name, also where it leads
-/// to a folder above: programs take the last component of `device`.
+/// The way from a folder to a path, both absolute. As the kernel writes it, it ends in the path's
+/// own name, also where it leads to a folder above: programs take the last component of `device`.
 fn relative(from: &str, to: &str) -> String {
     let (from, to): (Vec<&str>, Vec<&str>) = (from.split('/').collect(), to.split('/').collect());
     let same = from.iter().zip(&to[..to.len() - 1]).take_while(|(a, b)| a == b).count();
@@ -110,7 +114,7 @@ fn relative(from: &str, to: &str) -> String {
 
 impl Tree {
     /// The names of these devices. `cpus`: all processors, as in `/sys/devices/system/cpu/online`.
-    pub fn new(devices: &[Facts], cpus: &str) -> Tree {
+    pub fn new(devices: &[DeviceFacts], cpus: &str) -> Tree {
         let mut t = Tree::default();
         for folder in [CLASS, CLASS_VERBS, FILES] {
             t.put(folder, Node::Folder { merged: true });
@@ -118,7 +122,8 @@ impl Tree {
         t.put(&format!("{FILES}/rdma_cm"), Node::Device { major: 0, minor: 0 });
         t.text(CLASS_VERBS, "abi_version", "6");
         for d in devices {
-            let same = |o: &&Facts| o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name);
+            let same =
+                |o: &&DeviceFacts| o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name);
             // Devices without an interface have folders of their own.
             let first = devices.iter().find(same).filter(|_| d.interface.is_some()).unwrap_or(d);
             let card = card(first.index);
@@ -130,7 +135,7 @@ impl Tree {
         t
     }
 
-    /// What a canonical path is; `None`: no name of ours.
+    /// The name at a canonical path; `None`: no name of ours.
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.0.get(path)
     }
@@ -195,7 +200,7 @@ impl Tree {
         }
     }
 
-    fn device(&mut self, card: &str, d: &Facts) {
+    fn device(&mut self, card: &str, d: &DeviceFacts) {
         let (name, node) = (format!("gdrc{}", d.index), format!("uverbs{}", d.uverbs));
         let (major, minor) = (UVERBS_MAJOR, UVERBS_MINOR + d.uverbs);
         self.put(&format!("{FILES}/{node}"), Node::Device { major, minor });
@@ -234,13 +239,13 @@ impl Tree {
         self.port(&format!("{own}/ports/1"), d);
     }
 
-    fn port(&mut self, port: &str, d: &Facts) {
+    fn port(&mut self, port: &str, d: &DeviceFacts) {
         self.folder(port);
         for (file, text) in [
             ("state", "4: ACTIVE"),
             ("phys_state", "5: LinkUp"),
             ("link_layer", "Ethernet"),
-            // What ibv_query_port says: one lane of FDR10.
+            // As ibv_query_port: one lane of FDR10.
             ("rate", "10 Gb/sec (1X FDR10)"),
             ("cap_mask", "0x04010000"),
             ("lid", &format!("{:#x}", d.lid)),
@@ -260,7 +265,7 @@ impl Tree {
         for index in 0..gids::LEN {
             let n = index.to_string();
             self.text(&gids, &n, &groups(&d.gid));
-            self.text(&types, &n, gids::kind(index).map_or("", gids::Kind::name));
+            self.text(&types, &n, gids::gid_type(index).map_or("", gids::GidType::name));
             if let Some(i) = &d.interface {
                 self.text(&ndevs, &n, &i.name);
             }
@@ -287,7 +292,8 @@ fn card(index: u32) -> String {
     format!("/sys/devices/pci{domain:04x}:{bus:02x}/{domain:04x}:{bus:02x}:00.0")
 }
 
-/// What the names of PCI devices of ours have in them; the preloaded library looks at no other names of `/sys/devices`.
+/// The part that the names of our PCI devices have; the preloaded library asks about no other names
+/// of `/sys/devices`.
 #[cfg(test)]
 const CARD_MARK: &str = "/pci9d";
 

@@ -1,4 +1,4 @@
-//! From a path to what it is: names of ours and the kernel's, links of either, `.` and `..`.
+//! Resolves a path with names of ours and of the kernel, links of both, `.` and `..`.
 
 use super::tree::{Node, Tree};
 use core::ffi::c_int;
@@ -14,9 +14,9 @@ pub trait Kernel {
     fn read_link(&self, path: &str) -> Option<String>;
 }
 
-/// What a path is.
+/// The result of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Resolved {
     /// Nothing of ours: it goes on to the kernel as it is.
     Nothing,
     /// The kernel's, under this name.
@@ -25,22 +25,22 @@ pub enum Found {
     Ours(String, Node),
 }
 
-/// What an absolute path is. `follow`: a link at its end is followed.
+/// Looks an absolute path up. `follow`: a link at its end is followed.
 ///
 /// # Errors
 /// A positive errno, for names below folders of ours.
-pub fn look(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<Found, c_int> {
+pub fn look(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<Resolved, c_int> {
     if !path.starts_with('/') || path.len() >= PATH_MAX {
-        return Ok(Found::Nothing);
+        return Ok(Resolved::Nothing);
     }
     // A slash at the end asks for a folder.
     let folder = path.ends_with('/');
     let (at, ours) = walk(tree, kernel, path, follow || folder)?;
     match tree.get(&at) {
         Some(Node::File(_) | Node::Device { .. }) if folder => Err(libc::ENOTDIR),
-        Some(node) => Ok(Found::Ours(at, node.clone())),
-        None if ours => Ok(Found::Moved(if at.is_empty() { "/".into() } else { at })),
-        None => Ok(Found::Nothing),
+        Some(node) => Ok(Resolved::Ours(at, node.clone())),
+        None if ours => Ok(Resolved::Moved(if at.is_empty() { "/".into() } else { at })),
+        None => Ok(Resolved::Nothing),
     }
 }
 
@@ -49,7 +49,8 @@ pub fn canonical(kernel: &dyn Kernel, path: &str) -> Option<String> {
     walk(&Tree::default(), kernel, path, true).ok().map(|(at, _)| at)
 }
 
-/// Where a path leads, and whether a link of ours was on the way, so that the kernel would not find it.
+/// The target of a path, and whether a link of ours led there, so that the kernel would not find
+/// it.
 fn walk(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<(String, bool), c_int> {
     // Components that are still to be walked, the next one last.
     let mut rest: Vec<String> = Vec::new();
@@ -97,14 +98,14 @@ fn walk(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<(S
     Ok((at, ours))
 }
 
-/// Puts the components of a path in front of what is still to be walked.
+/// Puts the components of a path before those that are still to be walked.
 fn push(rest: &mut Vec<String>, path: &str) {
     rest.extend(path.split('/').rev().filter(|n| !n.is_empty()).map(str::to_string));
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::{Facts, Interface};
+    use super::super::tree::{DeviceFacts, Interface};
     use super::*;
 
     /// A machine with a NIC at a PCI address, and an RDMA device of hardware.
@@ -136,16 +137,16 @@ mod tests {
         };
         let eth0 = interface("eth0", &format!("{NIC}/net/eth0"), Some(NIC));
         let lo = interface("lo", "/sys/devices/virtual/net/lo", None);
-        let device = |index, interface: &Interface| Facts {
+        let device = |index, interface: &Interface| DeviceFacts {
             index,
             uverbs: index + 1,
             interface: Some(interface.clone()),
-            ..Facts::default()
+            ..DeviceFacts::default()
         };
         Tree::new(&[device(0, &eth0), device(1, &lo), device(2, &eth0)], "0-1")
     }
 
-    fn at(path: &str, follow: bool) -> Result<Found, c_int> {
+    fn at(path: &str, follow: bool) -> Result<Resolved, c_int> {
         look(&tree(), &Machine, path, follow)
     }
 
@@ -153,7 +154,7 @@ mod tests {
     #[track_caller]
     fn real(path: &str) -> String {
         match at(path, true) {
-            Ok(Found::Ours(canonical, _)) => canonical,
+            Ok(Resolved::Ours(canonical, _)) => canonical,
             other => panic!("{path}: {other:?}"),
         }
     }
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn the_interface_leads_to_the_device_and_back() {
         let moved = |path: &str| match at(path, true) {
-            Ok(Found::Moved(to)) => to,
+            Ok(Resolved::Moved(to)) => to,
             other => panic!("{path}: {other:?}"),
         };
         assert_eq!(moved("/sys/class/infiniband/gdrc0/device/net/eth0/mtu"), format!("{NIC}/net/eth0/mtu"));
@@ -186,29 +187,29 @@ mod tests {
         assert_eq!(real("/sys/bus/pci/devices/0000:00:03.0/infiniband"), format!("{CARD}/infiniband"));
         // Where there is no hardware, the link is ours.
         assert_eq!(real("/sys/class/net/lo/device"), real("/sys/class/infiniband/gdrc1/device"));
-        assert_eq!(at("/sys/class/net/eth0/device", true), Ok(Found::Nothing));
-        assert_eq!(at("/sys/class/net/eth0/device/vendor", true), Ok(Found::Nothing));
+        assert_eq!(at("/sys/class/net/eth0/device", true), Ok(Resolved::Nothing));
+        assert_eq!(at("/sys/class/net/eth0/device/vendor", true), Ok(Resolved::Nothing));
     }
 
     #[test]
     fn links_are_followed_where_they_are_to_be() {
-        let Ok(Found::Ours(path, Node::Link(to))) = at("/sys/class/infiniband/gdrc0", false) else { panic!() };
+        let Ok(Resolved::Ours(path, Node::Link(to))) = at("/sys/class/infiniband/gdrc0", false) else { panic!() };
         assert_eq!((path.as_str(), to.as_str()), {
             ("/sys/class/infiniband/gdrc0", "../../devices/pci9d00:00/9d00:00:00.0/infiniband/gdrc0")
         });
-        let Ok(Found::Ours(_, Node::Link(to))) = at("/sys/class/infiniband/gdrc0/device", false) else { panic!() };
+        let Ok(Resolved::Ours(_, Node::Link(to))) = at("/sys/class/infiniband/gdrc0/device", false) else { panic!() };
         assert_eq!(to, "../../../9d00:00:00.0");
-        assert!(matches!(at("/sys/class/infiniband/gdrc0/", false), Ok(Found::Ours(_, Node::Folder { .. }))));
+        assert!(matches!(at("/sys/class/infiniband/gdrc0/", false), Ok(Resolved::Ours(_, Node::Folder { .. }))));
         assert_eq!(at("/sys/loop/infiniband", true), Err(libc::ELOOP));
     }
 
     #[test]
     fn the_kernels_devices_stay() {
-        assert_eq!(at("/sys/class/infiniband/mlx5_0/ports/1/state", true), Ok(Found::Nothing));
-        assert_eq!(at("/sys/class/infiniband/nothing", true), Ok(Found::Nothing));
-        assert_eq!(at("/dev/infiniband/umad0", true), Ok(Found::Nothing));
+        assert_eq!(at("/sys/class/infiniband/mlx5_0/ports/1/state", true), Ok(Resolved::Nothing));
+        assert_eq!(at("/sys/class/infiniband/nothing", true), Ok(Resolved::Nothing));
+        assert_eq!(at("/dev/infiniband/umad0", true), Ok(Resolved::Nothing));
         for path in ["", "infiniband", "/", "/sys", "/sys/class", "/sys/class/net/eth0"] {
-            assert_eq!(at(path, true), Ok(Found::Nothing), "{path}");
+            assert_eq!(at(path, true), Ok(Resolved::Nothing), "{path}");
         }
     }
 
@@ -224,7 +225,7 @@ mod tests {
         ] {
             assert_eq!(at(&path, true), Err(errno), "{path}");
         }
-        assert_eq!(at(&format!("/{}", "infiniband/".repeat(1000)), true), Ok(Found::Nothing));
+        assert_eq!(at(&format!("/{}", "infiniband/".repeat(1000)), true), Ok(Resolved::Nothing));
     }
 
     #[test]
@@ -243,7 +244,7 @@ mod tests {
         while let Some(folder) = todo.pop() {
             for (name, node) in t.list(&folder) {
                 let path = format!("{folder}/{name}");
-                assert!(matches!(at(&path, true), Ok(Found::Ours(..) | Found::Moved(_))), "{path}");
+                assert!(matches!(at(&path, true), Ok(Resolved::Ours(..) | Resolved::Moved(_))), "{path}");
                 seen += 1;
                 if matches!(node, Node::Folder { .. }) {
                     todo.push(path);

@@ -1,8 +1,8 @@
 //! The open file: what `open`, `write` and `close` of `/dev/infiniband/rdma_cm` do.
 //!
-//! Its descriptor is an eventfd in semaphore mode that counts the events that wait, so a program may poll it and make it
-//! non-blocking, and GET_EVENT sleeps and is interrupted by signals as a `read` is. Commands and answers cross the program's
-//! memory by copies that survive a bad address.
+//! Its descriptor is an eventfd in semaphore mode that counts the events that wait, so a program
+//! may poll it and make it non-blocking, and GET_EVENT sleeps and is interrupted by signals as a
+//! `read` is. Commands and answers cross the program's memory by copies that survive a bad address.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -18,8 +18,9 @@ use crate::session::{Answer, Devices, Session};
 /// Longest command that is read: longer than any that there is.
 const COMMAND_MAX: usize = 512;
 
-/// How long closing a file takes that events were asked of. The kernel's close takes as long, and programs live by it: rping's thread
-/// goes back to wait for the next event while another closes the file, and calls it an error to come too late.
+/// Delay of closing a file on which a thread has waited for events. The kernel's close takes as
+/// long, and programs rely on it: a thread of rping goes back to wait for the next event while
+/// another closes the file, and reports an error if it comes too late.
 const CLOSE_TIME: Duration = Duration::from_millis(2);
 
 /// `EBADF`: not one of these files.
@@ -37,9 +38,9 @@ struct State<D> {
 
 struct File {
     channel: u32,
-    /// What the descriptor counts, but for tokens that a thread has taken and not yet used.
-    told: usize,
-    /// Somebody has asked for events.
+    /// The count of the descriptor, without tokens that a thread has taken and not yet used.
+    counted: usize,
+    /// A thread has asked for events.
     asked: bool,
 }
 
@@ -68,13 +69,14 @@ impl<D: Devices> Files<D> {
         let mut s = self.state();
         let channel = s.session.open();
         // A file of that number that was closed behind our back is no more.
-        if let Some(old) = s.open.insert(fd, File { channel, told: 0, asked: false }) {
+        if let Some(old) = s.open.insert(fd, File { channel, counted: 0, asked: false }) {
             s.session.close(old.channel);
         }
         Ok(fd)
     }
 
-    /// Forgets a file; what its ids had under way is ended, and their peers are told. The descriptor is the caller's to close.
+    /// Closes a file: its connections and requests end, and their peers get a DREQ or a REJ. The
+    /// caller closes the descriptor.
     pub fn close(&self, fd: RawFd) {
         if self.state().open.get(&fd).is_some_and(|f| f.asked) {
             std::thread::sleep(CLOSE_TIME);
@@ -89,11 +91,12 @@ impl<D: Devices> Files<D> {
     /// Carries out the command of `len` bytes at `buf`, an address in this process.
     ///
     /// # Errors
-    /// Those of [`Session::execute`]; `EBADF`: not a file of ours; [`Error::Fault`]: an address that cannot be read or written;
-    /// for GET_EVENT [`Error::Again`] where the descriptor is non-blocking, `EINTR` where a signal came.
+    /// Those of [`Session::execute`]; `EBADF`: not a file of ours; [`Error::Fault`]: an address
+    /// that cannot be read or written; for GET_EVENT [`Error::Again`] where the descriptor is
+    /// non-blocking, `EINTR` where a signal came.
     pub fn write(&self, fd: RawFd, buf: u64, len: usize) -> Result<usize> {
         let mut bytes = [0; COMMAND_MAX];
-        // What is behind the longest command is not read, as the kernel does not.
+        // Bytes behind the longest command are not read, as in the kernel.
         let bytes = bytes.get_mut(..len.min(COMMAND_MAX)).unwrap_or_default();
         host::fetch(buf, bytes).map_err(|_| Error::Fault)?;
         let answer = if matches!(Command::parse(bytes)?.0, Command::GetEvent { .. }) {
@@ -124,7 +127,7 @@ impl<D: Devices> Files<D> {
                 Err(Error::Again) => {}
                 done => {
                     if let Some(f) = s.open.get_mut(&fd) {
-                        f.told = f.told.saturating_sub(1);
+                        f.counted = f.counted.saturating_sub(1);
                     }
                     return done;
                 }
@@ -132,7 +135,8 @@ impl<D: Devices> Files<D> {
         }
     }
 
-    /// Takes what the devices have to say and makes the files concerned readable. Returns the number of events.
+    /// Takes the events of the devices and makes the files concerned readable. Returns the number
+    /// of events.
     pub fn pump(&self) -> usize {
         let mut s = self.state();
         let n = s.session.pump();
@@ -142,7 +146,8 @@ impl<D: Devices> Files<D> {
         n
     }
 
-    /// Closes every file, as the end of a process does; the descriptors stay. Where a thread is inside for good, nothing is done.
+    /// Closes every file, as the end of a process does; the descriptors stay. Where a thread is
+    /// inside for good, nothing is done.
     pub fn close_all(&self) {
         let Ok(mut s) = self.state.try_lock() else { return };
         for file in std::mem::take(&mut s.open).into_values() {
@@ -150,7 +155,7 @@ impl<D: Devices> Files<D> {
         }
     }
 
-    /// Files and ids that are open, for those who look for leaks.
+    /// The number of open files and ids, for tests of leaks.
     pub fn open_count(&self) -> (usize, usize) {
         let s = self.state();
         (s.open.len(), s.session.ids())
@@ -165,24 +170,25 @@ impl<D: Devices> State<D> {
         session.execute(channel, bytes, &read, &|fd| open.get(&fd).map(|f| f.channel))
     }
 
-    /// Makes the descriptors count what waits.
+    /// Makes the descriptors count the events that wait.
     fn tell(&mut self) {
         for (&fd, file) in &mut self.open {
             let queued = self.session.queued(file.channel);
-            if queued > file.told {
-                let more = (queued - file.told) as u64;
-                // Not `write`, which the preloaded library would take for a command of the program's.
+            if queued > file.counted {
+                let more = (queued - file.counted) as u64;
+                // Not `write`, which the preloaded library would take for a command of the
+                // program's.
                 // SAFETY: no pointers. It fails only for a counter of 2^64 − 2.
                 unsafe { libc::eventfd_write(fd, more) };
             }
-            for _ in queued..file.told {
+            for _ in queued..file.counted {
                 let mut n = 0u64;
                 let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
                 // A thread that reads may have been faster, and will find nothing in the queue.
                 // SAFETY: one live iovec with room for eight bytes.
                 unsafe { libc::preadv2(fd, &room, 1, -1, libc::RWF_NOWAIT) };
             }
-            file.told = queued;
+            file.counted = queued;
         }
     }
 }

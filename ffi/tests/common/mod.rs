@@ -4,19 +4,12 @@
 use core::ffi::{c_int, CStr};
 use core::mem::{size_of, MaybeUninit};
 use core::ptr::{null, null_mut};
-use gdrcore::connect::gdrc_qp_connect;
-use gdrcore::consts::*;
-use gdrcore::context::*;
-use gdrcore::data::*;
-use gdrcore::endpoint::gdrc_endpoint_local;
-use gdrcore::objects::*;
-use gdrcore::open_error::gdrc_open_error;
-use gdrcore::qp::gdrc_qp_create;
-use gdrcore::types::*;
+use gdrcore::*;
 use gdrcore_testkit::patience::deadline;
 use std::time::Instant;
 
-/// A C call. Every pointer that the tests pass is null, deliberate garbage that must not be followed, or live memory.
+/// A C call. Every pointer that the tests pass is null, deliberate garbage that must not be
+/// followed, or live memory.
 #[macro_export]
 macro_rules! c {
     ($e:expr) => {{

@@ -1,13 +1,6 @@
 //! Objects come, are connected, change and go.
 
-use gdrcore::connect::{gdrc_path_mtu, gdrc_qp_connect};
-use gdrcore::context::gdrc_query_device;
-use gdrcore::cuda::gdrc_mr_reg_memory;
-use gdrcore::data::gdrc_cq_arm;
-use gdrcore::endpoint::gdrc_endpoint_local;
-use gdrcore::objects::*;
-use gdrcore::qp::*;
-use gdrcore::stats::*;
+use gdrcore::*;
 
 use super::*;
 

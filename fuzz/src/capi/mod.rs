@@ -14,9 +14,7 @@ use core::ptr::{null, null_mut};
 use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::collections::BTreeMap;
 
-use gdrcore::consts::*;
-use gdrcore::context::{gdrc_close, gdrc_context, gdrc_open};
-use gdrcore::types::*;
+use gdrcore::*;
 
 use crate::bytes::Bytes;
 
@@ -206,8 +204,8 @@ impl Walk<'_> {
 
     /// What makes threads, grows the arena or closes the context under a walk that goes on.
     fn rare(&mut self) {
-        use gdrcore::context::gdrc_arena_add;
-        use gdrcore::data::{gdrc_helper_start, gdrc_helper_stop, gdrc_wait};
+        use gdrcore::gdrc_arena_add;
+        use gdrcore::{gdrc_helper_start, gdrc_helper_stop, gdrc_wait};
         match self.input.u8() {
             0..=15 => _ = call!(self, gdrc_helper_start(self.ctx())),
             16..=95 if self.input.one_in(2) => _ = call!(self, gdrc_helper_stop(self.ctx())),

@@ -2,16 +2,7 @@
 
 use core::ffi::CStr;
 
-use gdrcore::connect::gdrc_qp_connect;
-use gdrcore::consts::GDRC_MEMORY_CUDA;
-use gdrcore::context::{gdrc_config_default, gdrc_context_size, gdrc_query_device};
-use gdrcore::cuda::{gdrc_cuda_free, gdrc_cuda_import, gdrc_mr_reg_memory};
-use gdrcore::detail::gdrc_error_detail;
-use gdrcore::endpoint::{gdrc_endpoint_local, gdrc_endpoint_pack, gdrc_endpoint_unpack};
-use gdrcore::objects::*;
-use gdrcore::qp::*;
-use gdrcore::stats::*;
-use gdrcore::strings::*;
+use gdrcore::*;
 
 use super::*;
 

@@ -1,8 +1,6 @@
 //! Requests and completions.
 
-use gdrcore::data::*;
-use gdrcore::pinned::*;
-use gdrcore::qp::gdrc_qp_destroy;
+use gdrcore::*;
 
 use super::*;
 

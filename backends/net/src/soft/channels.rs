@@ -201,7 +201,7 @@ impl SoftDevice {
     /// # Errors
     /// As [`Guard::cq_create`]; [`Error::StaleHandle`].
     pub(super) fn cq_on_channel(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
-        let mut g = self.lock();
+        let mut g = self.lock()?;
         let i = self.channels.index(channel)?;
         let (cq, given) = g.cq_create(cqe)?;
         g.cq_set_channel(cq, i)?;
@@ -214,7 +214,7 @@ impl SoftDevice {
     /// # Errors
     /// As [`Guard::cq_destroy`].
     pub(super) fn cq_end(&self, cq: Handle) -> Result<()> {
-        let mut g = self.lock();
+        let mut g = self.lock()?;
         let channel = g.cq_channel(cq)?;
         g.cq_destroy(cq)?;
         if let Some(i) = channel {
@@ -229,7 +229,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub(super) fn take_channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
-        let mut g = self.lock();
+        let mut g = self.lock()?;
         let i = self.channels.index(channel)?;
         let cq = g.take_channel_event(i);
         self.settle(&g, i);
@@ -264,7 +264,7 @@ impl SoftDevice {
             Err(_) => u64::MAX,
         };
         let slot = {
-            let _held = self.lock_held();
+            let _held = self.lock_owned()?;
             let slot = &self.channels.slots[self.channels.index(channel)?];
             slot.users.fetch_add(1, Ordering::SeqCst);
             slot

@@ -14,8 +14,9 @@ use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
 impl SoftDevice {
     /// Changes something under the lock, then sends what it led to.
     fn manage<R>(&self, change: impl FnOnce(&mut Guard<'_>, u64) -> Result<R>) -> Result<R> {
-        self.fork.check()?;
-        let done = change(&mut self.lock(), now_ns());
+        let mut guard = self.lock()?;
+        let done = change(&mut guard, now_ns());
+        drop(guard);
         self.run(Round::Send);
         done
     }
@@ -23,31 +24,26 @@ impl SoftDevice {
 
 impl CmDevice for SoftDevice {
     fn create(&self, port_space: u16, context: u64) -> Result<Handle> {
-        self.fork.check()?;
-        self.lock().cm().create(port_space, context)
+        self.lock()?.cm().create(port_space, context)
     }
 
     fn set_context(&self, id: Handle, context: u64) -> Result<()> {
-        self.fork.check()?;
-        self.lock().cm().set_context(id, context)
+        self.lock()?.cm().set_context(id, context)
     }
 
     fn bind(&self, id: Handle, port: u16) -> Result<u16> {
-        self.fork.check()?;
-        self.lock().cm().bind(id, port)
+        self.lock()?.cm().bind(id, port)
     }
 
     fn announce(&self, id: Handle, soon: bool) -> Result<()> {
-        self.fork.check()?;
-        let mut held = self.lock_held();
+        let mut held = self.lock_owned()?;
         let done = held.announce(id, soon);
         drop(Control::of(held));
         done
     }
 
     fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
-        self.fork.check()?;
-        let mut held = self.lock_held();
+        let mut held = self.lock_owned()?;
         let listens = held.listen(id, backlog);
         drop(Control::of(held));
         // What had waited for it may be refused.
@@ -88,14 +84,13 @@ impl CmDevice for SoftDevice {
     }
 
     fn qp_attr(&self, id: Handle, state: u32) -> Result<(QpAttr, u32)> {
-        self.fork.check()?;
-        self.lock().cm().qp_attr(id, state)
+        self.lock()?.cm().qp_attr(id, state)
     }
 
     fn event(&self) -> Result<Option<CmEvent>> {
         self.fork.check()?;
         // Looking for an event is also a poll: a program that waits for nothing else still runs the engine.
-        if !self.lock().has_cm_events() {
+        if !self.lock()?.has_cm_events() {
             self.run(Round::Full);
         }
         let mut news = witness::News::default();

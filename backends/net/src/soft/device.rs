@@ -204,8 +204,7 @@ fn probe(reg: &MrReg) -> Result<()> {
 
 impl Device for SoftDevice {
     fn query(&self) -> Result<DeviceAttr> {
-        self.fork.check()?;
-        let mut held = self.lock_held();
+        let mut held = self.lock_owned()?;
         let c: Config = held.guard.transport.common.config;
         // The link may have got narrower since the device was opened, and wider again.
         let link = held.port().udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu);
@@ -245,8 +244,7 @@ impl Device for SoftDevice {
     }
 
     fn counters(&self) -> Result<Counters> {
-        self.fork.check()?;
-        let mut held = self.lock_held();
+        let mut held = self.lock_owned()?;
         let mut c = held.guard.counters();
         if let Some(udp) = &held.port().udp {
             let p = udp.counters();
@@ -271,34 +269,29 @@ impl Device for SoftDevice {
     }
 
     fn qp_counters(&self, qp: Handle) -> Result<Counters> {
-        self.fork.check()?;
-        self.lock().qp_counters(qp)
+        self.lock()?.qp_counters(qp)
     }
 
     fn last_cause(&self) -> Result<Cause> {
-        self.fork.check()?;
-        Ok(self.lock().last_cause())
+        Ok(self.lock()?.last_cause())
     }
 
     fn qp_cause(&self, qp: Handle) -> Result<Cause> {
-        self.fork.check()?;
-        self.lock().qp_cause(qp)
+        self.lock()?.qp_cause(qp)
     }
 
     fn pd_alloc(&self) -> Result<Handle> {
-        self.fork.check()?;
-        self.lock().pd_alloc()
+        self.lock()?.pd_alloc()
     }
 
     fn pd_dealloc(&self, pd: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.lock().pd_dealloc(pd)
+        self.lock()?.pd_dealloc(pd)
     }
 
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         self.fork.check()?;
         probe(reg)?;
-        self.lock().mr_reg(reg)
+        self.lock()?.mr_reg(reg)
     }
 
     fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
@@ -311,18 +304,15 @@ impl Device for SoftDevice {
     }
 
     fn mr_share(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
-        self.fork.check()?;
         self.share_region(mr, fd, offset)
     }
 
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
-        self.fork.check()?;
-        self.lock().mr_query(mr)
+        self.lock()?.mr_query(mr)
     }
 
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
-        self.fork.check()?;
-        let mut held = self.lock_held();
+        let mut held = self.lock_owned()?;
         let rkey = held.guard.mr_query(mr)?.rkey;
         held.guard.mr_dereg(mr)?;
         Self::unshare_region(&mut held, rkey);
@@ -330,61 +320,50 @@ impl Device for SoftDevice {
     }
 
     fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
-        self.fork.check()?;
-        self.lock().mw_alloc(pd, mw_type)
+        self.lock()?.mw_alloc(pd, mw_type)
     }
 
     fn mw_dealloc(&self, mw: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.lock().mw_dealloc(mw)
+        self.lock()?.mw_dealloc(mw)
     }
 
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
-        self.fork.check()?;
-        let mut held = self.lock_held();
+        let mut held = self.lock_owned()?;
         self.choose_path(&mut held, attr, None)?;
         held.guard.ah_create(pd, attr)
     }
 
     fn ah_destroy(&self, ah: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.lock().ah_destroy(ah)
+        self.lock()?.ah_destroy(ah)
     }
 
     fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        self.fork.check()?;
         self.group_attach(qp, gid)
     }
 
     fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        self.fork.check()?;
         self.group_detach(qp, gid)
     }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
-        self.fork.check()?;
-        self.lock().cq_create(cqe)
+        self.lock()?.cq_create(cqe)
     }
 
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
-        self.fork.check()?;
-        let given = self.lock().cq_resize(cq, cqe);
+        let given = self.lock()?.cq_resize(cq, cqe);
         self.run(Round::Send);
         given
     }
 
     fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
-        self.fork.check()?;
-        self.lock().cq_purge(cq, qpn)
+        self.lock()?.cq_purge(cq, qpn)
     }
 
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
-        self.fork.check()?;
         self.cq_end(cq)
     }
 
     fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
-        self.fork.check()?;
         self.cq_on_channel(cqe, channel)
     }
 
@@ -404,38 +383,31 @@ impl Device for SoftDevice {
     }
 
     fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
-        self.fork.check()?;
         self.take_channel_event(channel)
     }
 
     fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
-        self.fork.check()?;
         self.wait_on_channel(channel, timeout_ms)
     }
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        self.fork.check()?;
-        self.lock().srq_create(pd, attr)
+        self.lock()?.srq_create(pd, attr)
     }
 
     fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
-        self.fork.check()?;
-        self.lock().srq_modify(srq, limit)
+        self.lock()?.srq_modify(srq, limit)
     }
 
     fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
-        self.fork.check()?;
-        self.lock().srq_query(srq)
+        self.lock()?.srq_query(srq)
     }
 
     fn srq_destroy(&self, srq: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.lock().srq_destroy(srq)
+        self.lock()?.srq_destroy(srq)
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
-        self.fork.check()?;
-        self.lock().qp_create(now_ns(), init)
+        self.lock()?.qp_create(now_ns(), init)
     }
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
@@ -458,49 +430,43 @@ impl Device for SoftDevice {
     }
 
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
-        self.fork.check()?;
-        self.lock().qp_query(qp)
+        self.lock()?.qp_query(qp)
     }
 
     fn qp_num(&self, qp: Handle) -> Result<u32> {
-        self.fork.check()?;
-        self.lock().qp_number(qp)
+        self.lock()?.qp_number(qp)
     }
 
     fn qp_reset(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
         // What it owes its peer (a last ACK) leaves first.
         self.flush_owed();
-        self.lock().qp_reset(now_ns(), qp)
+        self.lock()?.qp_reset(now_ns(), qp)
     }
 
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
         // What it owes its peer (a last ACK) leaves first.
         self.flush_owed();
-        self.lock().qp_destroy(now_ns(), qp)?;
+        self.lock()?.qp_destroy(now_ns(), qp)?;
         Self::leave_empty_groups(&mut self.lock_held());
         Ok(())
     }
 
     fn qp_pin(&self, qp: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.lock().qp_pin(qp)
+        self.lock()?.qp_pin(qp)
     }
 
     fn qp_unpin(&self, qp: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.lock().qp_unpin(qp)
+        self.lock()?.qp_unpin(qp)
     }
 
     fn cq_pin(&self, cq: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.lock().cq_pin(cq)
+        self.lock()?.cq_pin(cq)
     }
 
     fn cq_unpin(&self, cq: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.lock().cq_unpin(cq)
+        self.lock()?.cq_unpin(cq)
     }
 
     #[inline]
@@ -531,20 +497,17 @@ impl Device for SoftDevice {
     }
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
-        self.fork.check()?;
-        self.lock().arm_cq(cq, solicited_only)?;
+        self.lock()?.arm_cq(cq, solicited_only)?;
         self.hand_over();
         Ok(())
     }
 
     fn cq_event(&self) -> Result<Option<Handle>> {
-        self.fork.check()?;
-        Ok(self.lock().take_cq_event())
+        Ok(self.lock()?.take_cq_event())
     }
 
     fn async_event(&self) -> Result<Option<AsyncEvent>> {
-        self.fork.check()?;
-        Ok(self.lock().take_async_event())
+        Ok(self.lock()?.take_async_event())
     }
 
     fn progress(&self) -> Result<usize> {
@@ -590,7 +553,7 @@ impl Device for SoftDevice {
         let end = if timeout_ms < 0 { u64::MAX } else { now_ns().saturating_add(timeout_ms as u64 * 1_000_000) };
         loop {
             let work = self.arm()?;
-            if self.lock().has_events() {
+            if self.lock()?.has_events() {
                 return Ok(true);
             }
             let now = now_ns();
@@ -621,12 +584,11 @@ impl Device for SoftDevice {
             return Err(refuse!(Invalid, "memory: NULL"));
         }
         // SAFETY: the caller's promise.
-        unsafe { self.lock().arena_add(memory, bytes) }
+        unsafe { self.lock()?.arena_add(memory, bytes) }
     }
 
     fn leaks(&self) -> Result<Leaks> {
-        self.fork.check()?;
-        Ok(self.lock().leaks())
+        Ok(self.lock()?.leaks())
     }
 
     fn cm(&self) -> Result<&dyn CmDevice> {

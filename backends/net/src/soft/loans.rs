@@ -16,7 +16,7 @@ use gdrcore_core::verbs::types::Handle;
 impl SoftDevice {
     /// See [`gdrcore_core::device::Device::mr_share`].
     pub(super) fn share_region(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
-        let region = self.lock().mr_query(mr)?;
+        let region = self.lock()?.mr_query(mr)?;
         if !is_mapping_of(region.addr, region.length, fd, offset)? {
             return Err(refuse!(
                 Invalid,

@@ -7,6 +7,7 @@ use super::budget::Round;
 use super::mappable::look_after_loans;
 use super::{Port, SoftDevice};
 use gdrcore_core::engine::Guard;
+use gdrcore_core::error::Result;
 
 /// Looks at a taken lock: some microseconds.
 const LOCK_TRIES: u32 = 256;
@@ -127,8 +128,20 @@ impl SoftDevice {
         None
     }
 
-    /// The engine alone, for a control call.
-    pub(super) fn lock(&self) -> Control<'_> {
-        Control::of(self.lock_held())
+    /// Takes the lock for a control call of the program.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::error::Error::OwnerDead`]: a parent of this process opened the device. Its lock is not touched.
+    pub(super) fn lock_owned(&self) -> Result<Held<'_>> {
+        self.fork.check()?;
+        Ok(self.lock_held())
+    }
+
+    /// The engine alone, for a control call of the program.
+    ///
+    /// # Errors
+    /// As for [`SoftDevice::lock_owned`].
+    pub(super) fn lock(&self) -> Result<Control<'_>> {
+        Ok(Control::of(self.lock_owned()?))
     }
 }

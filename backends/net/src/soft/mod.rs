@@ -399,8 +399,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken. [`Error::OwnerDead`].
     pub fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
-        self.fork.check()?;
-        self.lock().register_memory(provider, memory)
+        self.lock()?.register_memory(provider, memory)
     }
 
     /// From here on events go to `sink`, and only there: `cq_event` and `async_event` find none. The first sink stays.
@@ -419,7 +418,7 @@ impl SoftDevice {
             return Leaks::default();
         }
         self.helper_stop();
-        let leaks = self.lock().leaks();
+        let leaks = lock::Control::of(self.lock_held()).leaks();
         let place: *const SoftDevice = self;
         // SAFETY: the last use of the device, as the caller promises.
         unsafe { core::ptr::drop_in_place(place.cast_mut()) };

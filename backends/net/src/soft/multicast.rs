@@ -8,7 +8,7 @@ use gdrcore_core::verbs::types::Handle;
 
 impl SoftDevice {
     pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        let mut held = self.lock_held();
+        let mut held = self.lock_owned()?;
         held.guard.mcast_attach(qp, gid)?;
         let joined = match &mut held.port().udp {
             Some(udp) => udp.group_join(gid),
@@ -23,7 +23,7 @@ impl SoftDevice {
     }
 
     pub(super) fn group_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        let mut held = self.lock_held();
+        let mut held = self.lock_owned()?;
         held.guard.mcast_detach(qp, gid)?;
         Self::leave_empty_groups(&mut held);
         Ok(())

@@ -1,5 +1,5 @@
 use super::*;
-use crate::session::lab;
+use crate::session::session_lab;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 fn is_readable(fd: RawFd) -> bool {
@@ -9,7 +9,7 @@ fn is_readable(fd: RawFd) -> bool {
 }
 
 struct Open<'f> {
-    files: &'f Files<lab::Lab>,
+    files: &'f Files<session_lab::Lab>,
     fd: OwnedFd,
 }
 
@@ -20,7 +20,7 @@ impl Drop for Open<'_> {
 }
 
 impl Open<'_> {
-    fn new(files: &Files<lab::Lab>, flags: i32) -> Open<'_> {
+    fn new(files: &Files<session_lab::Lab>, flags: i32) -> Open<'_> {
         let fd = files.open(flags).unwrap();
         // SAFETY: fresh, and ours.
         Open { files, fd: unsafe { OwnedFd::from_raw_fd(fd) } }
@@ -56,7 +56,7 @@ impl Open<'_> {
 
 #[test]
 fn the_descriptor_counts_events() {
-    let files = Files::new(lab::open(), 1);
+    let files = Files::new(session_lab::open(), 1);
     let f = Open::new(&files, libc::O_NONBLOCK | libc::O_CLOEXEC);
     assert_eq!(f.event(), Err(Error::Again));
     assert!(!is_readable(f.raw()));
@@ -82,7 +82,7 @@ fn the_descriptor_counts_events() {
 
 #[test]
 fn a_program_that_waits_is_woken() {
-    let files = Files::new(lab::open(), 1);
+    let files = Files::new(session_lab::open(), 1);
     let f = Open::new(&files, 0);
     std::thread::scope(|s| {
         let waiter = s.spawn(|| f.event());
@@ -95,7 +95,7 @@ fn a_program_that_waits_is_woken() {
 #[test]
 fn bad_addresses_and_bad_descriptors_are_errors() {
     gdrcore_net::fault::install().unwrap();
-    let files = Files::new(lab::open(), 1);
+    let files = Files::new(session_lab::open(), 1);
     let f = Open::new(&files, 0);
     assert_eq!(files.write(f.raw(), 8, 24), Err(Error::Fault));
     assert_eq!(

@@ -1,15 +1,17 @@
-//! Answers as bytes. Each is as long as the kernel's; a program that left less room gets the front of it.
+//! Answers as bytes. Each is as long as the kernel's; a program that left less room gets the front
+//! of it.
 
 use gdrcore_core::verbs::types::{AhAttr, QpAttr};
 
-use super::addr::{SOCKADDR_IN6, SOCKADDR_STORAGE};
+use super::sockaddr::{SOCKADDR_IN6, SOCKADDR_STORAGE};
 use super::{Addr, DATA_MAX};
 
 /// Hop limit where none was asked for.
 const HOP_LIMIT: u8 = 64;
 /// "Exactly this value" in the selectors of a path record.
 const EXACTLY: u8 = 2;
-/// Rate code "10 Gbit/s" and life time code "a quarter of a second": the fields must hold something.
+/// Rate code "10 Gbit/s" and life time code "a quarter of a second": the fields must hold
+/// something.
 const RATE: u8 = 3;
 const LIFE_TIME: u8 = 16;
 
@@ -54,7 +56,8 @@ impl Out {
     fn ah(&mut self, ah: &AhAttr, gid_index: u8) -> &mut Self {
         let hop_limit = if ah.hop_limit == 0 { HOP_LIMIT } else { ah.hop_limit };
         let global = u8::from(ah.dgid != [0; 16]);
-        // The route: GID, flow label, index of the own GID, hop limit, class; then LID, SL, path bits, rate.
+        // The route: GID, flow label, index of the own GID, hop limit, class; then LID, SL, path
+        // bits, rate.
         self.bytes(&ah.dgid).u32(0).u8(gid_index).u8(hop_limit).u8(ah.traffic_class).zeros(1 + 5);
         self.u8(global).u8(1).zeros(1)
     }
@@ -75,12 +78,13 @@ pub fn created(id: u32) -> Vec<u8> {
     Out(Vec::new()).u32(id).done()
 }
 
-/// How many events of an object the program has been told: the library waits until as many were acknowledged.
+/// The answer with the number of events of an object that the program has taken. The library waits
+/// until as many are acknowledged.
 pub fn events_reported(n: u32) -> Vec<u8> {
     Out(Vec::new()).u32(n).done()
 }
 
-/// Where an id stands, for the queries.
+/// Addresses and path of an id, for the queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// GUID of the device in host order; 0: no device yet.
@@ -128,7 +132,8 @@ pub fn route_answer(r: &Route) -> Vec<u8> {
     o.u32(u32::from(r.resolved)).u8(r.port_num()).zeros(3).u32(r.device_index).u32(0).done()
 }
 
-/// Answer of QUERY for addresses, or for GIDs as `sockaddr_ib`: `rdma_ucm_query_addr_resp`, 280 bytes.
+/// Answer of QUERY for addresses, or for GIDs as `sockaddr_ib`: `rdma_ucm_query_addr_resp`, 280
+/// bytes.
 pub fn addr_answer(r: &Route, gids: bool) -> Vec<u8> {
     let mut pair = [[0; SOCKADDR_STORAGE]; 2];
     let mut sizes = [0; 2];
@@ -155,14 +160,16 @@ fn sockaddr_ib(gid: &[u8; 16], to: &mut [u8; SOCKADDR_STORAGE]) -> u16 {
     front.len() as u16
 }
 
-/// Answer of QUERY for paths: `rdma_ucm_query_path_resp` with at most one record of the wire's format (IBTA 15.2.5.16).
+/// Answer of QUERY for paths: `rdma_ucm_query_path_resp` with at most one record of the wire's
+/// format (IBTA 15.2.5.16).
 pub fn path_answer(r: &Route) -> Vec<u8> {
     const PRIMARY: u32 = 1 | 2 | 32;
     let mut o = Out(Vec::with_capacity(80));
     o.u32(u32::from(r.resolved)).u32(0);
     if r.resolved {
         let (sgid, dgid) = r.gids();
-        // Service id; GIDs; LIDs; hop limit in the low byte of the flow label's word; class, paths; P_Key; SL; MTU, rate, life time.
+        // Service id; GIDs; LIDs; hop limit in the low byte of the flow label's word; class, paths;
+        // P_Key; SL; MTU, rate, life time.
         o.u32(PRIMARY).u32(0).zeros(8).bytes(&dgid).bytes(&sgid).zeros(4).zeros(3).u8(HOP_LIMIT).u8(r.traffic_class);
         o.u8(0x81).bytes(&[0xff, 0xff]).zeros(2).u8(EXACTLY << 6 | r.mtu).u8(EXACTLY << 6 | RATE);
         o.u8(EXACTLY << 6 | LIFE_TIME).zeros(7);
@@ -185,7 +192,7 @@ pub fn qp_attr_answer(a: &QpAttr, mask: u32, gid_index: u8) -> Vec<u8> {
 #[allow(missing_docs)]
 pub enum EventParam<'a> {
     None,
-    /// What a program gave to an event of its own.
+    /// The argument of an event of the program's own.
     Argument(u64),
     Conn {
         qp_num: u32,

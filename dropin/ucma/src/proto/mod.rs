@@ -1,19 +1,20 @@
-//! Commands and answers of the kernel's rdma_cm interface as bytes (`include/uapi/rdma/rdma_user_cm.h`, version 4). Native
-//! byte order; 64-bit fields aligned to 8 bytes, so 64- and 32-bit programs agree.
+//! Commands and answers of the kernel's rdma_cm interface as bytes
+//! (`include/uapi/rdma/rdma_user_cm.h`, version 4). Native byte order; 64-bit fields aligned to 8
+//! bytes, so 64- and 32-bit programs agree.
 //!
-//! A command is a header (`u32` number, `u16` bytes that follow, `u16` bytes of room for the answer) and its fields. Whatever the
-//! bytes, parsing ends in a [`Command`] or in an error: what is too short or unknown is [`Error::Invalid`], too little room for
-//! the answer is `ENOSPC`.
+//! A command is a header (`u32` number, `u16` bytes that follow, `u16` bytes of room for the
+//! answer) and its fields. Whatever the bytes, parsing ends in a [`Command`] or in an error: what
+//! is too short or unknown is [`Error::Invalid`], too little room for the answer is `ENOSPC`.
 
-mod addr;
 mod answer;
+mod sockaddr;
 #[cfg(test)]
 mod tests;
 
-pub use addr::Addr;
 pub use answer::{
     addr_answer, created, event_answer, events_reported, path_answer, qp_attr_answer, route_answer, EventParam, Route,
 };
+pub use sockaddr::Addr;
 
 use gdrcore_core::refuse;
 use gdrcore_core::{Error, Result};
@@ -83,7 +84,7 @@ pub mod number {
     }
 }
 
-/// What QUERY asks for.
+/// The kinds of QUERY.
 #[allow(missing_docs)]
 pub mod query {
     pub const ADDR: u32 = 0;
@@ -95,7 +96,7 @@ pub mod query {
 #[allow(missing_docs)]
 pub mod size {
     pub const ID: usize = 4;
-    /// What an answer must have room for: up to the device index, which came later.
+    /// Least room for an answer: up to the device index, which came later.
     pub const ROUTE_MIN: usize = 200;
     pub const ADDR_MIN: usize = 272;
     pub const PATHS_MIN: usize = 8;
@@ -105,7 +106,7 @@ pub mod size {
     pub const EVENT: usize = 336;
 }
 
-/// What one side offers in CONNECT and ACCEPT: `rdma_ucm_conn_param`, 272 bytes.
+/// The parameters of one side in CONNECT and ACCEPT: `rdma_ucm_conn_param`, 272 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ConnParam<'a> {
@@ -118,11 +119,12 @@ pub struct ConnParam<'a> {
     pub flow_control: bool,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
-    /// False: the other fields say nothing. In ACCEPT it is the answer to a CONNECT_RESPONSE.
+    /// False: the other fields have no meaning. So an ACCEPT answers a CONNECT_RESPONSE.
     pub valid: bool,
 }
 
-/// A command. `response` is the program's address for the answer, `uid` the library's word for an object.
+/// A command. `response` is the program's address for the answer, `uid` the library's word for an
+/// object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Command<'a> {
@@ -158,7 +160,7 @@ fn no_address() -> Error {
     refuse!(Invalid, "addr: none, its family is 0")
 }
 
-/// Little by little out of a slice that may be too short.
+/// Reads fields out of a slice that may be too short.
 #[derive(Clone, Copy)]
 struct Fields<'a>(&'a [u8]);
 
@@ -210,12 +212,12 @@ impl<'a> Fields<'a> {
 
     /// A `sockaddr_in6` or something shorter in its place.
     fn ip(&self, at: usize) -> Result<Option<Addr>> {
-        Addr::parse(self.bytes(at, addr::SOCKADDR_IN6)?)
+        Addr::parse(self.bytes(at, sockaddr::SOCKADDR_IN6)?)
     }
 
     /// A `sockaddr_storage` of which `len` bytes count.
     fn storage(&self, at: usize, len: u16) -> Result<Option<Addr>> {
-        let all = self.bytes(at, addr::SOCKADDR_STORAGE)?;
+        let all = self.bytes(at, sockaddr::SOCKADDR_STORAGE)?;
         Addr::parse(
             all.get(..usize::from(len)).ok_or_else(|| refuse!(Invalid, "addr_size {len}: longer than any address"))?,
         )
@@ -226,8 +228,9 @@ impl<'a> Command<'a> {
     /// Reads what a program wrote.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: too short, no such command, or an address of no known family; `ENOSPC`: the header promises less
-    /// room than the answer needs. The second value of the result is the room.
+    /// [`Error::Invalid`]: too short, no such command, or an address of no known family; `ENOSPC`:
+    /// the header promises less room than the answer needs. The second value of the result is the
+    /// room.
     pub fn parse(bytes: &'a [u8]) -> Result<(Command<'a>, usize)> {
         let head = Fields(bytes);
         let (number, len, room) = (head.u32(0)?, usize::from(head.u16(4)?), usize::from(head.u16(6)?));
@@ -258,7 +261,7 @@ impl<'a> Command<'a> {
                     0 => None,
                     len => f.storage(16, len)?,
                 },
-                dst: f.storage(16 + addr::SOCKADDR_STORAGE, f.u16(10)?)?.ok_or_else(no_address)?,
+                dst: f.storage(16 + sockaddr::SOCKADDR_STORAGE, f.u16(10)?)?.ok_or_else(no_address)?,
             },
             number::RESOLVE_ROUTE => {
                 f.bytes(0, 8)?;

@@ -15,7 +15,8 @@ fn same_family(own: &Addr, to: &Addr) -> bool {
 }
 
 impl<D: Devices> Session<D> {
-    /// The device that has an address, or that stands for the loopback network where none has the very address.
+    /// The device that has an address, or that stands for the loopback network where none has the
+    /// very address.
     pub(super) fn device_with(&self, addr: &Addr) -> Option<usize> {
         let list = self.devices.list();
         let exact = list.iter().position(|d| d.gid == addr.gid());
@@ -25,7 +26,8 @@ impl<D: Devices> Session<D> {
         })
     }
 
-    /// The device from which `to` is reached: the one that has it; else one of its family, on the loopback network if `to` is.
+    /// The device from which `to` is reached: the one that has it; else one of its family, on the
+    /// loopback network if `to` is.
     pub(super) fn device_towards(&self, to: &Addr) -> Option<usize> {
         let list = self.devices.list();
         let own = list.iter().position(|d| d.gid == to.gid());
@@ -36,7 +38,8 @@ impl<D: Devices> Session<D> {
         own.or(near).or_else(|| list.iter().position(|d| same_family(&address(d), to)))
     }
 
-    /// The devices of an address's family. An IPv4-mapped address is an IPv6 one here: it is the socket's family that counts.
+    /// The devices of an address's family. An IPv4-mapped address is an IPv6 one here: it is the
+    /// socket's family that counts.
     pub(super) fn devices_of_family(&self, addr: &Addr) -> Vec<usize> {
         let list = self.devices.list().iter().enumerate();
         list.filter_map(|(n, d)| (address(d).ip.is_ipv4() == addr.ip.is_ipv4()).then_some(n)).collect()
@@ -53,8 +56,8 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// The destination as packets name it: the loopback network is this host, unless the device itself lives there; the "any"
-    /// address is this host too.
+    /// The destination as packets name it: the loopback network is this host, unless the device
+    /// itself lives there; the "any" address is this host too.
     pub(super) fn destination(&self, device: usize, to: Addr) -> Addr {
         let own = self.own_address(device, to.port, &to);
         if to.is_any() || to.is_loopback() && !own.is_loopback() {

@@ -1,18 +1,20 @@
-//! What the kernel would remember for a process: its open files (channels), the ids in them, and events that wait.
+//! The state that the kernel would have for a process: its open files (channels), the ids in them,
+//! and events that wait.
 //!
-//! Sans-IO: a command comes as bytes and its answer goes as bytes; devices are reached through [`Devices`]; how many events a
-//! channel holds is told by [`Session::queued`], so that whoever owns the descriptor can make it readable.
+//! Sans-IO: commands and answers are bytes, and devices are reached through [`Devices`].
+//! [`Session::queued`] is the number of events in a channel, by which the owner of the descriptor
+//! makes it readable.
 //!
-//! An id lives in one channel and may move to another. It gets ids of the connection manager (**ends**) when it gets a port:
-//! one on its device, or one on each device while it is bound to no address. The session moves no queue pair: the library does,
-//! by what INIT_QP_ATTR answers.
+//! An id lives in one channel and may move to another. It gets ids of the connection manager
+//! (**ends**) when it gets a port: one on its device, or one on each device while it is bound to no
+//! address. The session moves no queue pair: the library does, by what INIT_QP_ATTR answers.
 
 mod choose;
-mod commands;
-mod events;
+mod session_commands;
+mod session_events;
+mod session_groups;
 #[cfg(test)]
-pub(crate) mod lab;
-mod multicast;
+pub(crate) mod session_lab;
 #[cfg(test)]
 mod tests;
 
@@ -26,19 +28,19 @@ use gdrcore_core::verbs::types::{AhAttr, Handle};
 use gdrcore_core::{Error, Result};
 
 use crate::proto::{Addr, Command, NO_ENTRY};
-use events::Event;
-use multicast::Group;
+use session_events::Event;
+use session_groups::Group;
 
 /// A device's connection manager.
 pub trait Manage: CmDevice {
-    /// Largest path MTU code that the way to a peer carries, as far as this side can tell.
+    /// Largest path MTU code of the route to a peer, as far as this side knows.
     fn path_mtu(&self, to: &AhAttr) -> u8;
 }
 
-/// One that is kept open while an id needs it.
+/// A connection manager whose device stays open while an id needs it.
 pub type Manager = Arc<dyn Manage + Send + Sync>;
 
-/// What a program sees of a device before it opens it.
+/// A device as a program sees it before it opens it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Node GUID in host order, as `ibv_get_device_guid` gives it in network order; not 0.
@@ -65,13 +67,13 @@ pub trait Devices {
 }
 
 /// An id of the connection manager that stands behind one of the program's.
-struct End {
+struct ManagerId {
     device: usize,
     handle: Handle,
     manager: Manager,
 }
 
-/// How far an id has come.
+/// The stage of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Idle,
@@ -81,18 +83,18 @@ enum Stage {
     Listening,
     /// A peer's request, for the program to accept or reject.
     Requested,
-    /// Asked, or accepted; from here on the connection manager knows the rest.
+    /// Requested or accepted by the program; from here on the connection manager has the state.
     Begun,
 }
 
-struct Id {
+struct ProgramId {
     channel: u32,
-    /// The library's word; 0: a request that was not accepted yet, whose events are not told.
+    /// The library's number. 0: a request that was not accepted yet; its events are dropped.
     uid: u64,
     ps: u16,
     qp_type: u32,
     stage: Stage,
-    ends: Vec<End>,
+    ends: Vec<ManagerId>,
     /// The device, once an address has decided it.
     device: Option<usize>,
     src: Option<Addr>,
@@ -101,13 +103,13 @@ struct Id {
     psn: u32,
     qkey: u32,
     traffic_class: u8,
-    /// What the program has set.
+    /// The ACK timeout that the program has set.
     ack_timeout: Option<u8>,
     /// The peer tries again for ever when this side has no receive posted.
     rnr_endless: bool,
-    /// The program has said whether the "any" address means that of its own family only.
+    /// RDMA_OPTION_ID_AFONLY, if the program has set it: the "any" address covers its family only.
     own_family: Option<bool>,
-    /// Events that the program has been told.
+    /// Events that the program has taken.
     reported: u32,
 }
 
@@ -115,11 +117,11 @@ struct Channel {
     events: VecDeque<Event>,
 }
 
-/// All of a process's ids.
+/// The ids of a process.
 pub struct Session<D> {
     devices: D,
     channels: BTreeMap<u32, Channel>,
-    ids: BTreeMap<u32, Id>,
+    ids: BTreeMap<u32, ProgramId>,
     groups: BTreeMap<u32, Group>,
     /// Which id an id of the connection manager belongs to.
     by_handle: BTreeMap<(usize, Handle), u32>,
@@ -132,7 +134,7 @@ pub struct Session<D> {
 pub struct Answer {
     /// Address in the program.
     pub at: u64,
-    /// What goes there.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -174,14 +176,14 @@ impl<D: Devices> Session<D> {
 
     /// Closes a channel and lets go what is left in it. An unknown one is ignored.
     pub fn close(&mut self, channel: u32) {
-        let of = |(&number, id): (&u32, &Id)| (id.channel == channel).then_some(number);
+        let of = |(&number, id): (&u32, &ProgramId)| (id.channel == channel).then_some(number);
         for id in self.ids.iter().filter_map(of).collect::<Vec<_>>() {
             self.remove(id);
         }
         self.channels.remove(&channel);
     }
 
-    /// How many events wait in a channel.
+    /// The number of events in a channel.
     pub fn queued(&self, channel: u32) -> usize {
         self.channels.get(&channel).map_or(0, |c| c.events.len())
     }
@@ -191,18 +193,19 @@ impl<D: Devices> Session<D> {
         !self.by_handle.is_empty()
     }
 
-    /// Ids that exist, for those who look for leaks.
+    /// The number of ids, for tests of leaks.
     pub fn ids(&self) -> usize {
         self.ids.len()
     }
 
-    /// Carries out a command that was written into a channel. `option` reads the program's memory for SET_OPTION, `channel_of` says which
-    /// channel a descriptor is.
+    /// Carries out a command that was written into a channel. `option` reads the program's memory
+    /// for SET_OPTION, `channel_of` gives the channel of a descriptor.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: not a command, or not one for this id in this state; `ENOENT`: no such id in this channel;
-    /// [`Error::Again`]: GET_EVENT, and none is there; [`Error::NoDevice`], [`Error::AddressInUse`]: as bind(2) says them;
-    /// [`Error::NoMemory`]: the device's ids are in use.
+    /// [`Error::Invalid`]: not a command, or not one for this id in this state; `ENOENT`: no such
+    /// id in this channel; [`Error::Again`]: GET_EVENT, and none is there; [`Error::NoDevice`],
+    /// [`Error::AddressInUse`]: as for bind(2); [`Error::NoMemory`]: the device's ids are in
+    /// use.
     pub fn execute(
         &mut self,
         channel: u32,
@@ -315,23 +318,23 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    fn id(&self, id: u32) -> Result<&Id> {
+    fn id(&self, id: u32) -> Result<&ProgramId> {
         self.ids.get(&id).ok_or(NO_ENTRY)
     }
 
-    fn id_mut(&mut self, id: u32) -> Result<&mut Id> {
+    fn id_mut(&mut self, id: u32) -> Result<&mut ProgramId> {
         self.ids.get_mut(&id).ok_or(NO_ENTRY)
     }
 
     /// The one end of an id whose device is decided.
-    fn end(&self, id: u32) -> Result<&End> {
+    fn end(&self, id: u32) -> Result<&ManagerId> {
         match self.id(id)?.ends.as_slice() {
             [end] => Ok(end),
             _ => Err(refuse!(Invalid, "id {id}: its device is not decided yet")),
         }
     }
 
-    /// Lets an id go: its ends, its groups, its events.
+    /// Removes an id with its ends, its groups and its events.
     fn remove(&mut self, id: u32) -> u32 {
         let groups = self.groups.iter().filter_map(|(&n, g)| (g.id == id).then_some(n)).collect::<Vec<_>>();
         for g in groups {
@@ -340,7 +343,8 @@ impl<D: Devices> Session<D> {
         let Some(gone) = self.ids.remove(&id) else { return 0 };
         for end in &gone.ends {
             self.by_handle.remove(&(end.device, end.handle));
-            // What the peer is owed the manager still sends. It may have let the id go by itself: nothing is left to do then.
+            // The manager still sends the last messages to the peer. It may have destroyed the id
+            // by itself, which is no error here.
             let _ = end.manager.destroy(end.handle);
         }
         self.drop_events(gone.channel, id);
@@ -348,15 +352,15 @@ impl<D: Devices> Session<D> {
     }
 }
 
-impl Id {
+impl ProgramId {
     fn is_datagram(&self) -> bool {
         self.ps == port_space::UDP
     }
 
-    /// What a side offers, in the connection manager's terms.
+    /// The parameters of this side, in the connection manager's terms.
     fn offer<'a>(&self, p: &crate::proto::ConnParam<'a>) -> ConnParam<'a> {
         ConnParam {
-            // Who asks for a datagram service names no QP in its request.
+            // A request for a datagram service names no QP.
             qpn: if self.is_datagram() && self.stage != Stage::Requested { p.qp_num.max(2) } else { p.qp_num },
             qp_type: self.qp_type,
             psn: Some(self.psn),
@@ -373,7 +377,7 @@ impl Id {
         }
     }
 
-    /// Where its packets go.
+    /// The destination of its packets.
     fn peer(&self) -> AhAttr {
         let (dgid, scope_id) = self.dst.map_or(([0; 16], 0), |d| (d.gid(), d.scope_id));
         AhAttr { dgid, scope_id, traffic_class: self.traffic_class, ..AhAttr::default() }

@@ -1,7 +1,7 @@
 //! A session over a real device: two programs' ids in one process, connected through its loopback.
 
-use super::events::number;
-use super::lab::{self, Lab};
+use super::session_events::number;
+use super::session_lab::{self, Lab};
 use super::*;
 use crate::proto::number as cmd;
 use gdrcore_core::cm::types::cm_event;
@@ -38,7 +38,7 @@ struct Seen {
 
 impl Program {
     fn new() -> Program {
-        let mut s = Session::new(lab::open(), 42);
+        let mut s = Session::new(session_lab::open(), 42);
         let channel = s.open();
         Program { s, channel, option: 0x20 }
     }

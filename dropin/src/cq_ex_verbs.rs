@@ -1,0 +1,182 @@
+//! Extended completion queues: completions that are read field by field.
+//!
+//! Between `ibv_start_poll` and `ibv_end_poll` a thread has the CQ to itself. A timestamp is the
+//! time at which the completion was taken from the queue, on the clock of `ibv_query_rt_values_ex`
+//! (nanoseconds of CLOCK_MONOTONIC) or the wall clock: the device keeps none of its own, and a
+//! polling program is its engine.
+
+use crate::abi::*;
+use crate::cq_verbs::{Cq, CqInit};
+use crate::open_context::Context;
+use crate::pd_verbs::Pd;
+use crate::verb_result::{object, Verb};
+use core::ffi::{c_int, c_uint};
+use gdrcore_core::{refuse, Result};
+use gdrcore_net::clock::now_ns;
+
+/// `ibv_create_cq_wc_flags` that a completion of this device can have.
+const WC_FLAGS: u64 = 0x7f | COMPLETION_TIMESTAMP | WALLCLOCK;
+const COMPLETION_TIMESTAMP: u64 = 1 << 7;
+const WALLCLOCK: u64 = 1 << 11;
+/// `ibv_cq_init_attr_mask`.
+const MASK_FLAGS: u32 = 1;
+const MASK_PD: u32 = 2;
+/// `ibv_create_cq_attr_flags`: the lock is left out; a CQ never overruns, so that it may be
+/// ignored.
+const SINGLE_THREADED: u32 = 1;
+const IGNORE_OVERRUN: u32 = 2;
+
+/// The operation behind `ibv_create_cq_ex`.
+pub unsafe extern "C" fn create_cq_ex(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
+    // SAFETY: the program's pointers.
+    Verb("ibv_create_cq_ex").pointer(unsafe { create(context, init) })
+}
+
+/// # Safety
+/// The program's pointers.
+unsafe fn create(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex> {
+    // SAFETY: the caller's promise.
+    let (_, i) = unsafe { (Context::of(context)?, object(init)?) };
+    let flags = if i.comp_mask & MASK_FLAGS != 0 { i.flags } else { 0 };
+    if i.comp_mask & !(MASK_FLAGS | MASK_PD) != 0
+        || i.wc_flags & !WC_FLAGS != 0
+        || flags & !(SINGLE_THREADED | IGNORE_OVERRUN) != 0
+    {
+        let (comp, wc) = (i.comp_mask, i.wc_flags);
+        return Err(refuse!(
+            Unsupported,
+            "comp_mask {comp:#x}, wc_flags {wc:#x}, flags {flags:#x}: the device knows {:#x}, {WC_FLAGS:#x}, {:#x}",
+            MASK_FLAGS | MASK_PD,
+            SINGLE_THREADED | IGNORE_OVERRUN
+        ));
+    }
+    if i.comp_mask & MASK_PD != 0 {
+        // The promise of its thread domain has no effect here.
+        // SAFETY: the caller's promise.
+        unsafe { Pd::of(i.parent_domain)? };
+    }
+    let plain = CqInit { cqe: i.cqe, cq_context: i.cq_context, channel: i.channel, comp_vector: i.comp_vector };
+    // SAFETY: the caller's promise.
+    let mut cq = unsafe { Cq::make(context, &plain)? };
+    cq.single_threaded = flags & SINGLE_THREADED != 0;
+    let ex = &mut cq.ex;
+    ex.start_poll = Some(start_poll);
+    ex.next_poll = Some(next_poll);
+    ex.end_poll = Some(end_poll);
+    ex.read_opcode = Some(read_opcode);
+    ex.read_vendor_err = Some(read_vendor_err);
+    ex.read_byte_len = Some(read_byte_len);
+    ex.read_imm_data = Some(read_imm_data);
+    ex.read_qp_num = Some(read_qp_num);
+    ex.read_src_qp = Some(read_src_qp);
+    ex.read_wc_flags = Some(read_wc_flags);
+    ex.read_slid = Some(read_slid);
+    ex.read_sl = Some(read_sl);
+    ex.read_dlid_path_bits = Some(read_dlid_path_bits);
+    ex.read_completion_ts = Some(read_completion_ts);
+    ex.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+    cq.stamps = i.wc_flags & (COMPLETION_TIMESTAMP | WALLCLOCK) != 0;
+    let cq = Box::into_raw(Box::new(cq));
+    Cq::publish(cq);
+    Ok(cq.cast())
+}
+
+/// Takes the next completion. 0, ENOENT where there is none, or an errno.
+///
+/// # Safety
+/// A live CQ of which this thread has the turn.
+unsafe fn advance(p: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller's promise; nobody else touches what is written here.
+    let cq = unsafe { &mut *p.cast::<Cq>() };
+    let mut wc = [ibv_wc::default()];
+    match cq.poll(&mut wc) {
+        Ok(0) => libc::ENOENT,
+        Ok(_) => {
+            let [wc] = wc;
+            cq.ex.wr_id = wc.wr_id;
+            cq.ex.status = wc.status;
+            cq.current = wc;
+            if cq.stamps {
+                cq.stamp_ns = now_ns();
+            }
+            0
+        }
+        Err(e) => e.errno(),
+    }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the program's pointers.
+    let c = unsafe { &*cq.cast::<Cq>() };
+    // SAFETY: as above.
+    if unsafe { attr.as_ref() }.is_some_and(|a| a.comp_mask != 0) {
+        return libc::EINVAL;
+    }
+    if !c.single_threaded {
+        c.lock.lock();
+    }
+    // SAFETY: this thread has the turn, or the program said that there is no other.
+    let rc = unsafe { advance(cq) };
+    if rc != 0 && !c.single_threaded {
+        // ibv_end_poll is not called then.
+        c.lock.unlock();
+    }
+    rc
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: between start and end this thread has the turn.
+    unsafe { advance(cq) }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: the program's CQ.
+    let c = unsafe { &*cq.cast::<Cq>() };
+    if !c.single_threaded {
+        c.lock.unlock();
+    }
+}
+
+/// The completion that was taken last.
+///
+/// # Safety
+/// The program's CQ, between start and end.
+unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a ibv_wc {
+    // SAFETY: the caller's promise.
+    unsafe { &(*cq.cast::<Cq>()).current }
+}
+
+macro_rules! readers {
+    ($($name:ident -> $t:ty = |$wc:ident| $value:expr;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $t {
+            // SAFETY: the program calls it between start and end.
+            let $wc = unsafe { current(cq) };
+            $value
+        }
+    )*};
+}
+
+readers! {
+    read_opcode -> u32 = |wc| wc.opcode;
+    read_vendor_err -> u32 = |wc| wc.vendor_err;
+    read_byte_len -> u32 = |wc| wc.byte_len;
+    read_imm_data -> u32 = |wc| wc.imm_data;
+    read_qp_num -> u32 = |wc| wc.qp_num;
+    read_src_qp -> u32 = |wc| wc.src_qp;
+    read_wc_flags -> c_uint = |wc| wc.wc_flags;
+    read_slid -> u32 = |wc| wc.slid.into();
+    read_sl -> u8 = |wc| wc.sl;
+    read_dlid_path_bits -> u8 = |wc| wc.dlid_path_bits;
+}
+
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the program calls it between start and end.
+    unsafe { (*cq.cast::<Cq>()).stamp_ns }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: as above.
+    let stamp = unsafe { (*cq.cast::<Cq>()).stamp_ns };
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    wall.saturating_sub(now_ns().saturating_sub(stamp))
+}

@@ -1,0 +1,314 @@
+//! Completion queues.
+
+use crate::abi::*;
+use crate::channel_verbs::Channel;
+use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::hca::{EventTarget, Hca};
+use crate::hca_kinds::HcaDevice;
+use crate::open_context::Context;
+use crate::pd_verbs::small;
+use crate::thread_lock::{retry_while_busy, ThreadLock};
+use crate::verb_result::{object, Verb};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::verbs::types::{wc_flags, Handle};
+use gdrcore_core::wire::ip::v4_of_gid;
+use gdrcore_core::{refuse, Error, Result};
+
+/// A completion queue.
+#[repr(C)]
+pub struct Cq {
+    /// The part that programs see; of a CQ that is not extended, its beginning.
+    pub ex: ibv_cq_ex,
+    pub device: &'static dyn HcaDevice,
+    pub hca: &'static Hca,
+    pub handle: Handle,
+    /// `sl` of the completion of a datagram.
+    network_header: u8,
+    /// Completion events that the program took.
+    events_taken: AtomicU32,
+    /// Asynchronous events that the program took.
+    async_taken: AtomicU32,
+    /// QPs that use it.
+    pub users: AtomicU32,
+    /// Extended: held by the thread that reads it.
+    pub lock: ThreadLock,
+    /// Extended: the program reads it from one thread only, so that the lock is not taken.
+    pub single_threaded: bool,
+    /// Extended: completions get a timestamp.
+    pub stamps: bool,
+    /// Extended: the completion taken last, and when.
+    pub current: ibv_wc,
+    pub stamp_ns: u64,
+}
+
+/// The arguments of a new CQ.
+pub struct CqInit {
+    pub cqe: u32,
+    pub cq_context: *mut c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+}
+
+/// Bytes of a CQ entry in the device, for the growth of its memory.
+const ENTRY: usize = 64;
+
+/// `sl` of the completion of a received datagram. RoCE has no service levels there. mlx5 reports by
+/// it which headers the packet had, and UCX 1.13 finds the addresses in the GRH by that: 8 for UDP,
+/// plus 1 for IPv6 or 2 for IPv4.
+fn network_header(gid: &[u8; 16]) -> u8 {
+    const UDP: u8 = 8;
+    UDP | if v4_of_gid(gid).is_some() { 2 } else { 1 }
+}
+
+impl Cq {
+    /// The CQ that a program's pointer belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: null.
+    ///
+    /// # Safety
+    /// `p` is null or a live CQ of ours.
+    #[inline]
+    pub unsafe fn of<'a>(p: *const ibv_cq) -> Result<&'a Cq> {
+        // SAFETY: the caller's promise; the program's struct is the first field.
+        unsafe { object(p.cast::<Cq>()) }
+    }
+
+    /// A CQ of the device that no table has yet.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::NoMemory`].
+    ///
+    /// # Safety
+    /// The program's pointers.
+    pub unsafe fn make(context: *mut ibv_context, init: &CqInit) -> Result<Cq> {
+        // SAFETY: the caller's promise.
+        let c = unsafe { Context::of(context)? };
+        let most = c.hca.attr.max_cqe;
+        if init.cqe == 0 || init.cqe > most {
+            return Err(refuse!(Invalid, "cqe {}: 1 to {most}", init.cqe));
+        }
+        if init.comp_vector != 0 {
+            return Err(refuse!(Invalid, "comp_vector {}: the device has one, 0", init.comp_vector));
+        }
+        let (handle, given) = c.hca.make(init.cqe as usize * ENTRY, |d| d.cq_create(init.cqe))?;
+        // SAFETY: the caller's promise.
+        if let Ok(channel) = unsafe { Channel::of(init.channel) } {
+            channel.users.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Cq {
+            ex: ibv_cq_ex::plain(ibv_cq {
+                context,
+                channel: init.channel,
+                cq_context: init.cq_context,
+                handle: small(handle),
+                cqe: given as c_int,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                comp_events_completed: 0,
+                async_events_completed: 0,
+            }),
+            device: c.hca.device,
+            hca: c.hca,
+            handle,
+            network_header: network_header(&c.hca.attr.gid),
+            events_taken: AtomicU32::new(0),
+            async_taken: AtomicU32::new(0),
+            users: AtomicU32::new(0),
+            lock: ThreadLock::default(),
+            single_threaded: false,
+            stamps: false,
+            current: ibv_wc::default(),
+            stamp_ns: 0,
+        })
+    }
+
+    /// Takes completions, as programs see them.
+    ///
+    /// # Errors
+    /// Those of the device's `poll_cq`, but [`Error::Busy`].
+    #[inline]
+    pub fn poll(&self, room: &mut [ibv_wc]) -> Result<usize> {
+        let n = retry_while_busy(|| self.device.poll_cq(self.handle, room))?;
+        for wc in room.iter_mut().take(n).filter(|wc| wc.wc_flags & wc_flags::GRH != 0) {
+            wc.sl = self.network_header;
+        }
+        Ok(n)
+    }
+
+    /// Enters the CQ into its device's table, so that events reach it.
+    pub fn publish(this: *mut Cq) {
+        // SAFETY: just made.
+        let cq = unsafe { &*this };
+        cq.hca.objects().by_handle.insert(cq.handle, this);
+    }
+
+    /// The program took one of its completion events.
+    pub fn event_taken(&self) {
+        self.events_taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program took one of its asynchronous events.
+    pub fn async_taken(&self) {
+        self.async_taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The pointer that the program gave for it.
+    pub fn program_context(&self) -> *mut c_void {
+        self.ex.base.cq_context
+    }
+
+    /// Ends it in the device, takes back the events that the program has not taken, and waits until
+    /// the others are acknowledged.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: QPs use it.
+    pub fn end(&self) -> Result<()> {
+        let users = self.users.load(Ordering::Relaxed);
+        if users != 0 {
+            return Err(refuse!(Busy, "cq: {users} queues use it"));
+        }
+        retry_while_busy(|| self.device.cq_destroy(self.handle))?;
+        self.hca.objects().by_handle.remove(&self.handle);
+        let this: *const Cq = self;
+        // SAFETY: channel and context outlive their CQs.
+        unsafe {
+            if let Ok(channel) = Channel::of(self.ex.base.channel) {
+                channel.events.remove(|&c| c.cast_const() == this.cast());
+                channel.users.fetch_sub(1, Ordering::Relaxed);
+            }
+            if let Ok(c) = Context::of(self.ex.base.context) {
+                c.events.remove(|e| {
+                    matches!(event_kind(e.event_type), EventKind::Cq) && e.element.cq.cast_const() == this.cast()
+                });
+            }
+            let (taken, async_taken) =
+                (self.events_taken.load(Ordering::Relaxed), self.async_taken.load(Ordering::Relaxed));
+            AckCounters::new((&raw const self.ex.base).cast_mut()).wait(taken, async_taken);
+        }
+        Ok(())
+    }
+}
+
+impl EventTarget for Cq {
+    fn kind(&self) -> EventKind {
+        EventKind::Cq
+    }
+
+    fn context(&self) -> *mut ibv_context {
+        self.ex.base.context
+    }
+
+    fn element(&self) -> ibv_async_element {
+        ibv_async_element { cq: (&raw const self.ex.base).cast_mut() }
+    }
+
+    fn raise_completion(&self) {
+        // SAFETY: a channel outlives its CQs.
+        if let Ok(channel) = unsafe { Channel::of(self.ex.base.channel) } {
+            channel.events.push((&raw const *self).cast_mut().cast());
+        }
+    }
+}
+
+/// The error for a negative argument.
+#[cold]
+fn negative(cqe: c_int, comp_vector: c_int) -> Error {
+    match cqe < 0 {
+        true => refuse!(Invalid, "cqe {cqe}: negative"),
+        false => refuse!(Invalid, "comp_vector {comp_vector}: negative"),
+    }
+}
+
+/// `ibv_create_cq`.
+pub unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    let numbers = u32::try_from(cqe).and_then(|cqe| Ok((cqe, u32::try_from(comp_vector)?)));
+    Verb("ibv_create_cq").pointer(numbers.map_err(|_| negative(cqe, comp_vector)).and_then(|(cqe, comp_vector)| {
+        // SAFETY: the program's pointers.
+        let cq = unsafe { Cq::make(context, &CqInit { cqe, cq_context, channel, comp_vector })? };
+        let cq = Box::into_raw(Box::new(cq));
+        Cq::publish(cq);
+        Ok(cq.cast())
+    }))
+}
+
+/// `ibv_resize_cq`.
+pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    Verb("ibv_resize_cq").code((|| {
+        // SAFETY: the program's pointer.
+        let c = unsafe { Cq::of(cq)? };
+        let wanted = u32::try_from(cqe).map_err(|_| negative(cqe, 0))?;
+        let given = c.hca.make(wanted as usize * ENTRY, |d| retry_while_busy(|| d.cq_resize(c.handle, wanted)))?;
+        // SAFETY: the program may read it only after the call.
+        unsafe { (*cq).cqe = given as c_int };
+        Ok(())
+    })())
+}
+
+/// `ibv_cq_attr_mask`.
+const MODERATE: u32 = 1;
+
+/// `ibv_modify_cq`: moderation, by which a NIC delays events and raises one for several
+/// completions. This device raises each event at once, whatever is asked for.
+pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    Verb("ibv_modify_cq").code((|| {
+        // SAFETY: the program's pointers.
+        let (_, attr) = unsafe { (Cq::of(cq)?, attr.as_ref().ok_or_else(|| refuse!(Invalid, "attr: NULL"))?) };
+        match attr.attr_mask {
+            MODERATE => Ok(()),
+            mask => Err(refuse!(Invalid, "attr_mask {mask:#x}: MODERATE (1)")),
+        }
+    })())
+}
+
+/// `ibv_destroy_cq`.
+pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    Verb("ibv_destroy_cq").code((|| {
+        // SAFETY: the program's pointer.
+        unsafe { Cq::of(cq)? }.end()?;
+        // SAFETY: made by Box::into_raw, the program may not use it any more.
+        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+        Ok(())
+    })())
+}
+
+/// The operation behind `ibv_poll_cq`.
+pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: the program's CQ. Not checked for null: the inline verb has read it already.
+    let c = unsafe { &*cq.cast::<Cq>() };
+    if n <= 0 {
+        return if n == 0 { 0 } else { -libc::EINVAL };
+    }
+    // SAFETY: room for `n` completions, as the program promises; any bits are a valid completion.
+    let room = unsafe { core::slice::from_raw_parts_mut(wc, n as usize) };
+    match c.poll(room) {
+        Ok(n) => n as c_int,
+        Err(e) => -e.errno(),
+    }
+}
+
+/// The operation behind `ibv_req_notify_cq`.
+pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the program's CQ.
+    let c = unsafe { &*cq.cast::<Cq>() };
+    Verb("ibv_req_notify_cq").code(c.device.cq_arm(c.handle, solicited_only != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+
+    #[test]
+    fn a_datagram_says_which_headers_came() {
+        assert_eq!(network_header(&Endpoint::v4([10, 0, 0, 1], ROCE_PORT).ip), 0xa);
+        assert_eq!(network_header(&1u128.to_be_bytes()), 0x9);
+    }
+}

@@ -1,0 +1,120 @@
+//! The kind of object that an asynchronous event is about, and the counters by which its
+//! destruction waits until programs have acknowledged its events.
+
+use crate::abi::*;
+use gdrcore_core::device::async_event;
+
+/// The kind of object that an event is about.
+pub enum EventKind {
+    Cq,
+    Qp,
+    Srq,
+    Port,
+}
+
+/// The kind of object that an event of this type is about.
+pub fn event_kind(event_type: u32) -> EventKind {
+    match event_type {
+        async_event::CQ_ERR => EventKind::Cq,
+        async_event::QP_FATAL
+        | async_event::QP_REQ_ERR
+        | async_event::QP_ACCESS_ERR
+        | async_event::COMM_EST
+        | async_event::SQ_DRAINED
+        | async_event::QP_LAST_WQE_REACHED => EventKind::Qp,
+        async_event::SRQ_ERR | async_event::SRQ_LIMIT_REACHED => EventKind::Srq,
+        _ => EventKind::Port,
+    }
+}
+
+/// The mutex, condition and counters that every object with events has in its ABI struct.
+pub struct AckCounters {
+    mutex: *mut libc::pthread_mutex_t,
+    cond: *mut libc::pthread_cond_t,
+    /// Completion events, or null.
+    completion: *mut u32,
+    /// Asynchronous events.
+    asynchronous: *mut u32,
+}
+
+/// An object with events.
+pub trait HasEvents {
+    /// The places of its fields.
+    fn ack_counters(this: *mut Self) -> AckCounters;
+}
+
+impl HasEvents for ibv_cq {
+    fn ack_counters(p: *mut Self) -> AckCounters {
+        // SAFETY: only addresses are formed, of fields of a live object.
+        unsafe {
+            AckCounters {
+                mutex: &raw mut (*p).mutex,
+                cond: &raw mut (*p).cond,
+                completion: &raw mut (*p).comp_events_completed,
+                asynchronous: &raw mut (*p).async_events_completed,
+            }
+        }
+    }
+}
+
+macro_rules! has_events {
+    ($($t:ty),*) => {$(
+        impl HasEvents for $t {
+            fn ack_counters(p: *mut Self) -> AckCounters {
+                // SAFETY: only addresses are formed, of fields of a live object.
+                unsafe {
+                    AckCounters {
+                        mutex: &raw mut (*p).mutex,
+                        cond: &raw mut (*p).cond,
+                        completion: core::ptr::null_mut(),
+                        asynchronous: &raw mut (*p).events_completed,
+                    }
+                }
+            }
+        }
+    )*};
+}
+has_events!(ibv_qp, ibv_srq);
+
+impl AckCounters {
+    /// The fields of an object.
+    ///
+    /// # Safety
+    /// It lives for as long as this is used.
+    pub unsafe fn new<T: HasEvents>(object: *mut T) -> AckCounters {
+        T::ack_counters(object)
+    }
+
+    /// Counts events that the program has handled.
+    ///
+    /// # Safety
+    /// As for [`AckCounters::new`].
+    pub unsafe fn acknowledge(&self, n: u32, asynchronous: bool) {
+        let counter = if asynchronous { self.asynchronous } else { self.completion };
+        // SAFETY: mutex and condition were initialised with the object, and the mutex protects the
+        // counters.
+        unsafe {
+            libc::pthread_mutex_lock(self.mutex);
+            *counter = (*counter).wrapping_add(n);
+            libc::pthread_cond_broadcast(self.cond);
+            libc::pthread_mutex_unlock(self.mutex);
+        }
+    }
+
+    /// Sleeps until as many events were acknowledged as were taken.
+    ///
+    /// # Safety
+    /// As for [`AckCounters::new`].
+    pub unsafe fn wait(&self, completion_taken: u32, asynchronous_taken: u32) {
+        // SAFETY: as in `acknowledge`.
+        unsafe {
+            libc::pthread_mutex_lock(self.mutex);
+            while *self.asynchronous != asynchronous_taken
+                || (!self.completion.is_null() && *self.completion != completion_taken)
+            {
+                libc::pthread_cond_wait(self.cond, self.mutex);
+            }
+            libc::pthread_mutex_unlock(self.mutex);
+        }
+    }
+}

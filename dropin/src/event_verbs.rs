@@ -1,0 +1,85 @@
+//! Taking events and acknowledging them: completion events of channels, asynchronous events of
+//! contexts.
+
+use crate::abi::*;
+use crate::channel_verbs::Channel;
+use crate::cq_verbs::Cq;
+use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::open_context::Context;
+use crate::qp_verbs::Qp;
+use crate::srq_verbs::Srq;
+use crate::verb_result::{object, out, Verb};
+use core::ffi::{c_int, c_uint, c_void};
+
+/// `ibv_get_cq_event`: sleeps, unless the program made the descriptor non-blocking.
+pub unsafe extern "C" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    Verb("ibv_get_cq_event").number((|| {
+        // SAFETY: the program's pointers.
+        let (channel, cq, cq_context) = unsafe { (Channel::of(channel)?, out(cq)?, out(cq_context)?) };
+        channel.events.take(|c| {
+            // SAFETY: a CQ removes its events from the list before it is freed, under the list's
+            // lock.
+            let of = unsafe { &*c.cast::<Cq>() };
+            of.event_taken();
+            *cq = c;
+            *cq_context = of.program_context();
+        })?;
+        Ok(0)
+    })())
+}
+
+/// `ibv_ack_cq_events`: lets the destruction of the CQ go on.
+pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
+    if !cq.is_null() {
+        // SAFETY: the program's CQ, which is not destroyed before its events are acknowledged.
+        unsafe { AckCounters::new(cq).acknowledge(n, false) };
+    }
+}
+
+/// `ibv_get_async_event`.
+pub unsafe extern "C" fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+    Verb("ibv_get_async_event").number((|| {
+        // SAFETY: the program's pointers.
+        let (c, event) = unsafe { (Context::of(context)?, out(event)?) };
+        *event = c.events.take(|e| {
+            // SAFETY: an object removes its events from the list before it is freed, under the
+            // list's lock.
+            unsafe { count_as_taken(&e) };
+            e
+        })?;
+        Ok(0)
+    })())
+}
+
+/// # Safety
+/// The event's object lives.
+unsafe fn count_as_taken(e: &ibv_async_event) {
+    // SAFETY: the caller's promise; which field of the union is valid follows from the type.
+    unsafe {
+        match event_kind(e.event_type) {
+            EventKind::Cq => (*e.element.cq.cast::<Cq>()).async_taken(),
+            EventKind::Qp => (*e.element.qp.cast::<Qp>()).async_taken(),
+            EventKind::Srq => (*e.element.srq.cast::<Srq>()).async_taken(),
+            EventKind::Port => {}
+        }
+    }
+}
+
+/// `ibv_ack_async_event`: lets the destruction of the object go on.
+pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: an event from ibv_get_async_event that was not acknowledged: its object lives.
+    let Ok(e) = (unsafe { object(event) }) else { return };
+    // SAFETY: as above; which field of the union is valid follows from the type.
+    unsafe {
+        match event_kind(e.event_type) {
+            EventKind::Cq => AckCounters::new(e.element.cq).acknowledge(1, true),
+            EventKind::Qp => AckCounters::new(e.element.qp).acknowledge(1, true),
+            EventKind::Srq => AckCounters::new(e.element.srq).acknowledge(1, true),
+            EventKind::Port => {}
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! fork: the parent keeps its devices; the child sees `EOWNERDEAD` on them and may open them anew.
+//!
+//! Registered memory needs no care (the CPU copies it, so copy-on-write does no harm), hence
+//! `ibv_fork_init` has nothing to do and `ibv_is_fork_initialized` returns that it is not needed.
+
+use core::ffi::{c_int, c_void};
+
+/// `IBV_FORK_UNNEEDED`.
+const UNNEEDED: u32 = 2;
+
+/// Runs `hold` before every fork of this process from now on, and `release` after it in parent and
+/// child: around each, a lock is held, so that a child finds what it protects whole. Of several
+/// pairs the one that came last holds first.
+pub fn around_forks(hold: extern "C" fn(), release: extern "C" fn()) {
+    let before: unsafe extern "C" fn() = hold;
+    let after: unsafe extern "C" fn() = release;
+    // SAFETY: the handlers take and give back a lock and stay loaded as long as their code does.
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+}
+
+/// `ibv_fork_init`.
+pub unsafe extern "C" fn fork_init() -> c_int {
+    0
+}
+
+/// `ibv_is_fork_initialized`.
+pub unsafe extern "C" fn is_fork_initialized() -> u32 {
+    UNNEEDED
+}
+
+/// `ibv_dontfork_range`, `ibv_dofork_range`.
+pub unsafe extern "C" fn fork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}

@@ -1,0 +1,83 @@
+//! The kinds of devices that an entry of the list can have: how each is named, and what opens it.
+//!
+//! A new kind is one row of [`KINDS`].
+
+use crate::env;
+use gdrcore_core::device::{CmDevice, Device, Leaks};
+use gdrcore_core::mem::Memory;
+use gdrcore_core::{Config, Result};
+use gdrcore_net::addr::Endpoint;
+use gdrcore_net::map::Map;
+use gdrcore_net::soft::{soft_flags, EventSink, SoftConfig, SoftDevice};
+
+/// An open device: verbs, connections, and the calls of this library.
+pub trait HcaDevice: Device + CmDevice {
+    /// Makes a kind of memory known under a number from 1 on. It outlives the device.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()>;
+
+    /// From here on events go to `sink` in the round of the engine that raised them.
+    fn deliver_to(&self, sink: &'static dyn EventSink);
+
+    /// Stops everything and gives system resources back.
+    ///
+    /// # Safety
+    /// Nobody uses the device any more. Its memory stays until this has returned.
+    unsafe fn close(&self) -> Leaks;
+}
+
+impl HcaDevice for SoftDevice {
+    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+        SoftDevice::memory_add(self, provider, memory)
+    }
+
+    fn deliver_to(&self, sink: &'static dyn EventSink) {
+        SoftDevice::deliver_to(self, sink);
+    }
+
+    unsafe fn close(&self) -> Leaks {
+        // SAFETY: the trait's contract is that of SoftDevice's own close.
+        unsafe { SoftDevice::close(self) }
+    }
+}
+
+/// An open device, and the memory in which it lives.
+pub struct OpenedDevice {
+    pub device: &'static dyn HcaDevice,
+    pub map: Map,
+}
+
+/// A kind of device.
+pub struct DeviceKind {
+    /// The beginning of its names, before a colon and the endpoint.
+    word: &'static str,
+    /// Opens a device by its name.
+    ///
+    /// # Errors
+    /// Those of the device; the system's.
+    pub open: fn(&str, &Config) -> Result<OpenedDevice>,
+}
+
+/// All kinds. Entries of the list are of the first.
+pub static KINDS: &[DeviceKind] = &[DeviceKind { word: "soft", open: open_soft }];
+
+impl DeviceKind {
+    /// The name by which the device of an endpoint is opened.
+    pub fn device_name(&self, at: &Endpoint) -> String {
+        format!("{}:{at}", self.word)
+    }
+}
+
+fn open_soft(name: &str, core: &Config) -> Result<OpenedDevice> {
+    let pcap = env::pcap();
+    let (path, flags) = env::path(pcap.is_some());
+    // Other devices and processes of the program may have begun the capture.
+    let flags = flags | soft_flags::KEEP_CAPTURE;
+    let config = SoftConfig { core: *core, flags, path, pcap: pcap.as_deref() };
+    let map = Map::new(SoftDevice::memsize(name, &config)?)?;
+    // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
+    let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), name, &config)? };
+    Ok(OpenedDevice { device, map })
+}

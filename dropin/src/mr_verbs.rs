@@ -1,0 +1,361 @@
+//! Memory regions and windows.
+
+use crate::abi::*;
+use crate::hca::Hca;
+use crate::null_memory;
+use crate::pd_verbs::{small, Pd};
+use crate::verb_result::{object, Verb};
+use core::ffi::{c_int, c_uint, c_void};
+use gdrcore_core::device::MrReg;
+use gdrcore_core::verbs::types::{access, Handle, ACCESS_ALL, ACCESS_REMOTE_CHANGE};
+use gdrcore_core::{refuse, Error, Result};
+use gdrcore_net::map::{page_size, Map};
+
+/// A memory region.
+#[repr(C)]
+pub struct Mr {
+    ibv: ibv_mr,
+    hca: &'static Hca,
+    pub handle: Handle,
+    /// The domain on which it counts.
+    domain: &'static Pd,
+    /// The arguments of the registration, for `ibv_rereg_mr`.
+    iova: u64,
+    access: u32,
+    /// The mapping of a dma-buf that the library has made for it.
+    map: Option<Map>,
+}
+
+/// A memory window.
+#[repr(C)]
+pub struct Mw {
+    pub ibv: ibv_mw,
+    hca: &'static Hca,
+    pub handle: Handle,
+    domain: &'static Pd,
+}
+
+/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may leave unheeded.
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// The arguments of a registration.
+pub struct RegRequest {
+    pub pd: *mut ibv_pd,
+    pub addr: u64,
+    pub length: usize,
+    pub iova: u64,
+    pub access: u32,
+    /// 0: the program's memory, else [`null_memory::PROVIDER`].
+    pub provider: u32,
+}
+
+impl RegRequest {
+    /// The same for the device.
+    fn request(&self, pd: &Pd) -> MrReg {
+        MrReg {
+            pd: pd.handle,
+            addr: self.addr,
+            length: self.length as u64,
+            iova: self.iova,
+            access: self.access & (!OPTIONAL | ACCESS_ALL),
+            provider: self.provider,
+            cookie: 0,
+        }
+    }
+}
+
+/// A region.
+///
+/// # Errors
+/// Those of the registration.
+///
+/// # Safety
+/// `w.pd` is the program's.
+pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
+    // SAFETY: the caller's promise.
+    let pd = unsafe { Pd::of(w.pd)? };
+    let reg = w.request(pd);
+    let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
+    let domain = pd.hold();
+    let ibv = ibv_mr {
+        // SAFETY: checked above.
+        context: unsafe { (*w.pd).context },
+        pd: w.pd,
+        addr: w.addr as *mut c_void,
+        length: w.length,
+        handle: small(handle),
+        lkey: attr.lkey,
+        rkey: attr.rkey,
+    };
+    let mr =
+        Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, domain, iova: w.iova, access: w.access, map: None }));
+    pd.hca.objects().regions.insert(small(handle), mr.cast());
+    Ok(mr.cast())
+}
+
+/// `ibv_reg_mr`.
+pub unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+    // SAFETY: the program's arguments.
+    unsafe { register(Verb("ibv_reg_mr"), pd, addr, length, addr as u64, access as c_uint) }
+}
+
+/// `ibv_reg_mr_iova`.
+pub unsafe extern "C" fn reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the program's arguments.
+    unsafe { register(Verb("ibv_reg_mr_iova"), pd, addr, length, iova, access as c_uint) }
+}
+
+/// `ibv_reg_mr_iova2`.
+pub unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the program's arguments.
+    unsafe { register(Verb("ibv_reg_mr_iova2"), pd, addr, length, iova, access) }
+}
+
+/// The registration of host memory that the program knows as `verb`.
+///
+/// # Safety
+/// The program's arguments.
+unsafe fn register(
+    verb: Verb,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // The whole address space, on demand, is an implicit region.
+    let implicit = access & access::ON_DEMAND != 0 && length == usize::MAX;
+    if implicit && (!addr.is_null() || iova != 0) {
+        let e = refuse!(
+            Invalid,
+            "addr {addr:p}, iova {iova:#x}: an implicit region (ON_DEMAND, the whole address space) begins at 0"
+        );
+        return verb.pointer(Err(e));
+    }
+    // SAFETY: the program's arguments.
+    verb.pointer(unsafe { new(&RegRequest { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
+}
+
+/// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this
+/// device's copies are the CPU's. One that it cannot, such as a GPU's, is EOPNOTSUPP: the C ABI's
+/// `gdrc_mr_reg_memory` has another way for those.
+pub unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    Verb("ibv_reg_dmabuf_mr").pointer((|| {
+        let access = access as u32;
+        let into = offset % page_size() as u64;
+        let whole = length.checked_add(into as usize).filter(|_| length > 0);
+        let whole =
+            whole.ok_or_else(|| refuse!(Invalid, "length {length:#x}: at least 1, and within the address space"))?;
+        let writes = access::LOCAL_WRITE | ACCESS_REMOTE_CHANGE;
+        let map = Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
+            Error::NoDevice => refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's"),
+            e => e,
+        })?;
+        let addr = map.as_ptr() as u64 + into;
+        // SAFETY: the program's domain.
+        let mr = unsafe { new(&RegRequest { pd, addr, length, iova, access, provider: 0 })? };
+        // SAFETY: made just now; nobody else knows it.
+        let m = unsafe { &mut *mr.cast::<Mr>() };
+        // As rdma-core has it: the address is the place in the buffer.
+        m.ibv.addr = offset as *mut c_void;
+        m.map = Some(map);
+        Ok(mr)
+    })())
+}
+
+/// `ibv_rereg_mr_flags`.
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 2;
+const CHANGE_ACCESS: c_int = 4;
+/// `IBV_REREG_MR_ERR_INPUT`: the old region is as it was.
+const REREG_ERR_INPUT: c_int = -1;
+
+/// `ibv_rereg_mr`: the region keeps its keys.
+pub unsafe extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let done = (|| {
+        if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 || flags == 0 || mr.is_null() {
+            return Err(refuse!(
+                Invalid,
+                "flags {flags:#x}: one or more of TRANSLATION (1), PD (2) and ACCESS (4), and mr not NULL"
+            ));
+        }
+        // SAFETY: the program's region, which it gives us for the call.
+        let m = unsafe { &mut *mr.cast::<Mr>() };
+        let moves = flags & CHANGE_TRANSLATION != 0;
+        if m.map.is_some() {
+            // Its memory has no address of the program's that another call could name or keep.
+            return Err(refuse!(Unsupported, "mr: a region of a dma-buf cannot be registered anew"));
+        }
+        if moves && (addr.is_null() || length == 0) {
+            return Err(refuse!(Invalid, "addr {addr:p}, length {length}: a region has at least one byte"));
+        }
+        let w = RegRequest {
+            pd: if flags & CHANGE_PD != 0 { pd } else { m.ibv.pd },
+            addr: if moves { addr } else { m.ibv.addr } as u64,
+            length: if moves { length } else { m.ibv.length },
+            iova: if moves { addr as u64 } else { m.iova },
+            access: if flags & CHANGE_ACCESS != 0 { access as u32 } else { m.access },
+            provider: 0,
+        };
+        // SAFETY: the program's domain, or the one of its region.
+        let to = unsafe { Pd::of(w.pd)? };
+        if !core::ptr::eq(to.hca, m.hca) {
+            return Err(refuse!(Invalid, "pd: of another device than the region"));
+        }
+        let attr = m.hca.device.mr_rereg(m.handle, &w.request(to))?;
+        core::mem::replace(&mut m.domain, to.hold()).release();
+        m.ibv.pd = w.pd;
+        m.ibv.addr = w.addr as *mut c_void;
+        m.ibv.length = w.length;
+        (m.ibv.lkey, m.ibv.rkey) = (attr.lkey, attr.rkey);
+        m.iova = w.iova;
+        m.access = w.access;
+        Ok(0)
+    })();
+    match Verb("ibv_rereg_mr").number(done) {
+        0 => 0,
+        _ => REREG_ERR_INPUT,
+    }
+}
+
+/// `ibv_dereg_mr`.
+pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    Verb("ibv_dereg_mr").code((|| {
+        // SAFETY: the program's pointer, one of ours.
+        let m = unsafe { object(mr.cast::<Mr>())? };
+        m.hca.device.mr_dereg(m.handle)?;
+        m.hca.objects().regions.remove(&small(m.handle));
+        m.domain.release();
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        Ok(())
+    })())
+}
+
+/// `ibv_import_mr`: a region of another context of this process, under another name. Its owner
+/// deregisters it.
+pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    Verb("ibv_import_mr").pointer((|| {
+        // SAFETY: the program's pointer.
+        let p = unsafe { Pd::of(pd)? };
+        let objects = p.hca.objects();
+        let theirs = objects.regions.get(&handle).copied();
+        let theirs = theirs.ok_or_else(|| refuse!(Invalid, "mr_handle {handle}: no region of this device"))?;
+        // SAFETY: a region is in the table for as long as it lives, and the table is locked.
+        let m = unsafe { &*theirs.cast::<Mr>() };
+        let ibv = ibv_mr {
+            // SAFETY: checked above.
+            context: unsafe { (*pd).context },
+            pd,
+            // As with every driver: the importer knows where it lies, or does not need to.
+            addr: core::ptr::null_mut(),
+            ..m.ibv
+        };
+        let alias =
+            Mr { ibv, hca: m.hca, handle: m.handle, domain: p.hold(), iova: m.iova, access: m.access, map: None };
+        Ok(Box::into_raw(Box::new(alias)).cast())
+    })())
+}
+
+/// `ibv_unimport_mr`.
+pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    if !mr.is_null() {
+        // SAFETY: made by `import_mr`; only the name goes.
+        unsafe { Box::from_raw(mr.cast::<Mr>()) }.domain.release();
+    }
+}
+
+/// The operation behind `ibv_alloc_mw`.
+pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw {
+    Verb("ibv_alloc_mw").pointer((|| {
+        // SAFETY: the program's pointer.
+        let p = unsafe { Pd::of(pd)? };
+        let (handle, rkey) = p.hca.make(0, |d| d.mw_alloc(p.handle, mw_type))?;
+        let domain = p.hold();
+        // SAFETY: checked above.
+        let context = unsafe { (*pd).context };
+        let ibv = ibv_mw { context, pd, rkey, handle: small(handle), r#type: mw_type };
+        Ok(Box::into_raw(Box::new(Mw { ibv, hca: p.hca, handle, domain })).cast())
+    })())
+}
+
+/// The operation behind `ibv_dealloc_mw`.
+pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    Verb("ibv_dealloc_mw").code((|| {
+        // SAFETY: the program's pointer, one of ours.
+        let m = unsafe { object(mw.cast::<Mw>())? };
+        m.hca.device.mw_dealloc(m.handle)?;
+        m.domain.release();
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
+        Ok(())
+    })())
+}
+
+/// `ibv_advise_mr_advice`: PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT.
+const ADVICE_MAX: u32 = 2;
+
+/// The operation behind `ibv_advise_mr`: advice need not be taken, but what is named must exist.
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sge: u32,
+) -> c_int {
+    /// `IBV_ADVISE_MR_FLAG_FLUSH`.
+    const FLUSH: u32 = 1;
+    // SAFETY: the program's pointer.
+    Verb("ibv_advise_mr").code(unsafe { Pd::of(pd) }.and_then(|_| {
+        if advice > ADVICE_MAX || flags & !FLUSH != 0 {
+            return Err(refuse!(
+                Unsupported,
+                "advice {advice}, flags {flags:#x}: at most {ADVICE_MAX}, and IBV_ADVISE_MR_FLAG_FLUSH"
+            ));
+        }
+        if num_sge == 0 || sg_list.is_null() {
+            return Err(refuse!(Invalid, "sg_list, num_sge {num_sge}: at least one piece"));
+        }
+        Ok(())
+    }))
+}
+
+/// The operation behind `ibv_alloc_null_mr`: a region of any address, for local use.
+pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    let w = RegRequest {
+        pd,
+        addr: 0,
+        length: usize::MAX,
+        iova: 0,
+        access: access::LOCAL_WRITE,
+        provider: null_memory::PROVIDER,
+    };
+    // SAFETY: the program's pointer.
+    Verb("ibv_alloc_null_mr").pointer(unsafe { Pd::of(pd).and_then(|_| new(&w)) })
+}

@@ -1,0 +1,64 @@
+//! A context: what `ibv_open_device` gives.
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::event_queue::EventQueue;
+use crate::hca::{Hca, OpenContext};
+use core::mem::offset_of;
+use gdrcore_core::{refuse, Result};
+
+/// An open device.
+#[repr(C)]
+pub struct Context {
+    /// The part that programs see. They hold a pointer to its last field.
+    pub verbs: verbs_context,
+    pub hca: &'static Hca,
+    pub adapter: &'static Adapter,
+    /// Asynchronous events.
+    pub events: EventQueue<ibv_async_event>,
+}
+
+impl Context {
+    /// The context that a program's pointer belongs to.
+    ///
+    /// # Errors
+    /// `Error::Invalid`: null. `Error::OwnerDead`: it is the parent's.
+    ///
+    /// # Safety
+    /// `p` is null or came from [`Context::publish`] and is not closed.
+    pub unsafe fn of<'a>(p: *const ibv_context) -> Result<&'a Context> {
+        // SAFETY: the caller's promise.
+        let c = unsafe { Context::of_anybody(p)? };
+        c.hca.check()?;
+        Ok(c)
+    }
+
+    /// As [`Context::of`], also for the context of a parent process: for queries that need no
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: null.
+    ///
+    /// # Safety
+    /// As for [`Context::of`].
+    pub unsafe fn of_anybody<'a>(p: *const ibv_context) -> Result<&'a Context> {
+        if p.is_null() {
+            return Err(refuse!(Invalid, "context: NULL"));
+        }
+        // SAFETY: the pointer is to the field of a Context, as the caller promises.
+        Ok(unsafe { &*p.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() })
+    }
+
+    /// Enters the context into its device's table, so that events reach it.
+    pub fn publish(self) -> *mut ibv_context {
+        // SAFETY: just made, and freed only by `ibv_close_device`.
+        let c = unsafe { &*Box::into_raw(Box::new(self)) };
+        c.hca.objects().contexts.push(OpenContext { ibv: c.as_ibv(), events: &raw const c.events });
+        c.as_ibv()
+    }
+
+    /// The pointer that programs have.
+    pub fn as_ibv(&self) -> *mut ibv_context {
+        (&raw const self.verbs.context).cast_mut()
+    }
+}

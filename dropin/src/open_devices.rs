@@ -1,0 +1,136 @@
+//! The devices of this process: every entry of the list that was ever seen, and the devices that
+//! are open.
+//!
+//! Entries live as long as the process, since programs keep pointers to them; an address that was
+//! seen keeps its entry and name.
+
+use crate::adapter::{addresses, Adapter};
+use crate::fork_verbs::around_forks;
+use crate::hca::Hca;
+use crate::thread_lock::ForkLock;
+use crate::worker::with_stack;
+use crate::{env, stats_printer};
+use gdrcore_core::counters::Counters;
+use gdrcore_core::Result;
+use std::sync::Once;
+
+/// All entries that were ever seen, and the devices that are open.
+pub struct State {
+    pub adapters: Vec<&'static Adapter>,
+    pub open: Vec<OpenHca>,
+    /// Counters of the devices that are not open any more.
+    closed: ClosedCounters,
+}
+
+/// An open device and how many contexts it has.
+pub struct OpenHca {
+    pub index: u32,
+    pub contexts: u32,
+    pub hca: &'static Hca,
+}
+
+/// The process's devices.
+pub static STATE: ForkLock<State> =
+    ForkLock::new(State { adapters: Vec::new(), open: Vec::new(), closed: ClosedCounters::new() });
+
+/// The sum of the counters of devices that this process has closed.
+struct ClosedCounters {
+    /// The process that closed them: the child of a fork begins with none.
+    owner: libc::pid_t,
+    sum: Counters,
+}
+
+impl ClosedCounters {
+    const fn new() -> Self {
+        ClosedCounters { owner: 0, sum: Counters::ZERO }
+    }
+
+    /// The sum, which begins at 0 in the child of a fork.
+    fn own(&mut self) -> &mut Counters {
+        let pid = std::process::id() as libc::pid_t;
+        if self.owner != pid {
+            *self = ClosedCounters { owner: pid, sum: Counters::ZERO };
+        }
+        &mut self.sum
+    }
+}
+
+/// Holds the lock of the list around every fork from now on.
+pub fn guard_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| around_forks(hold, release));
+}
+
+extern "C" fn hold() {
+    STATE.hold();
+}
+
+extern "C" fn release() {
+    STATE.release();
+}
+
+/// The entries of today's list.
+pub fn present() -> Vec<&'static Adapter> {
+    let addresses = addresses();
+    let only = env::device();
+    let mut state = STATE.lock();
+    let mut list = Vec::new();
+    for (endpoint, ifindex) in addresses {
+        let known = state.adapters.iter().find(|a| a.endpoint == endpoint).copied();
+        let adapter = known.unwrap_or_else(|| {
+            let index = state.adapters.len() as u32;
+            let fresh: &'static Adapter = Box::leak(Box::new(Adapter::new(index, endpoint, ifindex)));
+            state.adapters.push(fresh);
+            fresh
+        });
+        if only.as_ref().is_none_or(|name| *name == adapter.name()) {
+            list.push(adapter);
+        }
+    }
+    list
+}
+
+/// The open device of an entry, opened if it is not, for one more context. [`put`] gives it back.
+///
+/// # Errors
+/// Those of [`Hca::open`].
+pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
+    let mut state = STATE.lock();
+    // Devices of a parent process are not this process's.
+    state.open.retain(|o| o.hca.device.query().is_ok());
+    if let Some(o) = state.open.iter_mut().find(|o| o.index == adapter.index) {
+        o.contexts += 1;
+        return Ok(o.hca);
+    }
+    stats_printer::install(total);
+    let hca = with_stack("gdrc-open", || Hca::open(adapter))
+        .inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
+    state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
+    Ok(hca)
+}
+
+/// Takes one context from an open device; without any it is closed.
+pub fn put(hca: &'static Hca) {
+    let mut state = STATE.lock();
+    let Some(at) = state.open.iter().position(|o| core::ptr::eq(o.hca, hca)) else { return };
+    state.open[at].contexts -= 1;
+    if state.open[at].contexts == 0 {
+        state.open.remove(at);
+        if let Ok(counters) = hca.device.counters() {
+            state.closed.own().add(&counters);
+        }
+        // SAFETY: no context is left, so no object of theirs may be used any more.
+        unsafe { hca.close() };
+    }
+}
+
+/// The counters of all devices that the process has or had open.
+fn total() -> Counters {
+    // Open devices stay while the list is locked.
+    let mut state = STATE.lock();
+    let mut all = *state.closed.own();
+    for counters in state.open.iter().filter_map(|o| o.hca.device.counters().ok()) {
+        all.add(&counters);
+    }
+    all
+}

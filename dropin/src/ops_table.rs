@@ -1,0 +1,91 @@
+//! The table of operations that a context has for the inline verbs.
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::{
+    cq_ex_verbs, cq_verbs, dm_verbs, mr_verbs, pd_verbs, post_verbs, qp_ex_verbs, qp_verbs, query_verbs, srq_verbs,
+};
+use core::ffi::{c_int, c_void};
+
+const NONE: Unused = core::ptr::null();
+
+fn operations() -> ibv_context_ops {
+    ibv_context_ops {
+        compat_query_device: NONE,
+        compat_query_port: NONE,
+        compat_pd_mr: [NONE; 5],
+        alloc_mw: Some(mr_verbs::alloc_mw),
+        bind_mw: Some(post_verbs::bind_mw),
+        dealloc_mw: Some(mr_verbs::dealloc_mw),
+        compat_create_cq: NONE,
+        poll_cq: Some(cq_verbs::poll_cq),
+        req_notify_cq: Some(cq_verbs::req_notify_cq),
+        compat_cq_srq: [NONE; 7],
+        post_srq_recv: Some(post_verbs::post_srq_recv),
+        compat_qp: [NONE; 4],
+        post_send: Some(post_verbs::post_send),
+        post_recv: Some(post_verbs::post_recv),
+        compat_ah_mcast: [NONE; 5],
+    }
+}
+
+/// The operations of a context, and its fields that programs see.
+pub fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs_context {
+    verbs_context {
+        query_port: Some(query_verbs::query_port_ex),
+        advise_mr: Some(mr_verbs::advise_mr),
+        alloc_null_mr: Some(mr_verbs::alloc_null_mr),
+        read_counters: NONE,
+        attach_counters_point_flow: NONE,
+        create_counters: NONE,
+        destroy_counters: NONE,
+        reg_dm_mr: Some(dm_verbs::reg_dm_mr),
+        alloc_dm: Some(dm_verbs::alloc_dm),
+        free_dm: Some(dm_verbs::free_dm),
+        modify_flow_action_esp: NONE,
+        destroy_flow_action: NONE,
+        create_flow_action_esp: NONE,
+        modify_qp_rate_limit: Some(qp_verbs::modify_qp_rate_limit),
+        alloc_parent_domain: Some(pd_verbs::alloc_parent_domain),
+        dealloc_td: Some(pd_verbs::dealloc_td),
+        alloc_td: Some(pd_verbs::alloc_td),
+        modify_cq: Some(cq_verbs::modify_cq),
+        post_srq_ops: NONE,
+        destroy_rwq_ind_table: NONE,
+        create_rwq_ind_table: NONE,
+        destroy_wq: NONE,
+        modify_wq: NONE,
+        create_wq: NONE,
+        query_rt_values: Some(query_verbs::query_rt_values),
+        create_cq_ex: Some(cq_ex_verbs::create_cq_ex),
+        private: NONE,
+        query_device_ex: Some(query_verbs::query_device_ex),
+        destroy_flow: NONE,
+        placeholder2: NONE,
+        create_flow: NONE,
+        placeholder1: NONE,
+        open_qp: NONE,
+        create_qp_ex: Some(qp_ex_verbs::create_qp_ex),
+        get_srq_num: NONE,
+        create_srq_ex: Some(srq_verbs::create_srq_ex),
+        open_xrcd: NONE,
+        close_xrcd: Some(close_xrcd),
+        placeholder3: 0,
+        sz: size_of::<verbs_context>(),
+        context: ibv_context {
+            device: (&raw const adapter.ibv).cast_mut(),
+            ops: operations(),
+            cmd_fd,
+            async_fd,
+            num_comp_vectors: 1,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            // The mark by which the inline verbs know that there is a verbs_context.
+            abi_compat: usize::MAX as *mut c_void,
+        },
+    }
+}
+
+/// The one operation that the inline verbs call without looking whether it is there.
+unsafe extern "C" fn close_xrcd(_xrcd: *mut c_void) -> c_int {
+    libc::EOPNOTSUPP
+}

@@ -1,0 +1,203 @@
+//! Protection domains, parent domains and thread domains.
+//!
+//! A parent domain is an alias of a protection domain. By a thread domain a program promises to use
+//! objects from one thread. It has no effect here, as the locks cost nothing without a second
+//! thread.
+
+use crate::abi::*;
+use crate::hca::Hca;
+use crate::open_context::Context;
+use crate::verb_result::{object, Verb};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::{refuse, Result};
+
+/// A protection domain, or a parent domain over one.
+#[repr(C)]
+pub struct Pd {
+    ibv: ibv_pd,
+    pub hca: &'static Hca,
+    /// The device's protection domain.
+    pub handle: Handle,
+    /// The domain behind a parent or imported domain, else null.
+    base: *mut Pd,
+    td: *mut Td,
+    imported: bool,
+    /// Objects made on it, parent domains included.
+    users: AtomicU32,
+}
+
+/// A thread domain.
+#[repr(C)]
+pub struct Td {
+    ibv: ibv_td,
+    users: AtomicU32,
+}
+
+impl Pd {
+    /// The domain that a program's pointer belongs to.
+    ///
+    /// # Errors
+    /// `Error::Invalid`: null. `Error::OwnerDead`: it is the parent process's.
+    ///
+    /// # Safety
+    /// `p` is null or a live domain of ours.
+    pub unsafe fn of<'a>(p: *mut ibv_pd) -> Result<&'a Pd> {
+        // SAFETY: the caller's promise; the program's struct is the first field.
+        let pd = unsafe { object(p.cast::<Pd>())? };
+        pd.hca.check()?;
+        Ok(pd)
+    }
+
+    /// Counts an object that is made on the domain. Returns the domain that counts it, to be
+    /// released with the object: of an imported domain that is its base, since the import may end
+    /// before its objects.
+    pub fn hold(&self) -> &'static Pd {
+        let counted: *const Pd = if self.imported { self.base } else { self };
+        // SAFETY: a domain lives for as long as objects are counted on it.
+        let counted: &'static Pd = unsafe { &*counted };
+        counted.users.fetch_add(1, Ordering::Relaxed);
+        counted
+    }
+
+    /// Counts an object less.
+    pub fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn boxed(context: *mut ibv_context, hca: &'static Hca, handle: Handle, base: *mut Pd, td: *mut Td) -> *mut Pd {
+        let ibv = ibv_pd { context, handle: small(handle) };
+        Box::into_raw(Box::new(Pd { ibv, hca, handle, base, td, imported: false, users: AtomicU32::new(0) }))
+    }
+}
+
+/// The number that programs see: the index of an object in its table, small and unique while it
+/// lives.
+pub fn small(handle: Handle) -> u32 {
+    handle as u32 & 0x00ff_ffff
+}
+
+/// `ibv_alloc_pd`.
+pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    Verb("ibv_alloc_pd").pointer((|| {
+        // SAFETY: the program's pointer.
+        let c = unsafe { Context::of(context)? };
+        let handle = c.hca.make(0, |d| d.pd_alloc())?;
+        let pd = Pd::boxed(context, c.hca, handle, core::ptr::null_mut(), core::ptr::null_mut());
+        c.hca.objects().domains.insert(small(handle), pd.cast());
+        Ok(pd.cast())
+    })())
+}
+
+/// `ibv_dealloc_pd`: also of a parent domain.
+pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    Verb("ibv_dealloc_pd").code((|| {
+        // SAFETY: the program's pointer.
+        let p = unsafe { Pd::of(pd)? };
+        let users = p.users.load(Ordering::Relaxed);
+        if users != 0 {
+            return Err(refuse!(Busy, "pd: {users} objects are in it"));
+        }
+        // SAFETY: a parent domain counts as a user of its base and its thread domain, which
+        // therefore live.
+        match unsafe { p.base.as_ref() } {
+            Some(base) => base.release(),
+            None => {
+                p.hca.device.pd_dealloc(p.handle)?;
+                p.hca.objects().domains.remove(&small(p.handle));
+            }
+        }
+        // SAFETY: as above.
+        if let Some(td) = unsafe { p.td.as_ref() } {
+            td.users.fetch_sub(1, Ordering::Relaxed);
+        }
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        Ok(())
+    })())
+}
+
+/// `ibv_import_pd`: a domain of another context of this process, under another name. Its owner
+/// deallocates it.
+pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    Verb("ibv_import_pd").pointer((|| {
+        // SAFETY: the program's pointer.
+        let c = unsafe { Context::of(context)? };
+        let base = c.hca.objects().domains.get(&handle).copied();
+        let base = base.ok_or_else(|| refuse!(Invalid, "pd_handle {handle}: no domain of this device"))?;
+        let base = base.cast::<Pd>();
+        // SAFETY: a domain is in the table for as long as it lives.
+        let p = unsafe { &*base };
+        p.hold();
+        let name = Pd::boxed(context, c.hca, p.handle, base, core::ptr::null_mut());
+        // SAFETY: just made.
+        unsafe { (*name).imported = true };
+        Ok(name.cast())
+    })())
+}
+
+/// `ibv_unimport_pd`.
+pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: the program's pointer. Only the name goes.
+    unsafe { dealloc_pd(pd) };
+}
+
+/// The operation behind `ibv_alloc_td`.
+pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
+    Verb("ibv_alloc_td").pointer((|| {
+        // SAFETY: the program's pointers.
+        let (_, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        if attr.comp_mask != 0 {
+            return Err(refuse!(Unsupported, "comp_mask {:#x}: must be 0", attr.comp_mask));
+        }
+        Ok(Box::into_raw(Box::new(Td { ibv: ibv_td { context }, users: AtomicU32::new(0) })).cast())
+    })())
+}
+
+/// The operation behind `ibv_dealloc_td`.
+pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    Verb("ibv_dealloc_td").code((|| {
+        // SAFETY: the program's pointer, one of ours.
+        if unsafe { object(td.cast::<Td>())? }.users.load(Ordering::Relaxed) != 0 {
+            return Err(refuse!(Busy, "td: a parent domain uses it"));
+        }
+        // SAFETY: made by Box::into_raw; the program may not use it any more.
+        drop(unsafe { Box::from_raw(td.cast::<Td>()) });
+        Ok(())
+    })())
+}
+
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`: allocators may be given; the rings are
+/// in the device's memory, so they are not called, as with drivers that have nothing to allocate.
+const PARENT_DOMAIN_ATTRS: u32 = 3;
+
+/// The operation behind `ibv_alloc_parent_domain`.
+pub unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    Verb("ibv_alloc_parent_domain").pointer((|| {
+        // SAFETY: the program's pointers.
+        let (c, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        if attr.comp_mask & !PARENT_DOMAIN_ATTRS != 0 {
+            return Err(refuse!(
+                Unsupported,
+                "comp_mask {:#x}: the device knows {PARENT_DOMAIN_ATTRS:#x}",
+                attr.comp_mask
+            ));
+        }
+        // SAFETY: as above.
+        let base = unsafe { Pd::of(attr.pd)? };
+        if !base.base.is_null() || !core::ptr::eq(base.hca, c.hca) {
+            return Err(refuse!(Invalid, "pd: a parent domain itself, or of another device"));
+        }
+        base.hold();
+        let td = attr.td.cast::<Td>();
+        // SAFETY: null or one of ours.
+        if let Some(td) = unsafe { td.as_ref() } {
+            td.users.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Pd::boxed(context, c.hca, base.handle, attr.pd.cast(), td).cast())
+    })())
+}

@@ -1,0 +1,218 @@
+//! Posting. Lists go to the device as they are, since the structs are the same, but for requests
+//! that name objects: there programs have pointers and the device has handles, so those are copied,
+//! a few at a time.
+
+use crate::abi::*;
+use crate::ah_verbs::Ah;
+use crate::mr_verbs::{Mr, Mw};
+use crate::qp_verbs::Qp;
+use crate::srq_verbs::{self, Srq};
+use crate::thread_lock::retry_while_busy;
+use crate::verb_result::{object, set_errno, Verb};
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode};
+use gdrcore_core::{Error, Result};
+
+/// Requests that are copied at once.
+const CHUNK: usize = 16;
+
+/// Errno of a post: a full queue is ENOMEM, as with every driver.
+#[cold]
+fn post_code(verb: Verb, r: Result<()>) -> c_int {
+    match r {
+        // Not reported as a refusal: the program polls and posts again.
+        Err(Error::Again) => {
+            set_errno(libc::ENOMEM);
+            libc::ENOMEM
+        }
+        other => verb.code(other),
+    }
+}
+
+/// The operation behind `ibv_post_send`.
+pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the program's QP. Not checked for null: the inline verb has read it already.
+    let q = unsafe { &*qp.cast::<Qp>() };
+    let mut at: *const ibv_send_wr = wr;
+    // SAFETY: the program's list.
+    let done = unsafe {
+        if q.ex.qp_base.qp_type == qp_type::UD || binds(wr, q.cap.max_send_wr) {
+            post_translated(q, wr, &mut at)
+        } else {
+            retry_while_busy(|| q.device.post_send(q.handle, wr, &mut at))
+        }
+    };
+    if done.is_ok() {
+        return 0;
+    }
+    if !bad.is_null() {
+        // SAFETY: the program's pointer.
+        unsafe { bad.write(at.cast_mut()) };
+    }
+    post_code(Verb("ibv_post_send"), done)
+}
+
+/// Whether one of the first `n` requests of a list binds a window: no more than that can be posted.
+///
+/// # Safety
+/// The program's list.
+#[inline]
+unsafe fn binds(mut wr: *const ibv_send_wr, n: u32) -> bool {
+    for _ in 0..n {
+        // SAFETY: the caller's promise.
+        match unsafe { wr.as_ref() } {
+            None => return false,
+            Some(w) if w.opcode == wr_opcode::BIND_MW => return true,
+            Some(w) => wr = w.next,
+        }
+    }
+    false
+}
+
+/// Posts copies that have handles where the program has pointers.
+///
+/// # Safety
+/// The program's list, and objects of it that live.
+unsafe fn post_translated(q: &Qp, mut wr: *const ibv_send_wr, bad: &mut *const ibv_send_wr) -> Result<()> {
+    while !wr.is_null() {
+        let mut copies = [const { MaybeUninit::<ibv_send_wr>::uninit() }; CHUNK];
+        let mut theirs = [core::ptr::null::<ibv_send_wr>(); CHUNK];
+        let mut n = 0;
+        let mut wrong = None;
+        while n < CHUNK && !wr.is_null() {
+            // SAFETY: the program's request; plain integers.
+            let mut w = unsafe { wr.read_unaligned() };
+            let next = w.next;
+            // SAFETY: as above.
+            if let Err(e) = unsafe { translate(q, &mut w) } {
+                wrong = Some((e, wr));
+                break;
+            }
+            w.next = core::ptr::null();
+            theirs[n] = wr;
+            copies[n].write(w);
+            if n > 0 {
+                let here = copies[n].as_ptr();
+                // SAFETY: written in the round before.
+                unsafe { copies[n - 1].assume_init_mut() }.next = here;
+            }
+            n += 1;
+            wr = next;
+        }
+        if n > 0 {
+            let first = copies[0].as_ptr();
+            let mut at = first;
+            // SAFETY: a list of our own, of which the pieces are the program's.
+            if let Err(e) = retry_while_busy(|| unsafe { q.device.post_send(q.handle, first, &mut at) }) {
+                // SAFETY: the device names one of the copies, all of one array.
+                let k = usize::try_from(unsafe { at.offset_from(first) }).unwrap_or(0);
+                *bad = theirs[k.min(CHUNK - 1)];
+                return Err(e);
+            }
+        }
+        if let Some((e, at)) = wrong {
+            *bad = at;
+            return Err(e);
+        }
+    }
+    Ok(())
+}
+
+/// The flags of a window without LOCAL_WRITE, which has no meaning there and which many programs
+/// set.
+fn window_access(flags: u32) -> u32 {
+    flags & !access::LOCAL_WRITE
+}
+
+/// Puts handles where the program has pointers.
+///
+/// # Safety
+/// The objects live, or their pointers are null.
+unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
+    if w.opcode == wr_opcode::BIND_MW {
+        // SAFETY: the caller's promise.
+        unsafe {
+            w.bind_mw.mw = object(w.bind_mw.mw as *const Mw)?.handle;
+            w.bind_mw.bind_info.mw_access_flags = window_access(w.bind_mw.bind_info.mw_access_flags);
+            if w.bind_mw.bind_info.mr != 0 {
+                w.bind_mw.bind_info.mr = object(w.bind_mw.bind_info.mr as *const Mr)?.handle;
+            }
+        }
+    } else if q.ex.qp_base.qp_type == qp_type::UD {
+        // SAFETY: as above; of a UD request this is the part of the union that counts.
+        unsafe { w.wr.ud.ah = object(w.wr.ud.ah as *const Ah)?.handle };
+    }
+    Ok(())
+}
+
+/// The operation behind `ibv_post_recv`.
+pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: the program's QP. Not checked for null: the inline verb has read it already.
+    let q = unsafe { &*qp.cast::<Qp>() };
+    let mut at: *const ibv_recv_wr = wr;
+    // SAFETY: the program's list.
+    let done = retry_while_busy(|| unsafe { q.device.post_recv(q.handle, wr, &mut at) });
+    // SAFETY: the program's pointer.
+    unsafe { tell_bad(Verb("ibv_post_recv"), done, at, bad) }
+}
+
+/// The operation behind `ibv_post_srq_recv`.
+pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: the program's SRQ. Not checked for null: the inline verb has read it already.
+    let s = unsafe { &*srq.cast::<Srq>() };
+    let mut at: *const ibv_recv_wr = wr;
+    // SAFETY: the program's list.
+    let done = unsafe { srq_verbs::post(s, wr, &mut at) };
+    // SAFETY: the program's pointer.
+    unsafe { tell_bad(Verb("ibv_post_srq_recv"), done, at, bad) }
+}
+
+/// # Safety
+/// `bad` is null or writable.
+#[inline]
+unsafe fn tell_bad(verb: Verb, done: Result<()>, at: *const ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    if done.is_ok() {
+        return 0;
+    }
+    if !bad.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { bad.write(at.cast_mut()) };
+    }
+    post_code(verb, done)
+}
+
+/// The operation behind `ibv_bind_mw`, for windows of type 1: a request on the send queue, under
+/// the window's next rkey.
+pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    Verb("ibv_bind_mw").code((|| {
+        // SAFETY: the program's pointers; the inline verb has checked the window.
+        let (q, w, b) = unsafe { (Qp::of(qp)?, object(mw.cast::<Mw>())?, object(bind)?) };
+        let next = (w.ibv.rkey & !0xff) | (w.ibv.rkey.wrapping_add(1) & 0xff);
+        let info = b.bind_info;
+        // SAFETY: zeroes are a valid request.
+        let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
+        wr.wr_id = b.wr_id;
+        wr.opcode = wr_opcode::BIND_MW;
+        wr.send_flags = b.send_flags & (send_flags::SIGNALED | send_flags::FENCE);
+        wr.bind_mw.mw = w.handle;
+        wr.bind_mw.rkey = next;
+        wr.bind_mw.bind_info.mr = match info.mr.is_null() {
+            true => 0,
+            // SAFETY: the program's region.
+            false => unsafe { object(info.mr.cast::<Mr>())? }.handle,
+        };
+        wr.bind_mw.bind_info.addr = info.addr;
+        wr.bind_mw.bind_info.length = info.length;
+        wr.bind_mw.bind_info.mw_access_flags = window_access(info.mw_access_flags);
+        let mut at: *const ibv_send_wr = &wr;
+        // SAFETY: one request of our own.
+        retry_while_busy(|| unsafe { q.device.post_send(q.handle, &wr, &mut at) }).map_err(|e| match e {
+            Error::Again => Error::NoMemory,
+            e => e,
+        })?;
+        // SAFETY: the program reads it only after the call.
+        unsafe { (*mw).rkey = next };
+        Ok(())
+    })())
+}

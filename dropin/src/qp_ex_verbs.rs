@@ -1,0 +1,299 @@
+//! Extended queue pairs: requests that are built call by call (`ibv_wr_*`) and posted together by
+//! `ibv_wr_complete`.
+//!
+//! The requests of one `ibv_wr_start` gather in memory of the QP's own, made for as many as its
+//! send queue holds. A mistake is remembered, and `ibv_wr_complete` returns it, having posted
+//! nothing.
+
+use crate::abi::*;
+use crate::open_context::Context;
+use crate::post_verbs;
+use crate::qp_verbs::{destroy_qp, make, publish, Qp};
+use crate::send_batch::SendBatch;
+use crate::verb_result::{out, Verb};
+use core::ffi::{c_int, c_void};
+use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
+use gdrcore_core::{refuse, Error, Result};
+
+/// `ibv_qp_create_send_ops_flags` of each transport: bit n is operation n of `ibv_wr_opcode`.
+const UD_OPS: u64 = 1 << 2 | 1 << 3;
+const UC_OPS: u64 = UD_OPS | 1 | 1 << 1 | 1 << 7 | 1 << 8;
+const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9;
+
+/// `ibv_qp_init_attr_mask`.
+const INIT_PD: u32 = 1;
+const INIT_CREATE_FLAGS: u32 = 4;
+const INIT_SEND_OPS: u32 = 64;
+
+/// The operation behind `ibv_create_qp_ex`.
+pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    Verb("ibv_create_qp_ex").pointer((|| {
+        // SAFETY: the program's pointers.
+        let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
+        let known = INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
+        if i.comp_mask & !known != 0 {
+            return Err(refuse!(Unsupported, "comp_mask {:#x}: the device knows {known:#x}", i.comp_mask));
+        }
+        if i.comp_mask & INIT_PD == 0 {
+            return Err(refuse!(Invalid, "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_PD", i.comp_mask));
+        }
+        if i.comp_mask & INIT_CREATE_FLAGS != 0 && i.create_flags != 0 {
+            return Err(refuse!(Unsupported, "create_flags {:#x}: the device has none", i.create_flags));
+        }
+        let plain = ibv_qp_init_attr {
+            qp_context: i.qp_context,
+            send_cq: i.send_cq,
+            recv_cq: i.recv_cq,
+            srq: i.srq,
+            cap: i.cap,
+            qp_type: i.qp_type,
+            sq_sig_all: i.sq_sig_all,
+        };
+        // SAFETY: as above.
+        let qp = unsafe { make(i.pd, &plain, &mut i.cap)? };
+        if i.comp_mask & INIT_SEND_OPS != 0 {
+            // SAFETY: just made, and known to nobody.
+            if let Err(e) = extend(unsafe { &mut *qp }, i.send_ops_flags) {
+                // SAFETY: as above.
+                unsafe { destroy_qp(qp.cast()) };
+                return Err(e);
+            }
+        }
+        Ok(publish(qp))
+    })())
+}
+
+/// Makes a QP extended, for the operations that the program names.
+///
+/// # Errors
+/// [`Error::Unsupported`]: the device or the transport lacks one.
+fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
+    let supported = match qp.ex.qp_base.qp_type {
+        qp_type::RC => RC_OPS,
+        qp_type::UC => UC_OPS,
+        _ => UD_OPS,
+    };
+    if ops & !supported != 0 {
+        let kind = qp_type::name(qp.ex.qp_base.qp_type);
+        return Err(refuse!(Unsupported, "send_ops_flags {ops:#x}: {kind} has {supported:#x}"));
+    }
+    qp.batch = Some(Box::new(SendBatch::new(&qp.cap)));
+    let has = |op: u32| ops & (1 << op) != 0;
+    let ex = &mut qp.ex;
+    macro_rules! op {
+        ($($op:ident => $field:ident),*) => { $(if has(wr_opcode::$op) { ex.$field = Some($field); })* };
+    }
+    op!(RDMA_WRITE => wr_rdma_write, RDMA_WRITE_WITH_IMM => wr_rdma_write_imm, SEND => wr_send,
+        SEND_WITH_IMM => wr_send_imm, RDMA_READ => wr_rdma_read, ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp,
+        ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add, LOCAL_INV => wr_local_inv, BIND_MW => wr_bind_mw,
+        SEND_WITH_INV => wr_send_inv);
+    if ex.qp_base.qp_type == qp_type::UD {
+        ex.wr_set_ud_addr = Some(wr_set_ud_addr);
+    }
+    ex.wr_set_inline_data = Some(wr_set_inline_data);
+    ex.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    ex.wr_set_sge = Some(wr_set_sge);
+    ex.wr_set_sge_list = Some(wr_set_sge_list);
+    ex.wr_start = Some(wr_start);
+    ex.wr_complete = Some(wr_complete);
+    ex.wr_abort = Some(wr_abort);
+    Ok(())
+}
+
+/// The batch of a QP.
+///
+/// # Safety
+/// The program's QP, and this thread is between its start and its complete or abort.
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut SendBatch> {
+    // SAFETY: the caller's promise.
+    unsafe { (*qp.cast::<Qp>()).batch.as_deref_mut() }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the program's QP.
+    unsafe { &(*qp.cast::<Qp>()).lock }.lock();
+    // SAFETY: this thread has the turn.
+    if let Some(b) = unsafe { batch(qp) } {
+        b.clear();
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: this thread has the turn.
+    let Some(b) = (unsafe { batch(qp) }) else { return libc::EINVAL };
+    let rc = match b.error {
+        Some(e) => Verb("ibv_wr_complete").code(Err(e)),
+        None if b.wrs.is_empty() => 0,
+        None => {
+            for i in 1..b.wrs.len() {
+                let next: *const ibv_send_wr = &b.wrs[i];
+                b.wrs[i - 1].next = next;
+            }
+            let mut bad = core::ptr::null_mut();
+            // SAFETY: a list of our own; objects in it are the program's.
+            unsafe { post_verbs::post_send(qp.cast(), b.wrs.as_mut_ptr(), &mut bad) }
+        }
+    };
+    b.clear();
+    // SAFETY: the program's QP.
+    unsafe { &(*qp.cast::<Qp>()).lock }.unlock();
+    rc
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: this thread has the turn.
+    if let Some(b) = unsafe { batch(qp) } {
+        b.clear();
+    }
+    // SAFETY: the program's QP.
+    unsafe { &(*qp.cast::<Qp>()).lock }.unlock();
+}
+
+/// Begins a request with what the program has put into the QP's fields.
+///
+/// # Safety
+/// As for [`batch`].
+unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
+    // SAFETY: the caller's promise.
+    let Some(b) = (unsafe { batch(qp) }) else { return };
+    if b.wrs.len() == b.limit {
+        b.fail(Error::NoMemory);
+    }
+    if b.error.is_some() {
+        return;
+    }
+    // SAFETY: zeroes are a valid request.
+    let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
+    // SAFETY: the program's QP.
+    unsafe {
+        wr.wr_id = (*qp).wr_id;
+        wr.send_flags = (*qp).wr_flags & !send_flags::INLINE;
+    }
+    wr.opcode = opcode;
+    fill(&mut wr);
+    b.wrs.push(wr);
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::RDMA_WRITE, |w| (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)) };
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
+    // SAFETY: between start and complete.
+    unsafe {
+        begin(qp, wr_opcode::RDMA_WRITE_WITH_IMM, |w| {
+            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey);
+            w.imm_data = imm;
+        });
+    }
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::RDMA_READ, |w| (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)) };
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::SEND, |_| ()) };
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: u32) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::SEND_WITH_IMM, |w| w.imm_data = imm) };
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::SEND_WITH_INV, |w| w.imm_data = rkey) };
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: between start and complete.
+    unsafe { begin(qp, wr_opcode::LOCAL_INV, |w| w.imm_data = rkey) };
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+    // SAFETY: between start and complete.
+    unsafe {
+        begin(qp, wr_opcode::ATOMIC_CMP_AND_SWP, |w| {
+            (w.wr.atomic.remote_addr, w.wr.atomic.rkey) = (remote_addr, rkey);
+            (w.wr.atomic.compare_add, w.wr.atomic.swap) = (compare, swap);
+        });
+    }
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
+    // SAFETY: between start and complete.
+    unsafe {
+        begin(qp, wr_opcode::ATOMIC_FETCH_AND_ADD, |w| {
+            (w.wr.atomic.remote_addr, w.wr.atomic.rkey) = (remote_addr, rkey);
+            w.wr.atomic.compare_add = add;
+        });
+    }
+}
+
+unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: the program's pointers, between start and complete. As in a posted request, window
+    // and region are pointers here; `post` puts their handles there.
+    unsafe {
+        let info = *info;
+        begin(qp, wr_opcode::BIND_MW, |w| {
+            w.bind_mw.mw = mw as u64;
+            w.bind_mw.rkey = rkey;
+            w.bind_mw.bind_info.mr = info.mr as u64;
+            w.bind_mw.bind_info.addr = info.addr;
+            w.bind_mw.bind_info.length = info.length;
+            w.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: between start and complete.
+    if let Some(wr) = unsafe { batch(qp) }.and_then(SendBatch::last) {
+        wr.wr.ud.ah = ah as u64;
+        wr.wr.ud.remote_qpn = remote_qpn;
+        wr.wr.ud.remote_qkey = remote_qkey;
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: between start and complete.
+    if let Some(b) = unsafe { batch(qp) } {
+        b.set_sges(&[ibv_sge { addr, length, lkey }]);
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, n: usize, list: *const ibv_sge) {
+    // SAFETY: between start and complete.
+    let Some(b) = (unsafe { batch(qp) }) else { return };
+    if n > b.max_sge || (n > 0 && list.is_null()) {
+        return b.fail(refuse!(Invalid, "sg_list, num_sge {n}: at most {}, and not NULL", b.max_sge));
+    }
+    if n > 0 {
+        // SAFETY: `n` pieces of the program.
+        b.set_sges(unsafe { core::slice::from_raw_parts(list, n) });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: between start and complete.
+    if let Some(b) = unsafe { batch(qp) } {
+        // SAFETY: the program's piece.
+        unsafe { b.set_inline(&[ibv_data_buf { addr, length }]) };
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, n: usize, list: *const ibv_data_buf) {
+    // SAFETY: between start and complete.
+    let Some(b) = (unsafe { batch(qp) }) else { return };
+    if n > 0 && list.is_null() {
+        return b.fail(refuse!(Invalid, "buf_list: NULL, and num_buf is {n}"));
+    }
+    if n > 0 {
+        // SAFETY: `n` pieces of the program.
+        unsafe { b.set_inline(core::slice::from_raw_parts(list, n)) };
+    }
+}

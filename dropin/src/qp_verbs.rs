@@ -1,0 +1,364 @@
+//! Queue pairs: create, modify, query, destroy.
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::ah_verbs;
+use crate::cq_verbs::Cq;
+use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::hca::{EventTarget, Hca};
+use crate::hca_kinds::HcaDevice;
+use crate::open_context::Context;
+use crate::pd_verbs::{small, Pd};
+use crate::query_verbs::VENDOR;
+use crate::send_batch::SendBatch;
+use crate::srq_verbs::Srq;
+use crate::thread_lock::{retry_while_busy, ThreadLock};
+use crate::verb_result::{object, out, Verb};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit, ACCESS_ALL};
+use gdrcore_core::{copy_qp_attr, refuse, Result};
+use gdrcore_net::reason;
+
+/// A queue pair.
+#[repr(C)]
+pub struct Qp {
+    /// The part that programs see; of a QP that is not extended, its beginning.
+    pub ex: ibv_qp_ex,
+    pub device: &'static dyn HcaDevice,
+    pub hca: &'static Hca,
+    pub handle: Handle,
+    pub cap: ibv_qp_cap,
+    /// The domain on which it counts.
+    domain: &'static Pd,
+    sq_sig_all: bool,
+    async_taken: AtomicU32,
+    /// [`ah_verbs::VectorExtras`] of the address vector that the program gave last.
+    extras: AtomicU32,
+    /// Extended: held by the thread that builds requests.
+    pub lock: ThreadLock,
+    /// Extended: the requests between `ibv_wr_start` and `ibv_wr_complete`.
+    pub batch: Option<Box<SendBatch>>,
+}
+
+/// What a query returns beside the attributes that the device has. A copy, so that the QP may end
+/// meanwhile.
+#[derive(Clone, Copy)]
+pub struct QpSnapshot {
+    handle: Handle,
+    cap: ibv_qp_cap,
+    extras: ah_verbs::VectorExtras,
+    pub sq_sig_all: bool,
+}
+
+/// Bits of a PSN.
+const MAX_24: u32 = 0x00ff_ffff;
+/// kb/s to bytes per second.
+const KBPS: u64 = 125;
+impl Qp {
+    /// The QP that a program's pointer belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: null.
+    ///
+    /// # Safety
+    /// `p` is null or a live QP of ours.
+    #[inline]
+    pub unsafe fn of<'a>(p: *const ibv_qp) -> Result<&'a Qp> {
+        // SAFETY: the caller's promise; the program's struct is the first field.
+        unsafe { object(p.cast::<Qp>()) }
+    }
+
+    /// Removes the completions of a QP that is reset or destroyed from its CQs, as drivers do: the
+    /// program may not know the QP's number any more.
+    fn forget_completions(&self) {
+        let base = &self.ex.qp_base;
+        for cq in [base.send_cq, base.recv_cq] {
+            // SAFETY: CQs outlive their QPs.
+            if let Ok(cq) = unsafe { Cq::of(cq) } {
+                // It fails only in the child of a fork, which has no completions.
+                let _ = retry_while_busy(|| self.device.cq_purge(cq.handle, base.qp_num));
+            }
+        }
+    }
+
+    /// The part of a query that this library knows.
+    pub fn snapshot(&self) -> QpSnapshot {
+        let extras = ah_verbs::VectorExtras::unpack(self.extras.load(Ordering::Relaxed));
+        QpSnapshot { handle: self.handle, cap: self.cap, extras, sq_sig_all: self.sq_sig_all }
+    }
+
+    /// The program took one of its asynchronous events.
+    pub fn async_taken(&self) {
+        self.async_taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl EventTarget for Qp {
+    fn kind(&self) -> EventKind {
+        EventKind::Qp
+    }
+
+    fn context(&self) -> *mut ibv_context {
+        self.ex.qp_base.context
+    }
+
+    fn element(&self) -> ibv_async_element {
+        ibv_async_element { qp: (&raw const self.ex.qp_base).cast_mut() }
+    }
+}
+
+impl QpSnapshot {
+    /// All attributes, whatever a mask names.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn query(&self, device: &dyn HcaDevice) -> Result<ibv_qp_attr> {
+        let (a, _) = device.qp_query(self.handle)?;
+        let mut attr = ibv_qp_attr {
+            cap: self.cap,
+            ah_attr: ah_verbs::attr(&a.ah, self.extras),
+            rate_limit: u32::try_from(a.rate_limit_bps / KBPS).unwrap_or(u32::MAX),
+            ..ibv_qp_attr::default()
+        };
+        copy_qp_attr!(a => attr);
+        Ok(attr)
+    }
+}
+
+/// Bytes of the rings of a QP, about, for the growth of the device's memory.
+fn ring_bytes(cap: &ibv_qp_cap) -> usize {
+    let n = |x: u32| x as usize;
+    let send = 128 + (n(cap.max_send_sge.min(64)) * 16).max(n(cap.max_inline_data.min(4096))) + 64;
+    let recv = 64 + n(cap.max_recv_sge.min(64)) * 16;
+    (n(cap.max_send_wr) + 1) * send + (n(cap.max_recv_wr) + 1) * recv + (64 << 10)
+}
+
+/// A QP that no table has yet. Writes the granted sizes to `cap`.
+///
+/// # Safety
+/// The program's pointers.
+pub unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -> Result<*mut Qp> {
+    // SAFETY: the caller's promise.
+    let (p, send_cq, recv_cq) = unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
+    if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
+        return Err(refuse!(Unsupported, "qp_type {}: the device has RC (2), UC (3) and UD (4)", init.qp_type));
+    }
+    let srq = match init.srq.is_null() {
+        true => 0,
+        // SAFETY: the caller's promise.
+        false => unsafe { Srq::of(init.srq)? }.handle,
+    };
+    let wanted = QpInit {
+        pd: p.handle,
+        send_cq: send_cq.handle,
+        recv_cq: recv_cq.handle,
+        srq,
+        qp_type: init.qp_type,
+        sq_sig_all: u32::from(init.sq_sig_all != 0),
+        cap: init.cap,
+    };
+    let (handle, qp_num, given) = p.hca.make(ring_bytes(&init.cap), |d| d.qp_create(&wanted))?;
+    let domain = p.hold();
+    send_cq.users.fetch_add(1, Ordering::Relaxed);
+    recv_cq.users.fetch_add(1, Ordering::Relaxed);
+    *cap = given;
+    Ok(Box::into_raw(Box::new(Qp {
+        ex: ibv_qp_ex::plain(ibv_qp {
+            // SAFETY: checked above.
+            context: unsafe { (*pd).context },
+            qp_context: init.qp_context,
+            pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            handle: small(handle),
+            qp_num,
+            state: 0,
+            qp_type: init.qp_type,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        }),
+        device: p.hca.device,
+        hca: p.hca,
+        handle,
+        cap: given,
+        domain,
+        sq_sig_all: init.sq_sig_all != 0,
+        async_taken: AtomicU32::new(0),
+        extras: AtomicU32::new(0),
+        lock: ThreadLock::default(),
+        batch: None,
+    })))
+}
+
+/// Enters the QP into its device's table, so that events reach it.
+pub fn publish(qp: *mut Qp) -> *mut ibv_qp {
+    // SAFETY: just made.
+    let q = unsafe { &*qp };
+    q.hca.objects().by_handle.insert(q.handle, qp);
+    qp.cast()
+}
+
+/// `ibv_create_qp`.
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    Verb("ibv_create_qp").pointer((|| {
+        // SAFETY: the program's pointers.
+        let init = unsafe { out(init)? };
+        let copy = *init;
+        // SAFETY: as above.
+        unsafe { make(pd, &copy, &mut init.cap) }.map(publish)
+    })())
+}
+
+/// The device's form of the attributes that `m` names.
+fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
+    let mut attr = QpAttr {
+        ah: if m & mask::AV != 0 { ah_verbs::vector(&a.ah_attr, own)? } else { Default::default() },
+        cap: a.cap,
+        rate_limit_bps: u64::from(a.rate_limit) * KBPS,
+        ..QpAttr::default()
+    };
+    copy_qp_attr!(a => attr);
+    attr.rq_psn &= MAX_24;
+    attr.sq_psn &= MAX_24;
+    attr.sq_draining = 0;
+    // Drivers look at these bits alone, so programs set others, such as IBV_ACCESS_FLUSH_GLOBAL,
+    // whether the device has the feature or not; a memory region with such a bit is refused.
+    attr.qp_access_flags &= ACCESS_ALL;
+    Ok(attr)
+}
+
+/// `ibv_modify_qp`.
+pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
+    Verb("ibv_modify_qp").code((|| {
+        // SAFETY: the program's pointers.
+        let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
+        let m = attr_mask as u32;
+        // SAFETY: a context outlives its objects.
+        let own = unsafe { Context::of(q.ex.qp_base.context)? }.adapter;
+        let to = (m & mask::STATE != 0).then_some(attr.qp_state);
+        attributes(attr, m, own)
+            .and_then(|a| q.device.qp_modify(q.handle, &a, m))
+            .map_err(|e| reason::in_modify(e, q.device, q.handle, to))?;
+        if m & mask::AV != 0 {
+            q.extras.store(ah_verbs::VectorExtras::of(&attr.ah_attr).pack(), Ordering::Relaxed);
+        }
+        if m & mask::STATE != 0 {
+            if attr.qp_state == qp_state::RESET {
+                q.forget_completions();
+            }
+            // SAFETY: libibverbs' own copy of the state; programs read it only between their calls.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(())
+    })())
+}
+
+/// The operation behind `ibv_modify_qp_rate_limit`. Bursts are the device's own choice.
+pub unsafe extern "C" fn modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int {
+    Verb("ibv_modify_qp_rate_limit").code((|| {
+        // SAFETY: the program's pointers.
+        let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
+        let wanted = QpAttr { rate_limit_bps: u64::from(attr.rate_limit) * KBPS, ..QpAttr::default() };
+        q.device.qp_modify(q.handle, &wanted, mask::RATE_LIMIT)
+    })())
+}
+
+/// `ibv_query_qp`: everything, whatever the mask names.
+pub unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    Verb("ibv_query_qp").code((|| {
+        // SAFETY: the program's pointers.
+        let (q, attr, init) = unsafe { (Qp::of(qp)?, out(attr)?, out(init)?) };
+        let known = q.snapshot();
+        *attr = known.query(q.device)?;
+        let base = &q.ex.qp_base;
+        *init = ibv_qp_init_attr {
+            qp_context: base.qp_context,
+            send_cq: base.send_cq,
+            recv_cq: base.recv_cq,
+            srq: base.srq,
+            cap: known.cap,
+            qp_type: base.qp_type,
+            sq_sig_all: known.sq_sig_all.into(),
+        };
+        // SAFETY: as in `modify_qp`.
+        unsafe { (*qp).state = attr.qp_state };
+        Ok(())
+    })())
+}
+
+/// `ibv_destroy_qp`.
+pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    Verb("ibv_destroy_qp").code((|| {
+        // SAFETY: the program's pointer.
+        let q = unsafe { Qp::of(qp)? };
+        retry_while_busy(|| q.device.qp_destroy(q.handle))?;
+        q.forget_completions();
+        q.hca.objects().by_handle.remove(&q.handle);
+        let base = &q.ex.qp_base;
+        // SAFETY: domain, CQs and context outlive their QPs; events of it are of its type.
+        unsafe {
+            q.domain.release();
+            Cq::of(base.send_cq)?.users.fetch_sub(1, Ordering::Relaxed);
+            Cq::of(base.recv_cq)?.users.fetch_sub(1, Ordering::Relaxed);
+            if let Ok(c) = Context::of(base.context) {
+                c.events.remove(|e| matches!(event_kind(e.event_type), EventKind::Qp) && e.element.qp == qp);
+            }
+            AckCounters::new(qp).wait(0, q.async_taken.load(Ordering::Relaxed));
+            // Made by Box::into_raw; the program may not use it any more.
+            drop(Box::from_raw(qp.cast::<Qp>()));
+        }
+        Ok(())
+    })())
+}
+
+/// `ibv_qp_to_qp_ex`.
+pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the program's pointer.
+    match unsafe { Qp::of(qp) } {
+        Ok(q) if q.ex.wr_start.is_some() => qp.cast(),
+        _ => core::ptr::null_mut(),
+    }
+}
+
+/// `ibv_query_ece`: no options, and a vendor, which librdmacm needs.
+pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    Verb("ibv_query_ece").code((|| {
+        // SAFETY: the program's pointers.
+        unsafe {
+            Qp::of(qp)?;
+            *out(ece)? = ibv_ece { vendor_id: VENDOR, ..ibv_ece::default() };
+        }
+        Ok(())
+    })())
+}
+
+/// `ibv_set_ece`: accepts the options of the peer's NIC and ignores them.
+pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    Verb("ibv_set_ece").code((|| {
+        // SAFETY: the program's pointers.
+        let (_, ece) = unsafe { (Qp::of(qp)?, object(ece)?) };
+        if ece.comp_mask == 0 {
+            Ok(())
+        } else {
+            Err(refuse!(Invalid, "comp_mask {:#x}: must be 0", ece.comp_mask))
+        }
+    })())
+}
+
+/// `ibv_query_qp_data_in_order`: whether a poller of memory may rely on the last byte being written
+/// last. The device places packets in order and the last aligned word of each last, but copies a
+/// packet's middle as the CPU likes.
+pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut ibv_qp, _op: u32, _flags: u32) -> c_int {
+    0
+}
+
+/// A symbol that old libraries export and no program calls.
+pub unsafe extern "C" fn register_driver(_name: *const c_void, _init: *const c_void) {}

@@ -1,0 +1,403 @@
+//! Queries of a device and its port. They need no device, so the child of a fork may call them,
+//! too.
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::gids;
+use crate::hca::Hca;
+use crate::open_context::Context;
+use crate::verb_result::{out, set_errno, Verb};
+use core::ffi::{c_char, c_int, c_void};
+use gdrcore_core::roce::multicast::MEMBERS;
+use gdrcore_core::verbs::types::mtu;
+use gdrcore_core::{refuse, Result};
+use gdrcore_net::udp::GROUPS;
+
+/// A locally administered OUI (bit 1 of its first byte), which no vendor owns. Tools take 0 for a
+/// broken device.
+pub const VENDOR: u32 = 0x02_47_44;
+const PART: u32 = 1;
+
+/// The only P_Key: the default one, full member.
+const PKEY: u16 = 0xffff;
+/// `ibv_port_state`, `ibv_port_attr.phys_state`, `.link_layer`, `.flags`.
+const PORT_ACTIVE: u32 = 4;
+const PHYS_LINK_UP: u8 = 5;
+const LINK_LAYER_ETHERNET: u8 = 2;
+const GRH_REQUIRED: u8 = 1;
+/// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`.
+const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
+/// Codes of a link of one lane at 10 Gb/s. No figure is true for a software device; this is the
+/// least that programs know.
+const WIDTH_1X: u8 = 1;
+const SPEED_FDR10: u8 = 8;
+
+/// `ibv_device_cap_flags`: CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
+/// N_NOTIFY_CQ... of which ours are the RNR NAKs, the extensions of memory management (LOCAL_INV,
+/// SEND_WITH_INV), windows of both types.
+const CAPS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
+/// `IBV_ATOMIC_GLOB`: they are the CPU's.
+const ATOMIC_GLOB: u32 = 2;
+
+/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: the CPU copies, so memory need not be there before
+/// it is used.
+const ODP: u64 = 3;
+/// `ibv_odp_transport_cap_bits`.
+const ODP_SEND: u32 = 1;
+const ODP_RECV: u32 = 2;
+const ODP_WRITE: u32 = 4;
+const ODP_READ: u32 = 8;
+const ODP_ATOMIC: u32 = 16;
+const ODP_SRQ_RECV: u32 = 32;
+
+/// 1 GHz in kHz: the clock of completion timestamps counts nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
+
+fn int(n: u32) -> c_int {
+    c_int::try_from(n).unwrap_or(c_int::MAX)
+}
+
+/// The firmware's version as the kernel has it: 32, 16 and 16 bits.
+pub fn firmware() -> u64 {
+    let part = |text: &str| text.parse::<u64>().unwrap_or(0);
+    let minor = part(env!("CARGO_PKG_VERSION_MINOR")) << 16;
+    part(env!("CARGO_PKG_VERSION_MAJOR")) << 32 | minor | part(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+/// The attributes of the device of an entry.
+pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
+    let a = &hca.attr;
+    let mut fw_ver = [0 as c_char; 64];
+    for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *to = from as c_char;
+    }
+    let guid = adapter.guid().to_be();
+    ibv_device_attr {
+        fw_ver,
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        vendor_id: VENDOR,
+        vendor_part_id: PART,
+        hw_ver: 0,
+        max_qp: int(a.max_qp),
+        max_qp_wr: int(a.max_qp_wr),
+        device_cap_flags: CAPS,
+        max_sge: int(a.max_sge),
+        max_sge_rd: int(a.max_sge),
+        max_cq: int(a.max_cq),
+        max_cqe: int(a.max_cqe),
+        max_mr: int(a.max_mr),
+        max_pd: int(a.max_pd),
+        max_qp_rd_atom: int(a.max_rd_atomic),
+        max_ee_rd_atom: 0,
+        max_res_rd_atom: int(a.max_rd_atomic.saturating_mul(a.max_qp)),
+        max_qp_init_rd_atom: int(a.max_rd_atomic),
+        max_ee_init_rd_atom: 0,
+        atomic_cap: ATOMIC_GLOB,
+        max_ee: 0,
+        max_rdd: 0,
+        max_mw: int(a.max_mr),
+        max_raw_ipv6_qp: 0,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: int(GROUPS as u32),
+        max_mcast_qp_attach: int(MEMBERS as u32),
+        max_total_mcast_qp_attach: int(MEMBERS as u32),
+        max_ah: int(a.max_ah),
+        max_fmr: 0,
+        max_map_per_fmr: 0,
+        max_srq: int(a.max_srq),
+        max_srq_wr: int(a.max_qp_wr),
+        max_srq_sge: int(a.max_sge),
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+    }
+}
+
+/// `ibv_query_device`.
+pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    // SAFETY: the program's pointers.
+    Verb("ibv_query_device").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+        // SAFETY: as above.
+        *unsafe { out(attr)? } = device_attr(c.hca, c.adapter);
+        Ok(())
+    }))
+}
+
+/// `ibv_query_device_ex`: as much of the attributes as the program's header has.
+pub unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    _input: *const c_void,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    // SAFETY: the program's pointer.
+    Verb("ibv_query_device_ex").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+        let rc = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV;
+        let full = ibv_device_attr_ex {
+            orig_attr: device_attr(c.hca, c.adapter),
+            comp_mask: 0,
+            odp_general_caps: ODP,
+            rc_odp_caps: rc,
+            uc_odp_caps: ODP_SEND | ODP_RECV | ODP_WRITE,
+            ud_odp_caps: ODP_SEND | ODP_RECV | ODP_SRQ_RECV,
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: CLOCK_KHZ,
+            device_cap_flags_ex: u64::from(CAPS),
+            tso_caps: [0; 2],
+            rss_caps: [0; 4],
+            max_wq_type_rq: 0,
+            packet_pacing_caps: [0; 3],
+            raw_packet_caps: 0,
+            tm_caps: [0; 5],
+            cq_mod_caps: [u16::MAX; 2],
+            max_dm_size: crate::dm_verbs::MAX,
+            pci_atomic_caps: [0; 3],
+            xrc_odp_caps: 0,
+            phys_port_cnt_ex: 1,
+        };
+        // SAFETY: `size` bytes are the program's.
+        unsafe { copy_out(&full, attr.cast(), size) }
+    }))
+}
+
+/// Copies as much of a struct as the program has room for; zeroes what it knows and we do not.
+///
+/// # Safety
+/// `to` is null or has `size` writable bytes.
+unsafe fn copy_out<T>(from: &T, to: *mut u8, size: usize) -> Result<()> {
+    if to.is_null() {
+        let name = core::any::type_name::<T>().rsplit("::").next().unwrap_or("");
+        return Err(refuse!(Invalid, "a pointer to a {name} is NULL"));
+    }
+    let n = size.min(size_of::<T>());
+    // SAFETY: `n` is within both; the rest is within the program's.
+    unsafe {
+        to.add(n).write_bytes(0, size - n);
+        core::ptr::copy_nonoverlapping((&raw const *from).cast::<u8>(), to, n);
+    }
+    Ok(())
+}
+
+fn check_port(port: u32) -> Result<()> {
+    if port == 1 {
+        Ok(())
+    } else {
+        Err(refuse!(Invalid, "port_num {port}: the device has one port, 1"))
+    }
+}
+
+/// The operation behind the inline `ibv_query_port`.
+pub unsafe extern "C" fn query_port_ex(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    // SAFETY: the program's pointer.
+    Verb("ibv_query_port").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+        check_port(port.into())?;
+        let full = ibv_port_attr {
+            state: PORT_ACTIVE,
+            max_mtu: mtu::MTU_4096,
+            // The MTU of the link now; in the child of a fork, the one at open.
+            active_mtu: c.hca.device.query().map_or(c.hca.attr.active_mtu, |a| a.active_mtu),
+            gid_tbl_len: int(gids::LEN),
+            port_cap_flags: PORT_CAPS,
+            max_msg_sz: u32::try_from(c.hca.attr.max_msg_size).unwrap_or(u32::MAX),
+            pkey_tbl_len: 1,
+            max_vl_num: 1,
+            active_width: WIDTH_1X,
+            active_speed: SPEED_FDR10,
+            phys_state: PHYS_LINK_UP,
+            lid: c.adapter.lid,
+            link_layer: LINK_LAYER_ETHERNET,
+            flags: if c.adapter.lid == 0 { GRH_REQUIRED } else { 0 },
+            ..ibv_port_attr::default()
+        };
+        // SAFETY: `size` bytes are the program's.
+        unsafe { copy_out(&full, attr.cast(), size) }
+    }))
+}
+
+/// The exported `ibv_query_port`, of programs compiled against headers that knew fewer fields.
+pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+    // SAFETY: the program's pointers; old structs have this many bytes.
+    unsafe { query_port_ex(context, port, attr, COMPAT_PORT_ATTR) }
+}
+
+/// An entry of the GID table.
+///
+/// # Errors
+/// `Error::Invalid`: there is none of this index.
+fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
+    Ok(ibv_gid_entry {
+        gid: ibv_gid { raw: c.hca.attr.gid },
+        gid_index: index,
+        port_num: 1,
+        gid_type: gids::gid_type(index)? as u32,
+        ndev_ifindex: c.adapter.ifindex,
+    })
+}
+
+/// `ibv_query_gid`.
+pub unsafe extern "C" fn query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
+    // SAFETY: the program's pointers.
+    Verb("ibv_query_gid").number(unsafe { Context::of_anybody(context) }.and_then(|c| {
+        check_port(port.into())?;
+        let entry = gid_entry(c, u32::try_from(index).map_err(|_| refuse!(Invalid, "index {index}: negative"))?)?;
+        // SAFETY: as above. The program's union may be less aligned than ours.
+        unsafe { copy_out(&entry.gid.raw, gid.cast(), 16)? };
+        Ok(0)
+    }))
+}
+
+/// `_ibv_query_gid_ex`.
+pub unsafe extern "C" fn query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    // SAFETY: the program's pointer.
+    Verb("ibv_query_gid_ex").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+        check_port(port)?;
+        if flags != 0 {
+            return Err(refuse!(Unsupported, "flags {flags:#x}: must be 0"));
+        }
+        let found = gid_entry(c, index)?;
+        // SAFETY: `size` bytes are the program's.
+        unsafe { copy_out(&found, entry.cast(), size) }
+    }))
+}
+
+/// `_ibv_query_gid_table`: how many entries were written, or a negative errno.
+pub unsafe extern "C" fn query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    // SAFETY: the program's pointer.
+    let r = unsafe { Context::of_anybody(context) }.and_then(|c| {
+        if flags != 0 {
+            return Err(refuse!(Unsupported, "flags {flags:#x}: must be 0"));
+        }
+        // Like the kernel: all entries or none.
+        if max < gids::LEN as usize || entries.is_null() {
+            return Err(refuse!(Invalid, "max_entries {max}: the table has {} entries", gids::LEN));
+        }
+        for index in 0..gids::LEN {
+            let entry = gid_entry(c, index)?;
+            // SAFETY: the program's array has `max` entries of `size` bytes each.
+            unsafe { copy_out(&entry, entries.byte_add(index as usize * size).cast(), size)? };
+        }
+        Ok(gids::LEN as isize)
+    });
+    r.unwrap_or_else(|e| {
+        Verb("ibv_query_gid_table").refused(e);
+        -(e.errno() as isize)
+    })
+}
+
+/// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE
+/// v1).
+pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, index: u32, kind: *mut u32) -> c_int {
+    // SAFETY: the program's pointers.
+    Verb("ibv_query_gid_type").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
+        check_port(port.into())?;
+        let found = gids::gid_type(index)?;
+        // SAFETY: as above.
+        *unsafe { out(kind)? } = u32::from(found == gids::GidType::RoceV2);
+        Ok(0)
+    }))
+}
+
+/// `ibv_query_pkey`: in network order.
+pub unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
+    // SAFETY: the program's pointers.
+    Verb("ibv_query_pkey").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
+        check_port(port.into())?;
+        if index != 0 {
+            return Err(refuse!(Invalid, "index {index}: the P_Key table has one entry, 0"));
+        }
+        // SAFETY: as above.
+        *unsafe { out(pkey)? } = PKEY.to_be();
+        Ok(0)
+    }))
+}
+
+/// `ibv_get_pkey_index`: of a P_Key in network order.
+pub unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    // SAFETY: the program's pointer.
+    Verb("ibv_get_pkey_index").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
+        check_port(port.into())?;
+        if u16::from_be(pkey) == PKEY {
+            Ok(0)
+        } else {
+            Err(refuse!(Invalid, "pkey {:#x}: the table has {PKEY:#x} alone", u16::from_be(pkey)))
+        }
+    }))
+}
+
+/// `IBV_VALUES_MASK_RAW_CLOCK`.
+const RAW_CLOCK: u32 = 1;
+
+/// The operation behind `ibv_query_rt_values_ex`: the clock of completion timestamps, its count in
+/// `tv_nsec`.
+pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
+    // SAFETY: the program's pointers.
+    Verb("ibv_query_rt_values").code(unsafe { Context::of_anybody(context) }.and_then(|_| {
+        // SAFETY: as above.
+        let v = unsafe { out(values)? };
+        if v.comp_mask & !RAW_CLOCK != 0 {
+            return Err(refuse!(Unsupported, "comp_mask {:#x}: the device knows {RAW_CLOCK:#x}", v.comp_mask));
+        }
+        v.comp_mask &= RAW_CLOCK;
+        if v.comp_mask != 0 {
+            v.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: gdrcore_net::clock::now_ns() as i64 };
+        }
+        Ok(())
+    }))
+}
+
+/// `ibv_get_sysfs_path`: where librdmacm and tools look for more about devices.
+pub unsafe extern "C" fn get_sysfs_path() -> *const c_char {
+    c"/sys".as_ptr()
+}
+
+/// `ibv_read_sysfs_file`: the first line of a file in a folder, without its end. −1: none.
+pub unsafe extern "C" fn read_sysfs_file(
+    dir: *const c_char,
+    file: *const c_char,
+    buf: *mut c_char,
+    size: usize,
+) -> c_int {
+    if dir.is_null() || file.is_null() || buf.is_null() || size == 0 {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the program's strings.
+    let (dir, file) = unsafe { (core::ffi::CStr::from_ptr(dir), core::ffi::CStr::from_ptr(file)) };
+    let path = format!("{}/{}", dir.to_string_lossy(), file.to_string_lossy());
+    let text = match crate::sysfs::read(&path) {
+        Some(text) => text.into_bytes(),
+        None => match std::fs::read(path) {
+            Ok(text) => text,
+            Err(_) => return -1,
+        },
+    };
+    let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    let n = text.len().min(size - 1);
+    // SAFETY: `n` and the terminating zero fit into the program's buffer.
+    unsafe {
+        core::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast(), n);
+        buf.add(n).write(0);
+    }
+    n as c_int
+}

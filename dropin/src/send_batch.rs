@@ -1,0 +1,110 @@
+//! The requests that a program builds call by call between `ibv_wr_start` and `ibv_wr_complete`.
+
+use crate::abi::*;
+use core::ffi::c_int;
+use gdrcore_core::mem::host;
+use gdrcore_core::verbs::types::send_flags;
+use gdrcore_core::{refuse, Error};
+
+/// The requests between `ibv_wr_start` and `ibv_wr_complete`.
+pub struct SendBatch {
+    pub wrs: Vec<ibv_send_wr>,
+    /// `max_sge` for each request.
+    sges: Vec<ibv_sge>,
+    /// `max_inline` bytes for each request.
+    inline: Vec<u8>,
+    pub max_sge: usize,
+    max_inline: usize,
+    pub limit: usize,
+    pub error: Option<Error>,
+}
+
+// SAFETY: its pointers lead into its own vectors; whoever has the turn uses it.
+unsafe impl Send for SendBatch {}
+
+impl SendBatch {
+    /// Room for what a QP's send queue holds. The pages are taken when they are used.
+    pub fn new(cap: &ibv_qp_cap) -> Self {
+        let (limit, max_sge, max_inline) =
+            (cap.max_send_wr as usize, cap.max_send_sge.max(1) as usize, cap.max_inline_data as usize);
+        SendBatch {
+            wrs: Vec::with_capacity(limit),
+            sges: Vec::with_capacity(limit * max_sge),
+            inline: Vec::with_capacity(limit * max_inline),
+            max_sge,
+            max_inline,
+            limit,
+            error: None,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.wrs.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.error = None;
+    }
+
+    pub fn fail(&mut self, e: Error) {
+        self.error.get_or_insert(e);
+    }
+
+    /// The request that was begun last.
+    pub fn last(&mut self) -> Option<&mut ibv_send_wr> {
+        if self.error.is_some() {
+            return None;
+        }
+        if self.wrs.is_empty() {
+            self.fail(refuse!(Invalid, "ibv_wr_set_: before any request (ibv_wr_send, ibv_wr_rdma_write)"));
+        }
+        self.wrs.last_mut()
+    }
+
+    pub fn set_sges(&mut self, list: &[ibv_sge]) {
+        if list.len() > self.max_sge {
+            return self.fail(refuse!(Invalid, "num_sge {}: at most {}", list.len(), self.max_sge));
+        }
+        if self.last().is_none() {
+            return;
+        }
+        // Never grows: each request takes at most its share once, and a second list in its place is
+        // refused.
+        if self.sges.len() + list.len() > self.limit * self.max_sge {
+            return self.fail(Error::NoMemory);
+        }
+        let at = self.sges.len();
+        self.sges.extend_from_slice(list);
+        let pieces = self.sges[at..].as_ptr();
+        if let Some(wr) = self.last() {
+            wr.sg_list = pieces;
+            wr.num_sge = list.len() as c_int;
+        }
+    }
+
+    /// # Safety
+    /// The program's pieces; memory that cannot be read is an error.
+    pub unsafe fn set_inline(&mut self, pieces: &[ibv_data_buf]) {
+        if self.last().is_none() {
+            return;
+        }
+        let at = self.inline.len();
+        let total = pieces.iter().try_fold(0usize, |sum, p| sum.checked_add(p.length));
+        match total {
+            Some(n) if n <= self.max_inline && at + n <= self.limit * self.max_inline => {}
+            _ => return self.fail(refuse!(Invalid, "inline data: longer than max_inline_data, {}", self.max_inline)),
+        }
+        for p in pieces {
+            let from = self.inline.len();
+            self.inline.resize(from + p.length, 0);
+            if host::fetch(p.addr as u64, &mut self.inline[from..]).is_err() {
+                return self.fail(Error::Fault);
+            }
+        }
+        let length = (self.inline.len() - at) as u32;
+        let addr = self.inline[at..].as_ptr() as u64;
+        self.set_sges(&[ibv_sge { addr, length, lkey: 0 }]);
+        if let Some(wr) = self.last() {
+            wr.send_flags |= send_flags::INLINE;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Shared receive queues.
+
+use crate::abi::*;
+use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::hca::{EventTarget, Hca};
+use crate::hca_kinds::HcaDevice;
+use crate::open_context::Context;
+use crate::pd_verbs::{small, Pd};
+use crate::thread_lock::retry_while_busy;
+use crate::verb_result::{object, out, Verb};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::device::SrqAttr;
+use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::{refuse, Result};
+
+/// A shared receive queue.
+#[repr(C)]
+pub struct Srq {
+    ibv: ibv_srq,
+    pub device: &'static dyn HcaDevice,
+    hca: &'static Hca,
+    pub handle: Handle,
+    domain: &'static Pd,
+    async_taken: AtomicU32,
+}
+
+/// `ibv_srq_attr_mask`.
+const MAX_WR: c_int = 1;
+const LIMIT: c_int = 2;
+/// `ibv_srq_init_attr_mask` and `ibv_srq_type`.
+const INIT_TYPE: u32 = 1;
+const INIT_PD: u32 = 2;
+const BASIC: u32 = 0;
+
+impl Srq {
+    /// The SRQ that a program's pointer belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: null.
+    ///
+    /// # Safety
+    /// `p` is null or a live SRQ of ours.
+    pub unsafe fn of<'a>(p: *const ibv_srq) -> Result<&'a Srq> {
+        // SAFETY: the caller's promise; the program's struct is the first field.
+        unsafe { object(p.cast::<Srq>()) }
+    }
+
+    /// The program took one of its asynchronous events.
+    pub fn async_taken(&self) {
+        self.async_taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl EventTarget for Srq {
+    fn kind(&self) -> EventKind {
+        EventKind::Srq
+    }
+
+    fn context(&self) -> *mut ibv_context {
+        self.ibv.context
+    }
+
+    fn element(&self) -> ibv_async_element {
+        ibv_async_element { srq: (&raw const self.ibv).cast_mut() }
+    }
+}
+
+/// `ibv_create_srq`.
+pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: the program's pointers.
+    Verb("ibv_create_srq").pointer(unsafe { make(pd, init) })
+}
+
+/// # Safety
+/// The program's pointers.
+unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv_srq> {
+    // SAFETY: the program's pointers.
+    let (p, init) = unsafe { (Pd::of(pd)?, out(init)?) };
+    let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
+    let bytes = wanted.max_wr as usize * (32 + wanted.max_sge.min(32) as usize * 16);
+    let (handle, given) = p.hca.make(bytes, |d| d.srq_create(p.handle, &wanted))?;
+    let domain = p.hold();
+    let srq = Box::into_raw(Box::new(Srq {
+        ibv: ibv_srq {
+            // SAFETY: checked above.
+            context: unsafe { (*pd).context },
+            srq_context: init.srq_context,
+            pd,
+            handle: small(handle),
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        },
+        device: p.hca.device,
+        hca: p.hca,
+        handle,
+        domain,
+        async_taken: AtomicU32::new(0),
+    }));
+    p.hca.objects().by_handle.insert(handle, srq);
+    init.attr.max_wr = given.max_wr;
+    init.attr.max_sge = given.max_sge;
+    Ok(srq.cast())
+}
+
+/// The operation behind `ibv_create_srq_ex`: basic ones; XRC and tag matching are not there.
+pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
+    Verb("ibv_create_srq_ex").pointer((|| {
+        // SAFETY: the program's pointers.
+        let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
+        let srq_type = if i.comp_mask & INIT_TYPE != 0 { i.srq_type } else { BASIC };
+        if i.comp_mask & !(INIT_TYPE | INIT_PD) != 0 || srq_type != BASIC {
+            let mask = i.comp_mask;
+            return Err(refuse!(
+                Unsupported,
+                "comp_mask {mask:#x}, srq_type {srq_type}: the device has basic SRQs only"
+            ));
+        }
+        if i.comp_mask & INIT_PD == 0 {
+            return Err(refuse!(Invalid, "comp_mask {:#x}: it lacks IBV_SRQ_INIT_ATTR_PD", i.comp_mask));
+        }
+        // SAFETY: the extended struct begins as the plain one.
+        unsafe { make(i.pd, init.cast()) }
+    })())
+}
+
+/// `ibv_modify_srq`: the limit; queues keep their size.
+pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+    Verb("ibv_modify_srq").code((|| {
+        // SAFETY: the program's pointers.
+        let (s, attr) = unsafe { (Srq::of(srq)?, object(attr)?) };
+        if mask & MAX_WR != 0 {
+            return Err(refuse!(Unsupported, "srq_attr_mask: IBV_SRQ_MAX_WR, and an SRQ keeps its size"));
+        }
+        if mask & !LIMIT != 0 {
+            return Err(refuse!(Invalid, "srq_attr_mask {mask:#x}: only IBV_SRQ_LIMIT ({LIMIT}) is known"));
+        }
+        if mask & LIMIT != 0 {
+            s.device.srq_modify(s.handle, attr.srq_limit)?;
+        }
+        Ok(())
+    })())
+}
+
+/// `ibv_query_srq`.
+pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    Verb("ibv_query_srq").code((|| {
+        // SAFETY: the program's pointers.
+        let (s, attr) = unsafe { (Srq::of(srq)?, out(attr)?) };
+        let a = s.device.srq_query(s.handle)?;
+        *attr = ibv_srq_attr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: a.srq_limit };
+        Ok(())
+    })())
+}
+
+/// `ibv_destroy_srq`.
+pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    Verb("ibv_destroy_srq").code((|| {
+        // SAFETY: the program's pointer.
+        let s = unsafe { Srq::of(srq)? };
+        // Refused while QPs use it; Busy for a thread that posts would be the program's mistake.
+        s.device.srq_destroy(s.handle)?;
+        s.hca.objects().by_handle.remove(&s.handle);
+        // SAFETY: domain and context outlive their objects; events of it are of its type.
+        unsafe {
+            s.domain.release();
+            if let Ok(c) = Context::of(s.ibv.context) {
+                c.events.remove(|e| matches!(event_kind(e.event_type), EventKind::Srq) && e.element.srq == srq);
+            }
+            AckCounters::new(srq).wait(0, s.async_taken.load(Ordering::Relaxed));
+            // Made by Box::into_raw; the program may not use it any more.
+            drop(Box::from_raw(srq.cast::<Srq>()));
+        }
+        Ok(())
+    })())
+}
+
+/// Posts to an SRQ, each thread in its turn.
+///
+/// # Safety
+/// As for [`gdrcore_core::device::Device::post_srq_recv`].
+pub unsafe fn post(s: &Srq, wr: *const ibv_recv_wr, bad: &mut *const ibv_recv_wr) -> Result<()> {
+    // SAFETY: the caller's promise.
+    retry_while_busy(|| unsafe { s.device.post_srq_recv(s.handle, wr, bad) })
+}

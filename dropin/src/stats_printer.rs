@@ -1,0 +1,140 @@
+//! `GDRC_STATS`: the counters of a process, under rxe's names, on standard error: once, when it
+//! ends by `exit` or by a signal that ends programs, and at SIGUSR2. Signals that the program
+//! handles or ignores are its own.
+
+use crate::worker::Worker;
+use crate::{env, verb_result as result};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::time::Duration;
+use gdrcore_core::counters::Counters;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::Once;
+
+static PRINTER: Worker = Worker::new();
+
+/// The signal that ends the process, once the counters are printed; 0: none.
+static ENDING: AtomicI32 = AtomicI32::new(0);
+
+/// They were printed for the last time.
+static DONE: AtomicBool = AtomicBool::new(false);
+
+/// They could not be printed: the process must not end as if they were.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// From here on the counters that `total` gives are printed, if the environment asks for it. One
+/// caller at a time; `total` is called by a thread of its own.
+pub fn install(total: fn() -> Counters) {
+    static ONCE: Once = Once::new();
+    if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", move |last| work(last, total)).is_err() {
+        return;
+    }
+    ONCE.call_once(|| {
+        // SAFETY: a function of this library, which stays loaded as long as the program's libraries
+        // need it.
+        unsafe { libc::atexit(at_exit) };
+        handle(libc::SIGUSR2, on_request);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            handle(signal, on_end);
+        }
+    });
+}
+
+/// Takes a signal that the program leaves to the system.
+fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
+    // SAFETY: zeroes are valid for the structs, which live through the calls; the handlers are of
+    // this library, as above.
+    unsafe {
+        let mut now: libc::sigaction = core::mem::zeroed();
+        if libc::sigaction(signal, core::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_DFL {
+            let mut ours: libc::sigaction = core::mem::zeroed();
+            ours.sa_sigaction = handler as usize;
+            ours.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &ours, core::ptr::null_mut());
+        }
+    }
+}
+
+extern "C" fn on_request(_signal: c_int) {
+    let errno = result::errno();
+    PRINTER.wake();
+    result::set_errno(errno);
+}
+
+/// The program goes on until the counters are printed, for whatever lock it holds, and then ends by
+/// the signal.
+extern "C" fn on_end(signal: c_int) {
+    let errno = result::errno();
+    if PRINTER.is_started() {
+        ENDING.store(signal, Ordering::Release);
+        PRINTER.wake();
+    } else {
+        // The child of a fork, which has no such thread. It ends when this handler returns.
+        end_by(signal, libc::raise);
+    }
+    result::set_errno(errno);
+}
+
+/// Leaves a signal to the system again, and sends it.
+fn end_by(signal: c_int, send: unsafe extern "C" fn(c_int) -> c_int) {
+    // SAFETY: zeroes are valid for the struct, which lives through the call; no other pointers.
+    unsafe {
+        let mut default: libc::sigaction = core::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &default, core::ptr::null_mut());
+        send(signal);
+    }
+}
+
+/// To the process: this thread takes no signals.
+unsafe extern "C" fn send_to_process(signal: c_int) -> c_int {
+    // SAFETY: takes no pointers.
+    unsafe { libc::kill(libc::getpid(), signal) }
+}
+
+/// One run of the thread.
+fn work(last: bool, total: fn() -> Counters) {
+    let ending = ENDING.load(Ordering::Acquire);
+    if !last && ending == 0 {
+        let _ = print(&total());
+    } else if !DONE.swap(true, Ordering::Relaxed) && print(&total()).is_err() {
+        LOST.store(true, Ordering::Release);
+    }
+    if ending != 0 {
+        end_by(ending, send_to_process);
+        // A thread that takes the signal does so now; if all of them block it, the process ends
+        // here.
+        std::thread::sleep(Duration::from_secs(1));
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(128 + ending) };
+    }
+}
+
+extern "C" fn at_exit() {
+    PRINTER.finish();
+}
+
+/// Runs behind the handlers that the program gave to `atexit`.
+extern "C" fn at_last() {
+    if LOST.load(Ordering::Acquire) {
+        // SAFETY: null means all streams; ends the process.
+        unsafe {
+            libc::fflush(core::ptr::null_mut());
+            libc::_exit(1);
+        }
+    }
+}
+
+#[used]
+#[link_section = ".fini_array"]
+static AT_LAST: extern "C" fn() = at_last;
+
+/// Prints the counters that are not 0, by one write.
+fn print(all: &Counters) -> std::io::Result<()> {
+    let mut text = String::new();
+    for (name, value) in Counters::NAMES.iter().zip(all.values()).filter(|(_, v)| *v != 0) {
+        let _ = writeln!(text, "gdrcore: {name} {value}");
+    }
+    std::io::stderr().write_all(text.as_bytes())
+}

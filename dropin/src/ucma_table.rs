@@ -1,0 +1,199 @@
+//! librdmacm's kernel interface over this process's devices: the table of functions that
+//! `libgdrcore_preload.so` looks up when the library opens `/dev/infiniband/rdma_cm`.
+//! `gdrcore_ucma` carries the commands out.
+//!
+//! A thread takes the events of the connection managers, so that threads that sleep on the file's
+//! descriptor are woken. At exit the files are closed, as the kernel would close them, and so the
+//! peers of open connections get a DREQ.
+
+use crate::adapter::Adapter;
+use crate::fork_verbs::around_forks;
+use crate::gids;
+use crate::hca::{Hca, CM_EVENTS};
+use crate::open_devices;
+use crate::thread_lock::ForkLock;
+use crate::verb_result::Verb;
+use core::ffi::{c_int, c_void};
+use gdrcore_core::cm::types::{CmEvent, ConnParam};
+use gdrcore_core::device::CmDevice;
+use gdrcore_core::mem::host;
+use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
+use gdrcore_core::Result;
+use gdrcore_net::{clock, fault, reason};
+use gdrcore_ucma::file::Files;
+use gdrcore_ucma::proto::number;
+use gdrcore_ucma::session::{DeviceInfo, Devices, Manage, Manager};
+use std::sync::{Arc, Once};
+
+/// The devices as the list had them when librdmacm first opened its file.
+struct Adapters {
+    all: Vec<&'static Adapter>,
+    list: Vec<DeviceInfo>,
+}
+
+impl Adapters {
+    fn new() -> Self {
+        let all = open_devices::present();
+        let info = |a: &&'static Adapter| DeviceInfo {
+            node_guid: a.guid(),
+            index: a.index,
+            gid: a.endpoint.ip,
+            gid_index: gids::PREFERRED,
+            scope_id: a.endpoint.scope_id,
+        };
+        let list = all.iter().map(info).collect();
+        Adapters { all, list }
+    }
+}
+
+impl Devices for Adapters {
+    fn list(&self) -> &[DeviceInfo] {
+        &self.list
+    }
+
+    fn manager(&self, device: usize) -> Result<Manager> {
+        let adapter = self.all.get(device).ok_or(gdrcore_core::Error::NoDevice)?;
+        Ok(Arc::new(HeldHca(open_devices::get(adapter)?)))
+    }
+}
+
+/// An open device, kept open.
+struct HeldHca(&'static Hca);
+
+impl Drop for HeldHca {
+    fn drop(&mut self) {
+        open_devices::put(self.0);
+    }
+}
+
+impl Manage for HeldHca {
+    fn path_mtu(&self, to: &AhAttr) -> u8 {
+        self.0.device.path_mtu(to).unwrap_or(self.0.attr.active_mtu) as u8
+    }
+}
+
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+        impl CmDevice for HeldHca {
+            $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> { CmDevice::$name(self.0.device, $($arg),*) })*
+        }
+    };
+}
+
+forward! {
+    create(port_space: u16, context: u64) -> Handle;
+    set_context(id: Handle, context: u64) -> ();
+    bind(id: Handle, port: u16) -> u16;
+    announce(id: Handle, soon: bool) -> ();
+    listen(id: Handle, backlog: u32) -> ();
+    connect(id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> ();
+    accept(id: Handle, qp: Handle, param: &ConnParam<'_>) -> ();
+    establish(id: Handle) -> ();
+    reject(id: Handle, private_data: &[u8]) -> ();
+    disconnect(id: Handle) -> ();
+    destroy(id: Handle) -> ();
+    qp_attr(id: Handle, state: u32) -> (QpAttr, u32);
+    event() -> Option<CmEvent>;
+}
+
+/// The files of a process.
+struct Process {
+    /// The process that owns them: the child of a fork begins without.
+    pid: libc::pid_t,
+    files: &'static Files<Adapters>,
+}
+
+/// The process's files. Held around forks.
+static PROCESS: ForkLock<Option<Process>> = ForkLock::new(None);
+
+/// Holds the locks of the list of devices and of the files around every fork from now on.
+fn guard_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // The lock that came last is held first, and this one is taken before the list's.
+        open_devices::guard_forks();
+        around_forks(hold, release);
+    });
+}
+
+extern "C" fn hold() {
+    PROCESS.hold();
+}
+
+extern "C" fn release() {
+    PROCESS.release();
+}
+
+fn pid() -> libc::pid_t {
+    // SAFETY: takes nothing, never fails.
+    unsafe { libc::getpid() }
+}
+
+/// The files of this process, if it has opened one.
+fn files() -> Option<&'static Files<Adapters>> {
+    PROCESS.lock().as_ref().filter(|p| p.pid == pid()).map(|p| p.files)
+}
+
+/// The files of this process.
+///
+/// # Errors
+/// The system's: no random numbers, no descriptor, no thread.
+fn files_or_new() -> Result<&'static Files<Adapters>> {
+    guard_forks();
+    let mut process = PROCESS.lock();
+    if let Some(p) = process.as_ref().filter(|p| p.pid == pid()) {
+        return Ok(p.files);
+    }
+    // Commands name addresses of the program. A bad one must become an error, not a fault.
+    fault::install()?;
+    let seed = clock::random_seed()?;
+    // Kept for the life of the process: threads of the program may be inside at any time.
+    let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
+    CM_EVENTS.start("gdrc-ucma", move |last| if last { files.close_all() } else { while files.pump() > 0 {} })?;
+    // SAFETY: a function of this library, which librdmacm keeps loaded.
+    unsafe { libc::atexit(at_exit) };
+    *process = Some(Process { pid: pid(), files });
+    Ok(files)
+}
+
+extern "C" fn at_exit() {
+    CM_EVENTS.finish();
+}
+
+/// The functions that the preloaded library calls; it declares the same layout. Errors are negative
+/// errno.
+#[repr(C)]
+pub struct Table {
+    open: unsafe extern "C" fn(c_int) -> c_int,
+    write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
+    close: unsafe extern "C" fn(c_int),
+}
+
+/// The table of version 1.
+#[cfg_attr(not(test), export_name = "gdrc_ucma_1")]
+pub static UCMA_1: Table = Table { open, write, close };
+
+unsafe extern "C" fn open(flags: c_int) -> c_int {
+    reason::install();
+    files_or_new().and_then(|f| f.open(flags)).unwrap_or_else(|e| -e.errno())
+}
+
+unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
+    let Some(files) = files() else { return -(libc::EBADF as isize) };
+    match files.write(fd, buf as u64, len) {
+        Ok(n) => n as isize,
+        Err(e) => {
+            let mut number = [0xff; 4];
+            // A command that cannot be read has no number.
+            let _ = host::fetch(buf as u64, &mut number);
+            Verb(number::call(u32::from_ne_bytes(number))).refused(e);
+            -(e.errno() as isize)
+        }
+    }
+}
+
+unsafe extern "C" fn close(fd: c_int) {
+    if let Some(files) = files() {
+        files.close(fd);
+    }
+}

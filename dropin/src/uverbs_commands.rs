@@ -1,0 +1,363 @@
+//! The descriptor `cmd_fd` of a context, and the commands that programs write to it as they would
+//! to the kernel's uverbs.
+//!
+//! libibverbs' own commands are calls here, so the descriptor has nothing to do for them. Some
+//! programs write commands by themselves, for example FreeFlow's router QUERY_QP, and rely on the
+//! result of write(2). An unprivileged process has no descriptor whose write(2) runs code of its
+//! own. So `cmd_fd` is one that write(2) refuses with EBADF: the read end of a pipe, whose inode is
+//! unique, as `ibv_import_device` needs it. Where `libgdrcore_preload.so` is loaded, it passes such
+//! a refused write on to this file ([`offer`]). A write that the kernel accepts costs nothing.
+//!
+//! QUERY_DEVICE and QUERY_QP are answered, with the kernel's checks of lengths in the kernel's
+//! order. All others are refused: libibverbs could not use objects that only these commands know.
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::event_acks::EventKind;
+use crate::hca::Hca;
+use crate::open_context::Context;
+use crate::open_devices::{OpenHca, STATE};
+use crate::pd_verbs::small;
+use crate::qp_verbs::{Qp, QpSnapshot};
+use crate::query_verbs;
+use crate::verb_result::Verb;
+use core::ffi::{c_int, c_void, CStr};
+use gdrcore_core::mem::host;
+use gdrcore_core::{refuse, Error, Result};
+use gdrcore_net::fault;
+use std::sync::Once;
+
+/// `IB_USER_VERBS_CMD_FLAG_EXTENDED`, `_COMMAND_MASK`, `_QUERY_DEVICE`, `_QUERY_QP`.
+const EXTENDED: u32 = 1 << 31;
+const NUMBER: u32 = 0xff;
+const QUERY_DEVICE: u32 = 1;
+const QUERY_QP: u32 = 25;
+/// Longest request that is read: longer than any that is answered.
+const REQUEST_MAX: usize = 64;
+
+/// The kernel's error for a length that is too short.
+const NO_SPACE: Error = Error::Os(libc::ENOSPC);
+
+/// A file, whatever descriptor it has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct File(libc::dev_t, libc::ino_t);
+
+impl File {
+    /// The one that a descriptor is open on, if it can be a context's.
+    pub fn of(fd: c_int) -> Option<File> {
+        // SAFETY: zeroes are a valid stat, which lives through the call.
+        let st = unsafe {
+            let mut st: libc::stat = core::mem::zeroed();
+            if libc::fstat(fd, &mut st) != 0 {
+                return None;
+            }
+            st
+        };
+        (st.st_mode & libc::S_IFMT == libc::S_IFIFO).then_some(File(st.st_dev, st.st_ino))
+    }
+}
+
+/// A descriptor for a new context.
+///
+/// # Errors
+/// `Os(EMFILE)`, `Os(ENFILE)`.
+pub fn descriptor() -> Result<c_int> {
+    offer();
+    let mut ends = [-1; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(crate::verb_result::last_error());
+    }
+    // SAFETY: just opened. Nobody writes to it, so it stays empty.
+    unsafe { libc::close(ends[1]) };
+    Ok(ends[0])
+}
+
+/// Calls `found` with the device and the entry of the context whose `cmd_fd` is this file. The list
+/// of open devices is locked during the call, so no other thread closes the device. `None`: no
+/// context of this process has the file.
+pub fn with_device<R>(file: File, found: impl FnOnce(&mut OpenHca, &'static Adapter) -> R) -> Option<R> {
+    let mut state = STATE.lock();
+    state
+        .open
+        .iter_mut()
+        .find_map(|open| Some((adapter_of(open.hca, file)?, open)))
+        .map(|(adapter, open)| found(open, adapter))
+}
+
+fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
+    // At the moment of a fork a thread that the child does not have may have held the lock of the
+    // parent's objects.
+    hca.check().ok()?;
+    let objects = hca.objects();
+    // SAFETY: what is in the table, which is locked, lives.
+    let mut contexts = objects.contexts.iter().filter_map(|c| unsafe { Context::of_anybody(c.ibv) }.ok());
+    contexts.find(|c| is_open_on(c, file)).map(|c| c.adapter)
+}
+
+fn is_open_on(c: &Context, file: File) -> bool {
+    File::of(c.verbs.context.cmd_fd) == Some(file)
+}
+
+/// The type of [`write()`] for the preloaded library.
+type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+
+/// Registers [`write()`] with the preloaded library, once: it passes on the writes that the kernel
+/// has refused.
+fn offer() {
+    static ONCE: Once = Once::new();
+    const TAKE: &CStr = c"gdrc_commands_1";
+    ONCE.call_once(|| {
+        // SAFETY: a constant name.
+        let take = unsafe { libc::dlsym(libc::RTLD_DEFAULT, TAKE.as_ptr()) };
+        if !take.is_null() {
+            // SAFETY: the preloaded library's function of this name has this type.
+            let take = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(Write)>(take) };
+            // SAFETY: it keeps a pointer to a function, and the function's library loaded.
+            unsafe { take(write) };
+        }
+    });
+}
+
+/// write(2) to a descriptor that cannot be written to. Returns `len`, or a negative errno.
+unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
+    let done = File::of(fd).and_then(|file| {
+        with_device(file, |open, adapter| {
+            // The program's addresses may be bad ones.
+            fault::install()?;
+            command(&CommandTarget { hca: open.hca, adapter, file }, buf as u64, len)
+        })
+    });
+    match done {
+        Some(Ok(())) => isize::try_from(len).unwrap_or(isize::MAX),
+        Some(Err(e)) => {
+            Verb("write to cmd_fd").refused(e);
+            -(e.errno() as isize)
+        }
+        None => -(libc::EBADF as isize),
+    }
+}
+
+/// The context to which a command was written.
+struct CommandTarget<'a> {
+    hca: &'a Hca,
+    adapter: &'static Adapter,
+    file: File,
+}
+
+/// A command: the sizes of its structs, and the function that answers it.
+struct CommandSpec {
+    /// Bytes of request and response.
+    sizes: (usize, usize),
+    answer: fn(&CommandTarget<'_>, &[u8]) -> Result<Response>,
+}
+
+enum Response {
+    Device(ib_uverbs_query_device_resp),
+    Qp(ib_uverbs_query_qp_resp),
+}
+
+impl Response {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Response::Device(r) => r.bytes(),
+            Response::Qp(r) => r.bytes(),
+        }
+    }
+}
+
+/// The specification of a command.
+///
+/// # Errors
+/// [`Error::Invalid`]: bits that no command has. [`Error::Unsupported`]: not here.
+fn spec(command: u32) -> Result<CommandSpec> {
+    if command & !(EXTENDED | NUMBER) != 0 {
+        return Err(refuse!(Invalid, "command {command:#x}: bits that no command has"));
+    }
+    match command {
+        QUERY_DEVICE => Ok(CommandSpec {
+            sizes: (size_of::<ib_uverbs_query_device>(), size_of::<ib_uverbs_query_device_resp>()),
+            answer: |target, _| Ok(Response::Device(device(target))),
+        }),
+        QUERY_QP => Ok(CommandSpec {
+            sizes: (size_of::<ib_uverbs_query_qp>(), size_of::<ib_uverbs_query_qp_resp>()),
+            answer: |target, request| queue_pair(target, &ib_uverbs_query_qp::of(request)).map(Response::Qp),
+        }),
+        _ => Err(refuse!(Unsupported, "command {command:#x}: not answered here")),
+    }
+}
+
+/// Carries out the command of `len` bytes at `at`.
+///
+/// # Errors
+/// [`Error::Invalid`]: lengths that contradict each other, no such queue pair. `ENOSPC`: a request
+/// or room for a response that is too small. [`Error::Fault`]: an address that cannot be read or
+/// written. [`Error::Unsupported`]: another command, or something behind the request that is not
+/// zero.
+fn command(target: &CommandTarget<'_>, at: u64, len: usize) -> Result<()> {
+    const HEAD: usize = size_of::<ib_uverbs_cmd_hdr>();
+    if len < HEAD {
+        return Err(refuse!(Invalid, "a command of {len} bytes: shorter than its head"));
+    }
+    let mut head = [0; HEAD];
+    read(at, &mut head)?;
+    let head = ib_uverbs_cmd_hdr::of(&head);
+    let spec = spec(head.command)?;
+    let (request, response) = spec.sizes;
+    let room = usize::from(head.out_words) * 4;
+    if usize::from(head.in_words) * 4 != len {
+        return Err(refuse!(Invalid, "in_words {}: the command has {len} bytes", head.in_words));
+    }
+    if len - HEAD < request || room < response {
+        return Err(NO_SPACE);
+    }
+    let mut bytes = [0; REQUEST_MAX];
+    let bytes = &mut bytes[..request];
+    read(at.wrapping_add(HEAD as u64), bytes)?;
+    expect_zeroes(at.wrapping_add((HEAD + request) as u64), len - HEAD - request)?;
+    let answer = (spec.answer)(target, bytes)?;
+    // Each request begins with the response's address.
+    let to = ib_uverbs_query_device::of(bytes).response;
+    host::place(to, answer.bytes()).map_err(|_| Error::Fault)?;
+    let zeroes = [0; 256];
+    for done in (response..room).step_by(zeroes.len()) {
+        let n = zeroes.len().min(room - done);
+        host::place(to.wrapping_add(done as u64), &zeroes[..n]).map_err(|_| Error::Fault)?;
+    }
+    Ok(())
+}
+
+fn read(at: u64, to: &mut [u8]) -> Result<()> {
+    host::fetch(at, to).map_err(|_| Error::Fault)
+}
+
+/// Accepts the struct of a newer program while the part that is new is 0.
+fn expect_zeroes(at: u64, len: usize) -> Result<()> {
+    let mut piece = [0; 256];
+    for done in (0..len).step_by(piece.len()) {
+        let n = piece.len().min(len - done);
+        read(at.wrapping_add(done as u64), &mut piece[..n])?;
+        if piece[..n].iter().any(|b| *b != 0) {
+            return Err(refuse!(Unsupported, "a byte behind the request is not zero: of a newer program"));
+        }
+    }
+    Ok(())
+}
+
+fn device(target: &CommandTarget<'_>) -> ib_uverbs_query_device_resp {
+    let a = query_verbs::device_attr(target.hca, target.adapter);
+    let n = |x: c_int| x as u32;
+    ib_uverbs_query_device_resp {
+        fw_ver: query_verbs::firmware(),
+        node_guid: a.node_guid,
+        sys_image_guid: a.sys_image_guid,
+        max_mr_size: a.max_mr_size,
+        page_size_cap: a.page_size_cap,
+        vendor_id: a.vendor_id,
+        vendor_part_id: a.vendor_part_id,
+        hw_ver: a.hw_ver,
+        max_qp: n(a.max_qp),
+        max_qp_wr: n(a.max_qp_wr),
+        device_cap_flags: a.device_cap_flags,
+        max_sge: n(a.max_sge),
+        max_sge_rd: n(a.max_sge_rd),
+        max_cq: n(a.max_cq),
+        max_cqe: n(a.max_cqe),
+        max_mr: n(a.max_mr),
+        max_pd: n(a.max_pd),
+        max_qp_rd_atom: n(a.max_qp_rd_atom),
+        max_ee_rd_atom: n(a.max_ee_rd_atom),
+        max_res_rd_atom: n(a.max_res_rd_atom),
+        max_qp_init_rd_atom: n(a.max_qp_init_rd_atom),
+        max_ee_init_rd_atom: n(a.max_ee_init_rd_atom),
+        atomic_cap: a.atomic_cap,
+        max_ee: n(a.max_ee),
+        max_rdd: n(a.max_rdd),
+        max_mw: n(a.max_mw),
+        max_raw_ipv6_qp: n(a.max_raw_ipv6_qp),
+        max_raw_ethy_qp: n(a.max_raw_ethy_qp),
+        max_mcast_grp: n(a.max_mcast_grp),
+        max_mcast_qp_attach: n(a.max_mcast_qp_attach),
+        max_total_mcast_qp_attach: n(a.max_total_mcast_qp_attach),
+        max_ah: n(a.max_ah),
+        max_fmr: n(a.max_fmr),
+        max_map_per_fmr: n(a.max_map_per_fmr),
+        max_srq: n(a.max_srq),
+        max_srq_wr: n(a.max_srq_wr),
+        max_srq_sge: n(a.max_srq_sge),
+        max_pkeys: a.max_pkeys,
+        local_ca_ack_delay: a.local_ca_ack_delay,
+        phys_port_cnt: a.phys_port_cnt,
+        reserved: [0; 4],
+    }
+}
+
+/// The part of a query that this library knows, of the queue pair with a number that programs see.
+fn snapshot(of: &CommandTarget<'_>, number: u32) -> Option<QpSnapshot> {
+    let objects = of.hca.objects();
+    objects.by_handle.iter().filter(|(handle, _)| small(**handle) == number).find_map(|(_, target)| {
+        // SAFETY: what is in the table, which is locked, lives, and so does the context of each.
+        let (target, context) = unsafe { (&**target, Context::of_anybody((**target).context()).ok()?) };
+        if !matches!(target.kind(), EventKind::Qp) || !is_open_on(context, of.file) {
+            return None;
+        }
+        // SAFETY: as above; of a QP this field of the union is valid.
+        unsafe { Qp::of(target.element().qp) }.ok().map(Qp::snapshot)
+    })
+}
+
+fn queue_pair(target: &CommandTarget<'_>, request: &ib_uverbs_query_qp) -> Result<ib_uverbs_query_qp_resp> {
+    let known = snapshot(target, request.qp_handle);
+    let known = known.ok_or_else(|| refuse!(Invalid, "qp_handle {}: no QP of this context", request.qp_handle))?;
+    let a = known.query(target.hca.device)?;
+    let byte = |x: u32| x as u8;
+    Ok(ib_uverbs_query_qp_resp {
+        dest: destination(&a.ah_attr),
+        alt_dest: destination(&a.alt_ah_attr),
+        max_send_wr: a.cap.max_send_wr,
+        max_recv_wr: a.cap.max_recv_wr,
+        max_send_sge: a.cap.max_send_sge,
+        max_recv_sge: a.cap.max_recv_sge,
+        max_inline_data: a.cap.max_inline_data,
+        qkey: a.qkey,
+        rq_psn: a.rq_psn,
+        sq_psn: a.sq_psn,
+        dest_qp_num: a.dest_qp_num,
+        qp_access_flags: a.qp_access_flags,
+        pkey_index: a.pkey_index,
+        alt_pkey_index: a.alt_pkey_index,
+        qp_state: byte(a.qp_state),
+        cur_qp_state: byte(a.cur_qp_state),
+        path_mtu: byte(a.path_mtu),
+        path_mig_state: byte(a.path_mig_state),
+        sq_draining: a.sq_draining,
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        port_num: a.port_num,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        alt_port_num: a.alt_port_num,
+        alt_timeout: a.alt_timeout,
+        sq_sig_all: known.sq_sig_all.into(),
+        reserved: [0; 5],
+    })
+}
+
+fn destination(a: &ibv_ah_attr) -> ib_uverbs_qp_dest {
+    ib_uverbs_qp_dest {
+        dgid: a.grh.dgid.raw,
+        flow_label: a.grh.flow_label,
+        dlid: a.dlid,
+        reserved: 0,
+        sgid_index: a.grh.sgid_index,
+        hop_limit: a.grh.hop_limit,
+        traffic_class: a.grh.traffic_class,
+        sl: a.sl,
+        src_path_bits: a.src_path_bits,
+        static_rate: a.static_rate,
+        is_global: a.is_global,
+        port_num: a.port_num,
+    }
+}

@@ -1,0 +1,259 @@
+//! Structs of queue pairs and what belongs to them: addresses, attributes, events, causes,
+//! endpoints.
+
+use crate::c_handles::*;
+
+/// The destination of a QP or an address handle: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_ah_attr {
+    /// Destination GID: an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
+    pub dgid: [u8; 16],
+    /// IPv6 zone (interface index) for link-local destinations, else 0.
+    pub scope_id: u32,
+    /// Destination UDP port in host byte order; 0: the device's own.
+    pub udp_port: u16,
+    /// IP hop limit; 0: the system's default.
+    pub hop_limit: u8,
+    /// DSCP and ECN bits.
+    pub traffic_class: u8,
+}
+
+/// SRQ attributes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_srq_attr {
+    /// sizeof(struct gdrc_srq_attr), set by the caller.
+    pub struct_size: u32,
+    /// Outstanding requests: asked, and at return what was given.
+    pub max_wr: u32,
+    /// Pieces of a request: asked, and at return what was given.
+    pub max_sge: u32,
+    /// Raise GDRC_EVENT_SRQ_LIMIT_REACHED once when fewer requests are left; 0 = off.
+    pub srq_limit: u32,
+}
+
+/// Sizes of a QP's queues: 20 bytes. Frozen, as it lies inside other structs.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_qp_cap {
+    /// Outstanding send requests.
+    pub max_send_wr: u32,
+    /// Outstanding receive requests; ignored with an SRQ.
+    pub max_recv_wr: u32,
+    /// Pieces of a send request.
+    pub max_send_sge: u32,
+    /// Pieces of a receive request.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline_data: u32,
+}
+
+/// Initial attributes of a QP.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_qp_init {
+    /// sizeof(struct gdrc_qp_init), set by the caller.
+    pub struct_size: u32,
+    /// GDRC_QPT_.
+    pub qp_type: u32,
+    /// Protection domain.
+    pub pd: gdrc_pd,
+    /// CQ of the send queue.
+    pub send_cq: gdrc_cq,
+    /// CQ of the receive queue; may be the same.
+    pub recv_cq: gdrc_cq,
+    /// Shared receive queue, or {0}.
+    pub srq: gdrc_srq,
+    /// 1: every send request is signalled.
+    pub sq_sig_all: u32,
+    /// Asked, and at return what was given (at least what was asked).
+    pub cap: gdrc_qp_cap,
+}
+
+/// QP attributes of modify and query.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_qp_attr {
+    /// sizeof(struct gdrc_qp_attr), set by the caller.
+    pub struct_size: u32,
+    /// GDRC_QPS_.
+    pub qp_state: u32,
+    /// The state that the program assumes (GDRC_QP_CUR_STATE).
+    pub cur_qp_state: u32,
+    /// GDRC_MTU_ code; bytes are 128 << code.
+    pub path_mtu: u32,
+    /// Q_Key (UD).
+    pub qkey: u32,
+    /// First PSN expected, 24 bits.
+    pub rq_psn: u32,
+    /// First PSN sent, 24 bits.
+    pub sq_psn: u32,
+    /// The peer's QPN, 24 bits.
+    pub dest_qp_num: u32,
+    /// GDRC_ACCESS_REMOTE_ flags: what the peer may do.
+    pub qp_access_flags: u32,
+    /// Address vector.
+    pub ah: gdrc_ah_attr,
+    /// Queue sizes (query only).
+    pub cap: gdrc_qp_cap,
+    /// Index into the P_Key table: 0.
+    pub pkey_index: u16,
+    /// Port number: 1.
+    pub port_num: u8,
+    /// 1: raise GDRC_EVENT_SQ_DRAINED on entering SQD.
+    pub en_sqd_async_notify: u8,
+    /// 1 while SQD drains (query only).
+    pub sq_draining: u8,
+    /// READs and atomics outstanding as requester.
+    pub max_rd_atomic: u8,
+    /// READs and atomics held as responder.
+    pub max_dest_rd_atomic: u8,
+    /// RNR NAK timer code sent to the peer, 0 to 31.
+    pub min_rnr_timer: u8,
+    /// ACK timeout of 4.096 us * 2^n, 0 to 31; 0 = off, the context's deadline still ends the
+    /// operation.
+    pub timeout: u8,
+    /// Retries after a timeout, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK, 0 to 7; 7 = for ever.
+    pub rnr_retry: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// Zero.
+    pub reserved2: u32,
+    /// Send rate in bytes per second; 0 = unlimited.
+    pub rate_limit_bps: u64,
+}
+
+/// An asynchronous event. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct gdrc_async_event {
+    /// GDRC_EVENT_.
+    pub event: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Handle word of the QP, CQ or SRQ concerned.
+    pub handle: u64,
+}
+
+/// Objects that a program had not destroyed when it closed a context.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_leaks {
+    /// sizeof(struct gdrc_leaks), set by the caller.
+    pub struct_size: u32,
+    /// Protection domains.
+    pub pd: u32,
+    /// Memory regions.
+    pub mr: u32,
+    /// Memory windows.
+    pub mw: u32,
+    /// Completion queues.
+    pub cq: u32,
+    /// Queue pairs.
+    pub qp: u32,
+    /// Shared receive queues.
+    pub srq: u32,
+    /// Address handles.
+    pub ah: u32,
+}
+
+/// The last cause of an error on a QP or context: 64 bytes. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct gdrc_cause {
+    /// GDRC_CAUSE_.
+    pub code: u32,
+    /// The completion status that it led to, 0 if none.
+    pub wc_status: u32,
+    /// The peer's GID, zero if none.
+    pub peer: [u8; 16],
+    /// The local QPN, 0 if none.
+    pub qpn: u32,
+    /// The peer's QPN.
+    pub remote_qpn: u32,
+    /// PSN concerned.
+    pub psn: u32,
+    /// The counter that counts it: an index for gdrc_counter_name.
+    pub counter: u32,
+    /// By code.
+    pub arg0: u64,
+    /// By code.
+    pub arg1: u64,
+    /// Device time of the event in nanoseconds.
+    pub time_ns: u64,
+}
+
+/// The data that a peer needs to connect: fill it with gdrc_endpoint_local, send it as 128 bytes
+/// (gdrc_endpoint_pack), pass the peer's to gdrc_qp_connect.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_endpoint {
+    /// sizeof(struct gdrc_endpoint), set by the caller.
+    pub struct_size: u32,
+    /// GDRC_ENDPOINT_VERSION.
+    pub version: u32,
+    /// The device's GID.
+    pub gid: [u8; 16],
+    /// IPv6 zone on this machine, else 0. It has no meaning for the peer and is not sent.
+    pub scope_id: u32,
+    /// QPN.
+    pub qpn: u32,
+    /// First PSN that this side will send.
+    pub psn: u32,
+    /// Largest GDRC_MTU_ code that this side's link carries.
+    pub mtu: u32,
+    /// GDRC_QPT_.
+    pub qp_type: u32,
+    /// UDP port of the device.
+    pub udp_port: u32,
+    /// Address of a buffer offered to the peer, or 0.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Its remote key.
+    pub rkey: u32,
+    /// Q_Key (UD).
+    pub qkey: u32,
+    /// READs and atomics that this side holds as responder.
+    pub max_rd_atomic: u32,
+    /// GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another
+    /// kind.
+    pub flags: u32,
+}
+
+/// Options of gdrc_qp_connect. 0 means the default, which stands in parentheses, unless
+/// GDRC_CONNECT_EXACT is set.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_connect_opts {
+    /// sizeof(struct gdrc_connect_opts), set by the caller.
+    pub struct_size: u32,
+    /// GDRC_ACCESS_REMOTE_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC).
+    pub access: u32,
+    /// ACK timeout code (14: 67 ms).
+    pub timeout: u32,
+    /// Retries after a timeout (7).
+    pub retry_cnt: u32,
+    /// Retries after an RNR NAK (7: for ever).
+    pub rnr_retry: u32,
+    /// RNR NAK timer code (12: 0.64 ms).
+    pub min_rnr_timer: u32,
+    /// READs and atomics outstanding as requester, in any case at most the peer's max_rd_atomic
+    /// (the peer's max_rd_atomic).
+    pub max_rd_atomic: u32,
+    /// READs and atomics held as responder (that of `local`).
+    pub max_dest_rd_atomic: u32,
+    /// Q_Key of a UD QP (that of `local`).
+    pub qkey: u32,
+    /// P_Key index: 0.
+    pub pkey_index: u32,
+    /// Send rate in bytes per second; 0 = unlimited.
+    pub rate_limit_bps: u64,
+    /// GDRC_CONNECT_ flags.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}

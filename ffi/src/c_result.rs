@@ -1,0 +1,43 @@
+//! The result of a C call: a count, or the negative errno of an error whose reason the thread
+//! keeps.
+
+use core::ffi::c_int;
+use gdrcore_core::{Error, Result};
+use gdrcore_net::reason;
+
+/// The C result of a call: a count, or the negative errno.
+#[inline(always)]
+pub(crate) fn ret(r: Result<c_int>) -> c_int {
+    match r {
+        Ok(n) => n,
+        Err(e) => errno(e),
+    }
+}
+
+/// Out of line, so that the path of successful hot calls stays short.
+#[cold]
+#[inline(never)]
+pub(crate) fn errno(e: Error) -> c_int {
+    reason::returned(e);
+    match e.errno() {
+        n @ 1..=4095 => -n,
+        // An `Os` error without an errno is a bug below. The result must be negative all the same.
+        _ => -libc::EIO,
+    }
+}
+
+/// A count as a C result.
+#[inline(always)]
+pub(crate) fn count(n: usize) -> c_int {
+    c_int::try_from(n).unwrap_or(c_int::MAX)
+}
+
+/// As `gdrcore_core::refuse!`, in a call that may be the first of the process: it installs the
+/// record of reasons.
+macro_rules! refuse {
+    ($($words:tt)+) => {{
+        gdrcore_net::reason::install();
+        gdrcore_core::refuse!($($words)+)
+    }};
+}
+pub(crate) use refuse;

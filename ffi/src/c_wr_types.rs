@@ -1,0 +1,212 @@
+//! Structs of the data path: work requests, completions, pins.
+
+use crate::c_handles::*;
+use core::ffi::{c_int, c_void};
+
+/// A scatter/gather element: 16 bytes, layout of ibv_sge. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct gdrc_sge {
+    /// Address of the first byte, in the MR's terms (its iova).
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Local key of the MR that holds the range; ignored for inline data.
+    pub lkey: u32,
+}
+
+/// Remote side of WRITE and READ.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_rdma_wr {
+    /// Remote address.
+    pub remote_addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// Operands of CMP_SWAP and FETCH_ADD.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_atomic_wr {
+    /// Remote address, a multiple of 8.
+    pub remote_addr: u64,
+    /// Compared with (CMP_SWAP) or added (FETCH_ADD).
+    pub compare_add: u64,
+    /// Stored where the comparison holds.
+    pub swap: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// Destination of a UD SEND.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_ud_wr {
+    /// Address handle.
+    pub ah: gdrc_ah,
+    /// Destination QPN.
+    pub remote_qpn: u32,
+    /// Q_Key to send; with bit 31 set the QP's own is sent.
+    pub remote_qkey: u32,
+}
+
+/// The transport-specific part of gdrc_send_wr; the opcode chooses.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union gdrc_wr_op {
+    /// WRITE and READ.
+    pub rdma: gdrc_rdma_wr,
+    /// CMP_SWAP and FETCH_ADD.
+    pub atomic: gdrc_atomic_wr,
+    /// UD SEND.
+    pub ud: gdrc_ud_wr,
+}
+
+/// The range that BIND_MW binds a window to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_mw_bind_info {
+    /// The region that the window opens onto; registered with GDRC_ACCESS_MW_BIND.
+    pub mr: gdrc_mr,
+    /// First byte.
+    pub addr: u64,
+    /// Length in bytes; 0 with a type-1 window closes it.
+    pub length: u64,
+    /// GDRC_ACCESS_ flags of the window.
+    pub mw_access_flags: u32,
+}
+
+/// The bind part of gdrc_send_wr.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_bind_mw_wr {
+    /// The window.
+    pub mw: gdrc_mw,
+    /// The new rkey of the window; the program chooses the low 8 bits.
+    pub rkey: u32,
+    /// The range.
+    pub bind_info: gdrc_mw_bind_info,
+}
+
+/// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list are
+/// free again when gdrc_post_send returns; the memory that the pieces name stays the device's until
+/// the completion.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_send_wr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Next request, or NULL.
+    pub next: *mut gdrc_send_wr,
+    /// `num_sge` pieces; may be NULL when there are none.
+    pub sg_list: *mut gdrc_sge,
+    /// Number of pieces, 0 to cap.max_send_sge.
+    pub num_sge: i32,
+    /// GDRC_WR_.
+    pub opcode: u32,
+    /// GDRC_SEND_ flags.
+    pub send_flags: u32,
+    /// Immediate data in network byte order; for SEND_WITH_INV and LOCAL_INV the rkey to
+    /// invalidate, host order.
+    pub imm_data: u32,
+    /// By opcode.
+    pub wr: gdrc_wr_op,
+    /// Not used (XRC).
+    pub remote_srqn: u32,
+    /// For BIND_MW.
+    pub bind_mw: gdrc_bind_mw_wr,
+}
+
+/// A receive work request: 32 bytes, layout of ibv_recv_wr. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_recv_wr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Next request, or NULL.
+    pub next: *mut gdrc_recv_wr,
+    /// `num_sge` pieces. On UD the first 40 bytes receive the GRH.
+    pub sg_list: *mut gdrc_sge,
+    /// Number of pieces, 0 to cap.max_recv_sge.
+    pub num_sge: i32,
+}
+
+/// A work completion: 48 bytes, layout of ibv_wc. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct gdrc_wc {
+    /// wr_id of the work request.
+    pub wr_id: u64,
+    /// GDRC_WC_; everything but wr_id, status, vendor_err and qp_num is valid only on success.
+    pub status: u32,
+    /// GDRC_WC_OP_.
+    pub opcode: u32,
+    /// On an error a GDRC_CAUSE_ number, else 0.
+    pub vendor_err: u32,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// Immediate data in network byte order (GDRC_WC_FLAG_WITH_IMM), or the rkey invalidated
+    /// (GDRC_WC_FLAG_WITH_INV).
+    pub imm_data: u32,
+    /// The local QPN.
+    pub qp_num: u32,
+    /// The sender's QPN (UD).
+    pub src_qp: u32,
+    /// GDRC_WC_FLAG_.
+    pub wc_flags: u32,
+    /// P_Key index.
+    pub pkey_index: u16,
+    /// Not used on RoCE.
+    pub slid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Not used on RoCE.
+    pub dlid_path_bits: u8,
+}
+
+/// Posts a request to a device's own object; of gdrc_pinned_qp.
+pub type gdrc_post_send_fn =
+    Option<unsafe extern "C" fn(*mut c_void, *const gdrc_send_wr, *mut *const gdrc_send_wr) -> c_int>;
+
+/// Posts a receive request to a device's own object; of gdrc_pinned_qp.
+pub type gdrc_post_recv_fn =
+    Option<unsafe extern "C" fn(*mut c_void, *const gdrc_recv_wr, *mut *const gdrc_recv_wr) -> c_int>;
+
+/// Polls a device's own object; of gdrc_pinned_cq.
+pub type gdrc_poll_cq_fn = Option<unsafe extern "C" fn(*mut c_void, c_int, *mut gdrc_wc) -> c_int>;
+
+/// A pinned queue pair (gdrc_qp_pin), read by the inline functions only. All 0: it was given back,
+/// or this is the child of a fork.
+#[repr(C)]
+pub struct gdrc_pinned_qp {
+    /// Posts send requests.
+    pub post_send: gdrc_post_send_fn,
+    /// Posts receive requests.
+    pub post_recv: gdrc_post_recv_fn,
+    /// Their first argument.
+    pub object: *mut c_void,
+    /// A request goes to post_send directly if opcode << 32 | num_sge has none of these bits and
+    /// sg_list has one of them. 0: no request does.
+    pub unusual: u64,
+    /// The same for a receive request, by num_sge and sg_list.
+    pub recv_unusual: u64,
+    /// Half the longest list that goes to post_send after a look at each request. UINT64_MAX: any
+    /// list goes to post_send unchecked.
+    pub pairs: u64,
+    /// 0.
+    pub reserved: [u64; 2],
+}
+
+/// A pinned CQ (gdrc_cq_pin), as gdrc_pinned_qp.
+#[repr(C)]
+pub struct gdrc_pinned_cq {
+    /// Polls.
+    pub poll_cq: gdrc_poll_cq_fn,
+    /// First argument of poll_cq.
+    pub object: *mut c_void,
+    /// A poll goes to poll_cq directly if num_entries - 1 is below this.
+    pub polls: u64,
+    /// Not 0: the result of poll_cq is the result of the call.
+    pub as_is: u64,
+}

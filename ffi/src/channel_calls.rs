@@ -1,0 +1,93 @@
+//! Completion channels.
+
+use crate::c_result::ret;
+use crate::c_types::{gdrc_channel, gdrc_context, gdrc_cq};
+use crate::context_slots::device;
+use crate::ptr::out;
+use core::ffi::c_int;
+use gdrcore_core::Result;
+
+/// Creates a completion channel: a descriptor of its own for the events of the CQs that are created
+/// with it (gdrc_cq_create_on). Each thread that sleeps on completions has a channel of its own;
+/// the events of CQs without one are the context's, which is enough for one thread.
+///
+/// Errors: -ENOMEM: the context has 64; -EMFILE: no descriptor; -EINVAL: not an open context, out
+/// is NULL; -EOPNOTSUPP.
+/// Threads: any. Cost: system calls. Source: ibv_create_comp_channel(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_channel_create(ctx: *mut gdrc_context, out: *mut gdrc_channel) -> c_int {
+    ret(channel_create(ctx, out))
+}
+
+fn channel_create(ctx: *mut gdrc_context, out: *mut gdrc_channel) -> Result<c_int> {
+    let out = out!(out);
+    out.write(gdrc_channel { handle: device(ctx)?.channel_create()? });
+    Ok(0)
+}
+
+/// Destroys a completion channel, and closes its descriptor.
+///
+/// Errors: -EBUSY: a CQ has it, or a thread sleeps on it; -EINVAL: stale channel.
+/// Threads: any. Cost: system calls. Source: ibv_destroy_comp_channel(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_channel_destroy(ctx: *mut gdrc_context, channel: gdrc_channel) -> c_int {
+    ret(device(ctx).and_then(|d| d.channel_destroy(channel.handle)).map(|()| 0))
+}
+
+/// The channel's descriptor for poll, select or epoll: readable while an event of the channel
+/// waits. On the soft device somebody must run the engine meanwhile: the helper thread
+/// (gdrc_helper_start), or a thread in gdrc_channel_wait, gdrc_wait, gdrc_progress or a poll. The
+/// descriptor stays the library's: do not read, write or close it.
+///
+/// Returns the descriptor. Errors: -EINVAL: stale channel. Threads: any. Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_channel_fd(ctx: *mut gdrc_context, channel: gdrc_channel) -> c_int {
+    ret(device(ctx).and_then(|d| d.channel_fd(channel.handle)))
+}
+
+/// Takes one armed CQ of a channel that has an event. Arm it again, and then poll it, before the
+/// next sleep.
+///
+/// Returns 1 and writes `out`, or 0 when there is none.
+/// Errors: -EINVAL: stale channel, out is NULL. Threads: any. Cost: a system call where it was the
+/// last event.
+/// Source: ibv_get_cq_event(3), without sleep.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_channel_event(ctx: *mut gdrc_context, channel: gdrc_channel, out: *mut gdrc_cq) -> c_int {
+    ret(channel_event(ctx, channel, out))
+}
+
+fn channel_event(ctx: *mut gdrc_context, channel: gdrc_channel, out: *mut gdrc_cq) -> Result<c_int> {
+    let out = out!(out);
+    Ok(device(ctx)?.channel_event(channel.handle)?.map_or(0, |handle| {
+        out.write(gdrc_cq { handle });
+        1
+    }))
+}
+
+/// Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: looks
+/// once, negative: for ever). Any number of threads may sleep, each on a channel of its own: one of
+/// them runs the engine for all, unless there is a helper thread.
+///
+/// Returns 1 and writes `out`, or 0 when the time is over.
+/// Errors: -EINVAL: stale channel, out is NULL; -EINTR: a signal came; -ENODEV: the NIC was
+/// removed.
+/// Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no allocation.
+/// Source: ibv_get_cq_event(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_channel_wait(
+    ctx: *mut gdrc_context,
+    channel: gdrc_channel,
+    timeout_ms: c_int,
+    out: *mut gdrc_cq,
+) -> c_int {
+    ret(channel_wait(ctx, channel, timeout_ms, out))
+}
+
+fn channel_wait(ctx: *mut gdrc_context, channel: gdrc_channel, timeout_ms: c_int, out: *mut gdrc_cq) -> Result<c_int> {
+    let out = out!(out);
+    Ok(device(ctx)?.channel_wait(channel.handle, timeout_ms)?.map_or(0, |handle| {
+        out.write(gdrc_cq { handle });
+        1
+    }))
+}

@@ -1,0 +1,232 @@
+//! gdrc_qp_connect: a QP from RESET to RTS in one call.
+
+use crate::c_consts::*;
+use crate::c_result::{refuse, ret};
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::endpoint_calls;
+use crate::ptr::{plain_in, sized_in, sized_in_optional};
+use core::ffi::c_int;
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::types::{qp_state, qp_type as kind, AhAttr, QpAttr, ACCESS_REMOTE};
+use gdrcore_core::wire::grh::is_link_local;
+use gdrcore_core::Result;
+
+/// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what
+/// gdrc_endpoint_local said and the peer was sent: its PSN and, for UD, Q_Key count. For UD
+/// `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The path
+/// MTU is the smaller of both endpoints'.
+///
+/// On failure a QP that was in RESET is in RESET again.
+/// Errors: -EINVAL: the QP is in another state, the endpoints' types differ from the QP's or their
+/// fields are out of range, local is another QP's, an option is out of range, a struct_size is 0;
+/// -ENOMEM: max_peer are in use; -EBUSY: another thread uses the QP. Threads: one per QP. Cost:
+/// none. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_connect(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    local: *const gdrc_endpoint,
+    remote: *const gdrc_endpoint,
+    opts: *const gdrc_connect_opts,
+) -> c_int {
+    ret(qp_connect(ctx, qp, local, remote, opts))
+}
+
+fn qp_connect(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    local: *const gdrc_endpoint,
+    remote: *const gdrc_endpoint,
+    opts: *const gdrc_connect_opts,
+) -> Result<c_int> {
+    let dev = device(ctx)?;
+    let l = sized_in!(local);
+    let r = if remote.is_null() { None } else { Some(sized_in!(remote)) };
+    let given = !opts.is_null();
+    let o = sized_in_optional!(opts);
+    let (now, init) = dev.qp_query(qp.handle)?;
+    endpoint_calls::check(&l, "local")?;
+    if let Some(r) = &r {
+        endpoint_calls::check(r, "remote")?;
+    }
+    let plan = Plan::new(init.qp_type, &l, r.as_ref(), &Options::new(&o, given)?)?;
+    let own = dev.qp_num(qp.handle)?;
+    if l.qpn != own {
+        return Err(refuse!(
+            Invalid,
+            "local->qpn {:#x}: the QP's number is {own:#x}; fill local by gdrc_endpoint_local",
+            l.qpn
+        ));
+    }
+    match now.qp_state {
+        GDRC_QPS_RESET => plan.run(dev, qp, true).inspect_err(|_| {
+            // Not half-way: the program may try again, or with another peer.
+            let reset = QpAttr { qp_state: GDRC_QPS_RESET, ..QpAttr::default() };
+            let _ = dev.qp_modify(qp.handle, &reset, GDRC_QP_STATE);
+        })?,
+        GDRC_QPS_INIT => plan.run(dev, qp, false)?,
+        state => {
+            let state = qp_state::name(state);
+            return Err(refuse!(
+                Invalid,
+                "qp: it is in {state}, and only one in RESET or INIT can be connected; gdrc_qp_reset"
+            ));
+        }
+    }
+    Ok(0)
+}
+
+/// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell:
+/// the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_connect asks
+/// by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
+/// knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
+///
+/// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the
+/// code.
+/// Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> c_int {
+    ret(path_mtu(ctx, to))
+}
+
+fn path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> Result<c_int> {
+    let to = plain_in!(to);
+    Ok(device(ctx)?.path_mtu(&to.into())? as c_int)
+}
+
+/// The three transitions: attributes and which of them count.
+struct Plan {
+    attr: QpAttr,
+    init: u32,
+    rtr: u32,
+    rts: u32,
+}
+
+/// The option `name` as a byte, if it is at most `max`.
+fn byte(name: &str, value: u32, max: u8) -> Result<u8> {
+    let small = u8::try_from(value).ok().filter(|&v| v <= max);
+    small.ok_or_else(|| refuse!(Invalid, "opts->{name} {value}: at most {max}"))
+}
+
+/// Options with their defaults: a field of 0 means the default, unless GDRC_CONNECT_EXACT is set.
+struct Options<'a> {
+    opts: &'a gdrc_connect_opts,
+    exact: bool,
+    /// The program passed the struct.
+    given: bool,
+}
+
+impl<'a> Options<'a> {
+    fn new(opts: &'a gdrc_connect_opts, given: bool) -> Result<Self> {
+        if opts.flags & !GDRC_CONNECT_EXACT != 0 {
+            let flags = opts.flags;
+            return Err(refuse!(Invalid, "opts->flags {flags:#x}: only GDRC_CONNECT_EXACT is known"));
+        }
+        if opts.reserved != 0 {
+            return Err(refuse!(Invalid, "opts->reserved {}: must be 0", opts.reserved));
+        }
+        Ok(Options { opts, exact: opts.flags & GDRC_CONNECT_EXACT != 0, given })
+    }
+
+    fn or(&self, value: u32, default: u32) -> u32 {
+        if value == 0 && !self.exact {
+            default
+        } else {
+            value
+        }
+    }
+}
+
+impl Plan {
+    /// The steps to RTS for a QP of this type.
+    ///
+    /// # Errors
+    /// `Invalid`: an endpoint or an option that does not fit.
+    fn new(qp_type: u32, l: &gdrc_endpoint, r: Option<&gdrc_endpoint>, o: &Options<'_>) -> Result<Plan> {
+        for (name, e) in [("local", Some(l)), ("remote", r)] {
+            if let Some(e) = e.filter(|e| e.qp_type != qp_type) {
+                let (its, own) = (kind::name(e.qp_type), kind::name(qp_type));
+                return Err(refuse!(Invalid, "{name}->qp_type {its}: the QP is {own}"));
+            }
+        }
+        let opts = o.opts;
+        let attr = QpAttr {
+            qkey: if opts.qkey == 0 { l.qkey } else { opts.qkey },
+            sq_psn: l.psn,
+            pkey_index: u16::try_from(opts.pkey_index)
+                .map_err(|_| refuse!(Invalid, "opts->pkey_index {}: the table has one entry, 0", opts.pkey_index))?,
+            port_num: 1,
+            timeout: byte("timeout", o.or(opts.timeout, 14), 31)?,
+            retry_cnt: byte("retry_cnt", o.or(opts.retry_cnt, 7), 7)?,
+            rnr_retry: byte("rnr_retry", o.or(opts.rnr_retry, 7), 7)?,
+            min_rnr_timer: byte("min_rnr_timer", o.or(opts.min_rnr_timer, 12), 31)?,
+            rate_limit_bps: opts.rate_limit_bps,
+            ..QpAttr::default()
+        };
+        let rate = if opts.rate_limit_bps != 0 { GDRC_QP_RATE_LIMIT } else { 0 };
+        let basic = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT;
+        let rts = GDRC_QP_STATE | GDRC_QP_SQ_PSN | rate;
+        if qp_type == GDRC_QPT_UD {
+            return Ok(Plan { attr, init: basic | GDRC_QP_QKEY, rtr: GDRC_QP_STATE, rts });
+        }
+        let r = r.ok_or_else(|| refuse!(Invalid, "remote: NULL, which only UD allows"))?;
+        let rtr = GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN;
+        let mut plan = Plan { attr, init: basic | GDRC_QP_ACCESS_FLAGS, rtr, rts };
+        plan.connect(l, r)?;
+        let reliable = qp_type == GDRC_QPT_RC;
+        let all = if reliable { ACCESS_REMOTE } else { GDRC_ACCESS_REMOTE_WRITE };
+        plan.attr.qp_access_flags = o.or(opts.access, all);
+        // A program that went to INIT by itself has chosen its access; options override it.
+        if o.given && (opts.access != 0 || o.exact) {
+            plan.rtr |= GDRC_QP_ACCESS_FLAGS;
+        }
+        if reliable {
+            plan.make_reliable(l, r, o)?;
+        }
+        Ok(plan)
+    }
+
+    /// The attributes that name the peer.
+    fn connect(&mut self, l: &gdrc_endpoint, r: &gdrc_endpoint) -> Result<()> {
+        let attr = &mut self.attr;
+        attr.path_mtu = l.mtu.min(r.mtu);
+        attr.rq_psn = r.psn;
+        attr.dest_qp_num = r.qpn;
+        attr.ah = AhAttr {
+            dgid: r.gid,
+            scope_id: match (is_link_local(&r.gid), r.scope_id) {
+                (false, _) => 0,
+                // The peer cannot know our zone; it is the one of the device's own address.
+                (true, 0) => l.scope_id,
+                (true, zone) => zone,
+            },
+            udp_port: u16::try_from(r.udp_port)
+                .map_err(|_| refuse!(Invalid, "remote->udp_port {}: at most 65535", r.udp_port))?,
+            ..AhAttr::default()
+        };
+        attr.kin = u8::from(r.flags & GDRC_ENDPOINT_OWN_PORT != 0);
+        Ok(())
+    }
+
+    /// The attributes that RC has alone.
+    fn make_reliable(&mut self, l: &gdrc_endpoint, r: &gdrc_endpoint, o: &Options<'_>) -> Result<()> {
+        let most = r.max_rd_atomic.min(l.max_rd_atomic);
+        let as_requester = o.or(o.opts.max_rd_atomic, r.max_rd_atomic).min(most);
+        self.attr.max_rd_atomic = u8::try_from(as_requester).unwrap_or(u8::MAX);
+        let as_responder = o.or(o.opts.max_dest_rd_atomic, l.max_rd_atomic.min(255));
+        self.attr.max_dest_rd_atomic = byte("max_dest_rd_atomic", as_responder, 255)?;
+        self.rtr |= GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER;
+        self.rts |= GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
+        Ok(())
+    }
+
+    fn run<D: Device + ?Sized>(&self, dev: &D, qp: gdrc_qp, from_reset: bool) -> Result<()> {
+        let step = |state, mask| dev.qp_modify(qp.handle, &QpAttr { qp_state: state, ..self.attr }, mask);
+        if from_reset {
+            step(GDRC_QPS_INIT, self.init)?;
+        }
+        step(GDRC_QPS_RTR, self.rtr)?;
+        step(GDRC_QPS_RTS, self.rts)
+    }
+}

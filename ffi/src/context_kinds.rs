@@ -1,0 +1,222 @@
+//! The kinds of devices: how each is named, how much memory it needs, what opens it, and how a
+//! refusal is worded.
+//!
+//! A new kind is one row of [`KINDS`].
+
+use crate::c_consts::{
+    GDRC_CONFIG_CMA, GDRC_CONFIG_HELPER, GDRC_CONFIG_NO_GSO, GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY,
+    GDRC_CONFIG_UDP_ONLY,
+};
+use crate::c_result::refuse;
+use crate::context_slots::{FastDevice, OpenDevice};
+use crate::open_config::OpenConfig;
+use crate::open_error::{self, Stage};
+use core::fmt;
+use gdrcore_core::Result;
+use gdrcore_net::reason;
+use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig, SoftDevice};
+use gdrcore_verbs::VerbsDevice;
+
+/// The form of the names of a kind.
+enum NameForm {
+    /// They begin with this word and a colon.
+    Prefix(&'static str),
+    /// There is this one.
+    Word(&'static str),
+}
+
+impl NameForm {
+    fn is_of(&self, name: &str) -> bool {
+        match self {
+            NameForm::Prefix(prefix) => name.split_once(':').is_some_and(|(kind, _)| kind == *prefix),
+            NameForm::Word(word) => name == *word,
+        }
+    }
+}
+
+/// A kind of device.
+pub(crate) struct DeviceKind {
+    form: NameForm,
+    /// The form in words, for a name of no kind.
+    words: &'static str,
+    /// Refuses what the device lacks of a configuration, in words that name the device.
+    check: fn(&str, &OpenConfig<'_>) -> Result<()>,
+    /// Bytes of memory that the device needs.
+    memsize: fn(&str, &OpenConfig<'_>) -> Result<usize>,
+    /// Opens the device in its memory. Explains a failure.
+    open: unsafe fn(*mut u8, usize, &str, &OpenConfig<'_>) -> Result<OpenDevice>,
+}
+
+static KINDS: &[DeviceKind] = &[
+    DeviceKind {
+        form: NameForm::Prefix("soft"),
+        words: "\"soft:<address>[:port]\" (IPv6 in brackets)",
+        check: |_, _| Ok(()),
+        memsize: |name, config| SoftDevice::memsize(name, &soft_config(config)),
+        open: open_soft,
+    },
+    DeviceKind {
+        form: NameForm::Prefix("verbs"),
+        words: "\"verbs:<NIC>[:port][:gid-index]\"",
+        check: check_verbs,
+        memsize: |name, config| VerbsDevice::memsize(name, &config.core),
+        open: open_verbs,
+    },
+    DeviceKind {
+        form: NameForm::Word("loopback"),
+        words: "\"loopback\"",
+        check: |_, _| Ok(()),
+        memsize: |name, config| SoftDevice::memsize(name, &soft_config(config)),
+        open: open_soft,
+    },
+];
+
+impl DeviceKind {
+    /// The kind of a device's name.
+    ///
+    /// # Errors
+    /// `Invalid`: a name of no kind.
+    pub(crate) fn of(name: &str) -> Result<&'static DeviceKind> {
+        KINDS.iter().find(|kind| kind.form.is_of(name)).ok_or_else(|| match name.split_once(':') {
+            Some((kind, _)) => refuse!(Invalid, "device type '{kind}': a device is {KnownNames}"),
+            None => refuse!(Invalid, "no device type before a ':': a device is {KnownNames}"),
+        })
+    }
+
+    /// Refuses what the device lacks of a configuration.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub(crate) fn check(&self, name: &str, config: &OpenConfig<'_>) -> Result<()> {
+        (self.check)(name, config)
+    }
+
+    /// Bytes of memory that the device needs.
+    ///
+    /// # Errors
+    /// The name or a bound of the configuration: `Invalid` and others.
+    pub(crate) fn memsize(&self, name: &str, config: &OpenConfig<'_>) -> Result<usize> {
+        (self.memsize)(name, config)
+    }
+
+    /// Opens the device in memory of at least [`DeviceKind::memsize`] bytes.
+    ///
+    /// # Errors
+    /// Those of the device. Their reasons are set.
+    ///
+    /// # Safety
+    /// The memory is page-aligned, used by nobody else, and lives until [`ContextDevice::close`]
+    /// has returned.
+    ///
+    /// [`ContextDevice::close`]: crate::context_device::ContextDevice::close
+    pub(crate) unsafe fn open(
+        &self,
+        memory: *mut u8,
+        bytes: usize,
+        name: &str,
+        config: &OpenConfig<'_>,
+    ) -> Result<OpenDevice> {
+        // SAFETY: our contract.
+        unsafe { (self.open)(memory, bytes, name, config) }
+    }
+}
+
+/// The forms of all kinds, as a list in words.
+struct KnownNames;
+
+impl fmt::Display for KnownNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, kind) in KINDS.iter().enumerate() {
+            f.write_str(match i {
+                0 => "",
+                i if i + 1 == KINDS.len() => " or ",
+                _ => ", ",
+            })?;
+            f.write_str(kind.words)?;
+        }
+        Ok(())
+    }
+}
+
+/// The configuration in the soft device's terms.
+fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
+    let flags = [
+        (GDRC_CONFIG_HELPER, soft_flags::HELPER),
+        (GDRC_CONFIG_NO_GSO, soft_flags::NO_GSO),
+        (GDRC_CONFIG_CMA, soft_flags::CMA),
+    ];
+    let flags = flags.iter().filter(|(c, _)| config.flags & c != 0).fold(0, |all, (_, soft)| all | soft);
+    let path = match () {
+        _ if config.flags & GDRC_CONFIG_SHM_ONLY != 0 => PathChoice::Shm,
+        _ if config.flags & GDRC_CONFIG_UDP_ONLY != 0 => PathChoice::Udp,
+        _ if config.flags & GDRC_CONFIG_SHM != 0 => PathChoice::Auto,
+        // A capture shows everything, unless the program wants it otherwise.
+        _ if config.pcap.is_some() => PathChoice::Udp,
+        _ => PathChoice::Auto,
+    };
+    SoftConfig { core: config.core, flags, path, pcap: config.pcap }
+}
+
+unsafe fn open_soft(memory: *mut u8, bytes: usize, name: &str, config: &OpenConfig<'_>) -> Result<OpenDevice> {
+    // SAFETY: the contract of `DeviceKind::open` is that of `init`.
+    unsafe { SoftDevice::init(memory, bytes, name, &soft_config(config)) }
+        .inspect_err(|&e| open_error::explain(name, Stage::Device, e))
+        .map(|device| OpenDevice { device, fast: FastDevice::Soft(device) })
+}
+
+/// Refuses options of the soft device: a NIC's packets do not pass through this library, so it can
+/// neither capture them nor send keepalives.
+fn check_verbs(name: &str, config: &OpenConfig<'_>) -> Result<()> {
+    let instead = match () {
+        _ if config.pcap.is_some() => "pcap_path is for the soft device; capture a NIC's packets with tcpdump",
+        _ if config.core.keepalive_ns != 0 => "keepalive_ms is for the soft device; WRITE 0 bytes now and then",
+        _ => return Ok(()),
+    };
+    Err(refuse!(Unsupported, "'{name}': {instead}"))
+}
+
+unsafe fn open_verbs(memory: *mut u8, bytes: usize, name: &str, config: &OpenConfig<'_>) -> Result<OpenDevice> {
+    let mut why = gdrcore_verbs::Text::new();
+    // SAFETY: the contract of `DeviceKind::open` is that of `init`.
+    unsafe { VerbsDevice::init(memory, bytes, name, &config.core, &mut why) }
+        .inspect_err(|&e| match (why.as_str(), e) {
+            ("", e) => open_error::explain(name, Stage::Device, e),
+            (words, e) => reason::set(e, format_args!("'{name}': {words}")),
+        })
+        .map(|device| OpenDevice { device, fast: FastDevice::Nic(device) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_belongs_to_the_kind_that_it_begins_with() {
+        let of = |name| DeviceKind::of(name).ok().map(|kind| kind.words);
+        assert_eq!(of("soft:127.0.0.1"), Some(KINDS[0].words));
+        assert_eq!(of("soft:"), Some(KINDS[0].words));
+        assert_eq!(of("verbs:rxe0:1:3"), Some(KINDS[1].words));
+        assert_eq!(of("loopback"), Some(KINDS[2].words));
+        for none in ["", "soft", "softer:1", "verbs", "loopback:", "loopback2", "Soft:127.0.0.1"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        assert_eq!(
+            KnownNames.to_string(),
+            "\"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<NIC>[:port][:gid-index]\" or \"loopback\""
+        );
+    }
+
+    #[test]
+    fn the_path_follows_from_flags_and_capture() {
+        let of = |flags, pcap| soft_config(&OpenConfig { core: Default::default(), flags, pcap }).path;
+        for (flags, plain, captured) in [
+            (0, PathChoice::Auto, PathChoice::Udp),
+            (GDRC_CONFIG_SHM, PathChoice::Auto, PathChoice::Auto),
+            (GDRC_CONFIG_SHM_ONLY, PathChoice::Shm, PathChoice::Shm),
+            (GDRC_CONFIG_SHM | GDRC_CONFIG_SHM_ONLY, PathChoice::Shm, PathChoice::Shm),
+            (GDRC_CONFIG_UDP_ONLY, PathChoice::Udp, PathChoice::Udp),
+        ] {
+            assert_eq!((of(flags, None), of(flags, Some(c"file"))), (plain, captured), "{flags:#x}");
+        }
+    }
+}

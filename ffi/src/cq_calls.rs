@@ -1,0 +1,70 @@
+//! Completion queues as objects: gdrc_cq_. What polls and arms them is in `data_calls`.
+
+use crate::c_result::ret;
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::ptr::out;
+use core::ffi::c_int;
+use gdrcore_core::Result;
+
+/// Creates a completion queue with room for at least `cqe` completions. It never overflows: a send
+/// keeps its queue slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ
+/// refuses at QP creation instead).
+///
+/// Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is
+/// NULL.
+/// Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_create(ctx: *mut gdrc_context, cqe: u32, out: *mut gdrc_cq) -> c_int {
+    ret(cq_create(ctx, cqe, out))
+}
+
+fn cq_create(ctx: *mut gdrc_context, cqe: u32, out: *mut gdrc_cq) -> Result<c_int> {
+    let out = out!(out);
+    let (handle, _) = device(ctx)?.cq_create(cqe)?;
+    out.write(gdrc_cq { handle });
+    Ok(0)
+}
+
+/// Creates a completion queue as gdrc_cq_create does, whose events go to a completion channel:
+/// gdrc_cq_arm then makes the channel's descriptor readable, not the context's, and
+/// gdrc_channel_event or gdrc_channel_wait takes the event, not gdrc_cq_event.
+///
+/// Errors: as gdrc_cq_create; -EINVAL: stale channel.
+/// Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_create_on(
+    ctx: *mut gdrc_context,
+    cqe: u32,
+    channel: gdrc_channel,
+    out: *mut gdrc_cq,
+) -> c_int {
+    ret(cq_create_on(ctx, cqe, channel, out))
+}
+
+fn cq_create_on(ctx: *mut gdrc_context, cqe: u32, channel: gdrc_channel, out: *mut gdrc_cq) -> Result<c_int> {
+    let out = out!(out);
+    let (handle, _) = device(ctx)?.cq_create_on(cqe, channel.handle)?;
+    out.write(gdrc_cq { handle });
+    Ok(0)
+}
+
+/// Changes a CQ's size; completions in it stay, in order.
+///
+/// Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: more completions wait
+/// than would fit, cqe is 0 or over max_cqe, stale handle; -EBUSY: another thread polls it.
+/// Threads: one per CQ. Cost: copies the waiting completions. Source: IBTA verb Resize Completion
+/// Queue; ibv_resize_cq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_resize(ctx: *mut gdrc_context, cq: gdrc_cq, cqe: u32) -> c_int {
+    ret(device(ctx).and_then(|d| d.cq_resize(cq.handle, cqe)).map(|_| 0))
+}
+
+/// Destroys a CQ with the completions in it.
+///
+/// Errors: -EBUSY: a QP uses it, or it is pinned; -EINVAL: stale handle.
+/// Threads: any. Cost: none. Source: IBTA verb Destroy Completion Queue; ibv_destroy_cq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_destroy(ctx: *mut gdrc_context, cq: gdrc_cq) -> c_int {
+    ret(device(ctx).and_then(|d| d.cq_destroy(cq.handle)).map(|()| 0))
+}

@@ -1,0 +1,351 @@
+//! The data plane: post, poll, progress, arm, wait. Each call here is the context check and one
+//! call of the device.
+
+use crate::c_result::{count, ret};
+use crate::c_types::*;
+use crate::context_slots::{device, fast, FastDevice};
+use crate::ptr::{check_list, out, report_bad, wc_slice};
+use core::ffi::c_int;
+use gdrcore_core::verbs::types::{RecvWr, SendWr};
+use gdrcore_core::Result;
+use gdrcore_net::soft::SoftDevice;
+use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
+
+/// Posts a list of send requests, in order, and sends at once what the windows allow: the post is
+/// the doorbell. While eight or more requests of an RC QP are unacknowledged, up to sixteen further
+/// ones may wait for the next post, poll or progress, or for the helper thread, so that they leave
+/// by UDP together. The list and its scatter/gather lists are free again at return; the memory that
+/// they name belongs to the device until the completion (inline data: until return). On failure
+/// `*bad` (may be NULL) is the first request that was not posted; those before it were.
+///
+/// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
+/// is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
+/// more inline data than the QP has; -EBUSY: another thread posts to this QP. A local protection
+/// error, and all that the peer says, comes as a completion.
+/// Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a system call where
+/// packets leave by UDP.
+/// Source: IBTA verb Post Send Request; ibv_post_send(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_post_send(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    match fast(ctx) {
+        FastDevice::Nic(nic) if !bad.is_null() => {
+            // SAFETY: the header's contract: the list is readable, bad writable; c_layout.rs
+            // asserts that both structs have one layout.
+            match unsafe { nic.quick_post_send(qp.handle, wr.cast(), bad.cast()) } {
+                Posted::Done => return 0,
+                Posted::Declined => {}
+                Posted::Refused(rc) => return refused(rc),
+            }
+        }
+        // SAFETY: our contract.
+        FastDevice::Soft(soft) => return unsafe { soft_post_send(soft, qp, wr, bad) },
+        _ => {}
+    }
+    // SAFETY: our contract.
+    unsafe { post_send(ctx, qp, wr, bad) }
+}
+
+/// The result of a post that the provider refused. The provider has written the request to `bad`.
+#[cold]
+#[inline(never)]
+extern "C" fn refused(rc: c_int) -> c_int {
+    ret(Err(gdrcore_verbs::refused(rc)))
+}
+
+/// A post to a soft device. Not inlined, and with the same arguments in the same registers, so that
+/// the path of a NIC has no additional instructions.
+/// # Safety
+/// That of [`gdrc_post_send`].
+#[inline(never)]
+unsafe extern "C" fn soft_post_send(
+    soft: &SoftDevice,
+    qp: gdrc_qp,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    let mut first: *const SendWr = wr.cast();
+    // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs
+    // are one layout.
+    match check_list(wr).and_then(|()| unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) }) {
+        Ok(()) => 0,
+        // SAFETY: the header's contract: bad is NULL or writable.
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+/// A post through the trait of devices; as [`soft_post_send`].
+/// # Safety
+/// That of [`gdrc_post_send`].
+#[inline(never)]
+unsafe extern "C" fn post_send(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    let mut first: *const SendWr = wr.cast();
+    let r = match check_list(wr) {
+        // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both
+        // structs are one layout.
+        Ok(()) => device(ctx).and_then(|dev| unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) }),
+        Err(e) => Err(e),
+    };
+    match r {
+        Ok(()) => 0,
+        // SAFETY: the header's contract: bad is NULL or writable.
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+/// Posts a list of receive requests, in order. On failure `*bad` (may be NULL) is the first request
+/// that was not posted; those before it were. The memory belongs to the device until the
+/// completion.
+///
+/// Errors: -EAGAIN: the receive queue is full; -EINVAL: num_sge is out of range, the QP is in RESET
+/// or has an SRQ, stale handle, wr is NULL; -EBUSY: another thread posts receives to this QP.
+/// Threads: one at a time per QP. Cost: bounded; no allocation, no lock, no system call.
+/// Source: IBTA verb Post Receive Request; ibv_post_recv(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_post_recv(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    wr: *const gdrc_recv_wr,
+    bad: *mut *const gdrc_recv_wr,
+) -> c_int {
+    let mut first: *const RecvWr = wr.cast();
+    let r = match check_list(wr) {
+        Ok(()) => match fast(ctx) {
+            // SAFETY: as in gdrc_post_send.
+            FastDevice::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr.cast(), &mut first) },
+            // SAFETY: as in gdrc_post_send.
+            _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr.cast(), &mut first) }),
+        },
+        Err(e) => Err(e),
+    };
+    match r {
+        Ok(()) => 0,
+        // SAFETY: as in gdrc_post_send.
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+/// Posts a list of receive requests to an SRQ; else as gdrc_post_recv.
+///
+/// Errors: as gdrc_post_recv. Threads: one at a time per SRQ. Cost: as gdrc_post_recv.
+/// Source: IBTA verb Post Receive Request; ibv_post_srq_recv(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_post_srq_recv(
+    ctx: *mut gdrc_context,
+    srq: gdrc_srq,
+    wr: *const gdrc_recv_wr,
+    bad: *mut *const gdrc_recv_wr,
+) -> c_int {
+    let mut first: *const RecvWr = wr.cast();
+    let r = match check_list(wr) {
+        // SAFETY: as in gdrc_post_send.
+        Ok(()) => device(ctx).and_then(|d| unsafe { d.post_srq_recv(srq.handle, wr.cast(), &mut first) }),
+        Err(e) => Err(e),
+    };
+    match r {
+        Ok(()) => 0,
+        // SAFETY: as in gdrc_post_send.
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+/// Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine
+/// first, so a program that polls needs no other thread.
+///
+/// Returns the number taken, 0 when there is none.
+/// Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls
+/// this CQ.
+/// Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls where the
+/// socket is looked at.
+/// Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_poll_cq(
+    ctx: *mut gdrc_context,
+    cq: gdrc_cq,
+    num_entries: c_int,
+    wc: *mut gdrc_wc,
+) -> c_int {
+    // Nested, not combined: the compiler would compute combined conditions without branches.
+    if num_entries > 0 {
+        match fast(ctx) {
+            FastDevice::Nic(nic) if !wc.is_null() => {
+                // SAFETY: the header's contract: wc has num_entries structs; c_layout.rs asserts
+                // that both have one layout.
+                match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
+                    Polled::Done(n) => return n,
+                    Polled::Failed(n) => return explained(nic, n, wc),
+                    Polled::Nothing(cq, n) => return nothing(nic, cq, n),
+                    Polled::Declined => {}
+                }
+            }
+            // SAFETY: our contract.
+            FastDevice::Soft(soft) => return unsafe { soft_poll_cq(soft, cq, num_entries, wc) },
+            _ => {}
+        }
+    }
+    // SAFETY: our contract.
+    unsafe { poll_cq(ctx, cq, num_entries, wc) }
+}
+
+/// A poll of a soft device; as [`soft_post_send`].
+/// # Safety
+/// That of [`gdrc_poll_cq`].
+#[inline(never)]
+unsafe extern "C" fn soft_poll_cq(soft: &SoftDevice, cq: gdrc_cq, num_entries: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
+    let wc = unsafe { wc_slice(wc, num_entries) };
+    ret(wc.and_then(|wc| soft.quick_poll_cq(cq.handle, wc)).map(count))
+}
+
+/// A poll through the trait of devices; as [`soft_post_send`].
+/// # Safety
+/// That of [`gdrc_poll_cq`].
+#[inline(never)]
+unsafe extern "C" fn poll_cq(ctx: *mut gdrc_context, cq: gdrc_cq, num_entries: c_int, wc: *mut gdrc_wc) -> c_int {
+    ret(device(ctx).and_then(|dev| {
+        // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
+        let wc = unsafe { wc_slice(wc, num_entries) }?;
+        dev.poll_cq(cq.handle, wc).map(count)
+    }))
+}
+
+/// The result of a poll that found nothing.
+#[inline(never)]
+fn nothing(nic: &VerbsDevice, cq: Empty<'_>, n: c_int) -> c_int {
+    ret(nic.polled_nothing(cq, n).map(count))
+}
+
+/// The result of a poll that found failed operations.
+#[cold]
+#[inline(never)]
+fn explained(nic: &VerbsDevice, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: the provider wrote n of the caller's entries.
+    ret(unsafe { wc_slice(wc, n) }.map(|wc| count(nic.explain_all(wc, wc.len()))))
+}
+
+/// Runs one bounded round of the engine: receive, send, timers. For programs that wait on memory
+/// instead of a CQ.
+///
+/// Returns the number of packets handled; 0: nothing to do, or another thread is in the engine now.
+/// Errors: -EINVAL: not an open context. Threads: any. Cost: bounded; no allocation; system calls
+/// of the socket.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
+    if let FastDevice::Soft(soft) = fast(ctx) {
+        return count(soft.quick_progress());
+    }
+    ret(device(ctx).and_then(|d| d.progress()).map(count))
+}
+
+/// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
+/// the context's descriptor readable and queues an event for gdrc_cq_event. Poll once more after
+/// arming: what came before does not count.
+///
+/// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another
+/// thread runs.
+/// Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_arm(ctx: *mut gdrc_context, cq: gdrc_cq, solicited_only: c_int) -> c_int {
+    ret(device(ctx).and_then(|d| d.cq_arm(cq.handle, solicited_only != 0)).map(|()| 0))
+}
+
+/// Takes one armed CQ that has an event.
+///
+/// Returns 1 and writes `out`, or 0 when there is none.
+/// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
+/// ibv_get_cq_event(3), without sleep.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> c_int {
+    ret(cq_event(ctx, out))
+}
+
+fn cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> Result<c_int> {
+    let out = out!(out);
+    Ok(match device(ctx)?.cq_event()? {
+        Some(handle) => {
+            out.write(gdrc_cq { handle });
+            1
+        }
+        None => 0,
+    })
+}
+
+/// Takes one asynchronous event (GDRC_EVENT_).
+///
+/// Returns 1 and writes `out`, or 0 when there is none.
+/// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
+/// ibv_get_async_event(3), without sleep.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_async_event(ctx: *mut gdrc_context, out: *mut gdrc_async_event) -> c_int {
+    ret(async_event(ctx, out))
+}
+
+fn async_event(ctx: *mut gdrc_context, out: *mut gdrc_async_event) -> Result<c_int> {
+    let out = out!(out);
+    Ok(match device(ctx)?.async_event()? {
+        Some(e) => {
+            out.write(e.into());
+            1
+        }
+        None => 0,
+    })
+}
+
+/// The context's descriptor for poll, select or epoll: readable when gdrc_progress has work, an
+/// armed CQ has an event, or an asynchronous event waits. Call gdrc_arm before each sleep. The
+/// descriptor stays the library's: do not read, write or close it.
+///
+/// Returns the descriptor. Errors: -EINVAL: not an open context; -EOPNOTSUPP: the device has none.
+/// Threads: any. Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_fd(ctx: *mut gdrc_context) -> c_int {
+    ret(device(ctx).and_then(|d| d.fd()))
+}
+
+/// Prepares the descriptor for sleeping on it: its timer is set to the engine's next deadline.
+///
+/// Returns 1: there is work already, do not sleep, call gdrc_progress or poll; 0: armed.
+/// Errors: -EINVAL: not an open context. Threads: any. Cost: one or two system calls.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_arm(ctx: *mut gdrc_context) -> c_int {
+    ret(device(ctx).and_then(|d| d.arm()).map(c_int::from))
+}
+
+/// Sleeps until an armed CQ or an asynchronous event has something, at most `timeout_ms`
+/// milliseconds (0: looks once, negative: for ever), and runs the engine meanwhile.
+///
+/// Returns 1 when there is something, 0 when the time is over.
+/// Errors: -EINVAL: not an open context; -EINTR: a signal came. Threads: any. Cost: sleeps; no
+/// allocation.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_wait(ctx: *mut gdrc_context, timeout_ms: c_int) -> c_int {
+    ret(device(ctx).and_then(|d| d.wait(timeout_ms)).map(c_int::from))
+}
+
+/// Starts the helper thread, which runs the engine while the program does not poll: for targets of
+/// WRITE, READ and atomics that do something else. It sleeps while somebody polls. Starting it
+/// twice is harmless.
+///
+/// Errors: -EINVAL: not an open context; -EAGAIN: the system gives no thread. Threads: any. Cost:
+/// creates a thread.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_helper_start(ctx: *mut gdrc_context) -> c_int {
+    ret(device(ctx).and_then(|d| d.helper(true)).map(|()| 0))
+}
+
+/// Stops the helper thread and waits for its end. Without a helper it does nothing.
+///
+/// Errors: -EINVAL: not an open context. Threads: any. Cost: joins a thread.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_helper_stop(ctx: *mut gdrc_context) -> c_int {
+    ret(device(ctx).and_then(|d| d.helper(false)).map(|()| 0))
+}

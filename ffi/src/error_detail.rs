@@ -1,0 +1,32 @@
+//! The reason of this thread's last refused call.
+
+use crate::ptr;
+use core::ffi::{c_char, c_int};
+use gdrcore_net::reason;
+
+/// Copies the reason why this thread's last gdrc_ call that failed did so into `buf`, like
+/// snprintf: NUL-terminated, cut at `len`. It names the argument or attribute, says what it was,
+/// and which bound, rule or state forbids it, or what is exhausted: "INIT to RTR: attr_mask lacks
+/// PATH_MTU". Words are for people, and change between versions; programs look at the error number.
+///
+/// A call that succeeds leaves it, as with errno. Where an error needs no further words (-EAGAIN: a
+/// full queue) it is the text of its number. Empty: no call of this thread has failed yet.
+/// Returns the length of the whole text without the NUL, at most 511; `buf` may be NULL when `len`
+/// is 0.
+/// Errors: -EINVAL: buf is NULL and len is not 0 (the text stays that of the failure before).
+/// Threads: any; each has its own. Cost: no system call, no allocation.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_error_detail(buf: *mut c_char, len: usize) -> c_int {
+    copy(buf, len)
+}
+
+pub(crate) fn copy(buf: *mut c_char, len: usize) -> c_int {
+    if buf.is_null() && len != 0 {
+        return -libc::EINVAL;
+    }
+    // SAFETY: the header's contract: buf is NULL or writable for len bytes; it is not our thread's
+    // record, which C never sees.
+    let n = reason::with(|words| unsafe { ptr::format(buf, len, words) });
+    // It fails only for a NULL buffer.
+    n.unwrap_or(-libc::EINVAL)
+}

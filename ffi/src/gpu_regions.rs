@@ -1,0 +1,208 @@
+//! Regions of GPU memory: what a context keeps of each, and the routes by which a device reaches
+//! them.
+
+use crate::c_consts::*;
+use crate::c_types::{gdrc_context, gdrc_mr_attr};
+use crate::context_device::ContextDevice;
+use crate::context_slots::{device, nic, not_a_context, number, SLOTS};
+use crate::gpu_error::explain;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use gdrcore_core::device::{Device as _, MrAttr, MrReg};
+use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::{Error, Result};
+use gdrcore_cuda::route::{self, Record, Ways};
+use gdrcore_cuda::span::Span;
+use gdrcore_cuda::staging::Staging;
+use gdrcore_verbs::VerbsDevice;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The GPU memory of a context.
+#[derive(Default)]
+struct GpuState {
+    /// The soft device's access to the regions, made with the first.
+    staging: Option<&'static Staging>,
+    regions: Vec<GpuRegion>,
+}
+
+struct GpuRegion {
+    mr: Handle,
+    span: Span,
+    record: Record,
+    /// The region's number in the staging.
+    cookie: Option<u64>,
+}
+
+/// One for each context; null until it has GPU memory.
+static STATES: [AtomicPtr<Mutex<GpuState>>; SLOTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS];
+
+fn state(ctx: *const gdrc_context) -> Option<&'static Mutex<GpuState>> {
+    let state = STATES.get(number(ctx)?)?.load(Ordering::Acquire);
+    // SAFETY: null, or a box that lives until `forget`, which the header forbids beside other calls
+    // on the context.
+    unsafe { state.as_ref() }
+}
+
+fn state_or_new(ctx: *const gdrc_context) -> Result<&'static Mutex<GpuState>> {
+    let slot = number(ctx).and_then(|n| STATES.get(n)).ok_or_else(|| not_a_context(ctx))?;
+    if slot.load(Ordering::Acquire).is_null() {
+        let fresh = Box::into_raw(Box::default());
+        if slot.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: another thread was first; nobody has seen ours.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+    state(ctx).ok_or_else(|| not_a_context(ctx))
+}
+
+fn with_state<T>(state: &Mutex<GpuState>, f: impl FnOnce(&mut GpuState) -> T) -> T {
+    f(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Frees the pinned memory and the streams of a closed context.
+///
+/// # Safety
+/// Its device is closed, and no call on the context runs or follows.
+pub(crate) unsafe fn forget(ctx: *const gdrc_context) {
+    let Some(slot) = number(ctx).and_then(|n| STATES.get(n)) else { return };
+    let state = slot.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    if state.is_null() {
+        return;
+    }
+    // SAFETY: made by `state_or_new`, and out of the table.
+    let state = unsafe { Box::from_raw(state) };
+    let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(staging) = state.staging {
+        // SAFETY: leaked from a box in `SoftWays::staged`; the device that used it is closed, by
+        // our contract.
+        drop(unsafe { Box::from_raw((&raw const *staging).cast_mut()) });
+    }
+}
+
+/// Forgets a region that was deregistered.
+pub(crate) fn release(ctx: *const gdrc_context, mr: Handle) {
+    let Some(state) = state(ctx) else { return };
+    let gone = with_state(state, |s| {
+        let i = s.regions.iter().position(|r| r.mr == mr)?;
+        let region = s.regions.swap_remove(i);
+        Some((s.staging?, region.cookie?))
+    });
+    if let Some((staging, cookie)) = gone {
+        staging.release(cookie);
+    }
+}
+
+/// Fills in the attributes of a region of GPU memory; nothing for other regions.
+pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_attr) {
+    let Some(state) = state(ctx) else { return };
+    let Some((span, record)) = with_state(state, |s| s.regions.iter().find(|r| r.mr == mr).map(|r| (r.span, r.record)))
+    else {
+        return;
+    };
+    attr.provider = GDRC_MEMORY_CUDA;
+    attr.addr = span.at;
+    attr.route = record.route as u32;
+    attr.no_dmabuf = record.no_dma_buf as u32;
+    attr.no_peermem = record.no_peermem as u32;
+    attr.refusal = record.code;
+    attr.buffer_id = span.buffer_id;
+    attr.flags = if span.is_same() { 0 } else { GDRC_MR_GONE };
+}
+
+/// The soft device, which stages every region.
+struct SoftWays<'a> {
+    device: &'static dyn ContextDevice,
+    state: &'a Mutex<GpuState>,
+    reg: MrReg,
+    span: &'a Span,
+}
+
+impl Ways for SoftWays<'_> {
+    type Made = (Handle, MrAttr, Option<u64>);
+
+    fn dma_buf(&mut self, _: i32, _: u64) -> Result<Self::Made> {
+        // No words: one of several routes; the reasons are in the region's attributes.
+        Err(Error::Unsupported)
+    }
+
+    fn address(&mut self) -> Result<Self::Made> {
+        // No words: one of several routes; the reasons are in the region's attributes.
+        Err(Error::Unsupported)
+    }
+
+    fn staged(&mut self) -> Result<Self::Made> {
+        let staging = with_state(self.state, |s| match s.staging {
+            Some(staging) => Ok(staging),
+            None => {
+                let made = Box::new(Staging::new(self.span.device).map_err(explain)?);
+                let leaked: &'static Staging = Box::leak(made);
+                if let Err(e) = self.device.memory_add(GDRC_MEMORY_CUDA, leaked) {
+                    // SAFETY: leaked a line above, and nobody took it.
+                    drop(unsafe { Box::from_raw((&raw const *leaked).cast_mut()) });
+                    return Err(e);
+                }
+                s.staging = Some(leaked);
+                Ok(leaked)
+            }
+        })?;
+        let cookie = staging.register(self.span).map_err(explain)?;
+        let reg = MrReg { provider: GDRC_MEMORY_CUDA, cookie, ..self.reg };
+        match self.device.mr_reg(&reg) {
+            Ok((mr, attr)) => Ok((mr, attr, Some(cookie))),
+            Err(e) => {
+                staging.release(cookie);
+                Err(e)
+            }
+        }
+    }
+
+    fn is_soft(&self) -> bool {
+        true
+    }
+}
+
+/// A NIC, which needs dma-buf or nvidia_peermem.
+struct NicWays {
+    nic: &'static VerbsDevice,
+    reg: MrReg,
+}
+
+impl Ways for NicWays {
+    type Made = (Handle, MrAttr, Option<u64>);
+
+    fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made> {
+        let reg = MrReg { addr: offset, provider: GDRC_MEMORY_CUDA, ..self.reg };
+        self.nic.mr_reg_dmabuf(&reg, fd).map(|(mr, attr)| (mr, attr, None))
+    }
+
+    fn address(&mut self) -> Result<Self::Made> {
+        self.nic.mr_reg(&self.reg).map(|(mr, attr)| (mr, attr, None))
+    }
+
+    fn staged(&mut self) -> Result<Self::Made> {
+        // No words: one of several routes; the reasons are in the region's attributes.
+        Err(Error::Unsupported)
+    }
+
+    fn is_soft(&self) -> bool {
+        false
+    }
+}
+
+/// Registers GPU memory by the first route that works. `dma_buf`: the program's own descriptor and
+/// the offset in it.
+///
+/// # Errors
+/// Those of gdrc_mr_reg_memory, in words.
+pub(crate) fn register(ctx: *const gdrc_context, reg: &MrReg, dma_buf: Option<(i32, u64)>) -> Result<(Handle, MrAttr)> {
+    let (device, nic) = (device(ctx)?, nic(ctx));
+    let state = state_or_new(ctx)?;
+    let span = Span::of(reg.addr, reg.length).map_err(explain)?;
+    let (reg, sysfs) = (*reg, Path::new("/sys"));
+    let ((mr, attr, cookie), record) = match nic {
+        Some(nic) => route::register(&span, dma_buf, sysfs, &mut NicWays { nic, reg })?,
+        None => route::register(&span, dma_buf, sysfs, &mut SoftWays { device, state, reg, span: &span })?,
+    };
+    with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));
+    Ok((mr, attr))
+}

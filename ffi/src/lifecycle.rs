@@ -1,0 +1,269 @@
+//! Opening and closing contexts, more memory for them, and their bounds.
+
+use crate::c_consts::GDRC_CONTEXT_ALIGN;
+use crate::c_result::{refuse, ret};
+use crate::c_types::*;
+use crate::context_kinds::DeviceKind;
+use crate::context_slots::{device, retire, ClaimedSlot};
+use crate::gpu_regions;
+use crate::open_config::{self, OpenConfig};
+use crate::open_error::{self, Stage};
+use crate::pin_table;
+use crate::ptr::{self, out, sized_out, sized_out_optional};
+use core::ffi::{c_char, c_int, c_void};
+use gdrcore_core::{Error, Result};
+use gdrcore_net::fork::ForkGuard;
+use gdrcore_net::map::Map;
+use gdrcore_net::reason;
+
+/// The checked arguments of an open.
+struct Request<'a> {
+    name: &'a str,
+    kind: &'static DeviceKind,
+    config: OpenConfig<'a>,
+    /// Bytes of memory that the device needs.
+    need: usize,
+}
+
+fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request<'a>> {
+    // SAFETY: the header's contract: a NUL-terminated string, or NULL, that stays during the call;
+    // the request does not outlive it.
+    let name: &'a str = unsafe { ptr::text(device, "device") }?;
+    reason::install();
+    let config = open_config::read(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
+    let explain = |&e: &Error| open_error::explain(name, Stage::Size, e);
+    let kind = DeviceKind::of(name).inspect_err(explain)?;
+    kind.check(name, &config)?;
+    let need = kind.memsize(name, &config).inspect_err(explain)?;
+    Ok(Request { name, kind, config, need })
+}
+
+/// Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The
+/// number depends on the arguments and the library's version only. `cfg` may be NULL: all defaults.
+///
+/// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is
+/// NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
+/// gdrc_open_error has the words.
+/// Threads: any. Cost: no allocation, no system call.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usize) -> c_int {
+    ret(context_size(device, cfg, bytes))
+}
+
+fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usize) -> Result<c_int> {
+    let out = out!(bytes);
+    let r = request(device, cfg)?;
+    reason::clear();
+    out.write(r.need);
+    Ok(0)
+}
+
+/// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be
+/// aligned to GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not
+/// matter; it must stay where it is, untouched, until gdrc_close returned.
+///
+/// device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a
+/// RoCEv2 NIC in software at that local address and UDP port, 4791 by default), "loopback" (queue
+/// pairs of this context only), or a NIC through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port
+/// and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has this address). Without an index the
+/// first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies beside
+/// libgdrcore.so or where the system looks for libraries.
+///
+/// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small;
+/// -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no GID
+/// that fits; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
+/// -EADDRINUSE: a stranger has the port, or another context the QPNs (any number of contexts and
+/// processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
+/// descriptors; other errnos of the system. gdrc_open_error has the words.
+/// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
+/// allocation.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_context_init(
+    memory: *mut c_void,
+    bytes: usize,
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    out: *mut *mut gdrc_context,
+) -> c_int {
+    ret(context_init(memory, bytes, device, cfg, out))
+}
+
+fn context_init(
+    memory: *mut c_void,
+    bytes: usize,
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    out: *mut *mut gdrc_context,
+) -> Result<c_int> {
+    let out = out!(out);
+    let r = request(device, cfg)?;
+    let stage = Stage::Memory { need: r.need, have: bytes };
+    if memory.is_null()
+        || !memory.addr().is_multiple_of(GDRC_CONTEXT_ALIGN as usize)
+        || memory.addr().checked_add(bytes).is_none()
+    {
+        return Err(open_error::refused(r.name, stage, Error::from_errno(libc::EINVAL)));
+    }
+    if bytes < r.need {
+        return Err(open_error::refused(r.name, stage, Error::NoMemory));
+    }
+    // SAFETY: the header's contract: `bytes` at `memory` are the context's until close.
+    out.write(unsafe { open_in(memory.cast(), bytes, &r, false) }?);
+    Ok(0)
+}
+
+/// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as
+/// gdrc_context_init. `cfg` may be NULL: all defaults.
+///
+/// Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped.
+/// Threads: any. Cost: one mmap; pages are touched when they are used.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_open(
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    out: *mut *mut gdrc_context,
+) -> c_int {
+    ret(open(device, cfg, out))
+}
+
+fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_context) -> Result<c_int> {
+    let out = out!(out);
+    let r = request(device, cfg)?;
+    let stage = Stage::Map { need: r.need };
+    let (base, len) = Map::new(r.need).map(Map::into_raw).inspect_err(|&e| open_error::explain(r.name, stage, e))?;
+    // SAFETY: the mapping is fresh, ours, and goes only when the open fails or the context closes.
+    match unsafe { open_in(base, len, &r, true) } {
+        Ok(ctx) => {
+            out.write(ctx);
+            Ok(0)
+        }
+        Err(e) => {
+            // SAFETY: `into_raw` gave it, and the failed open left nothing behind that uses it.
+            unsafe { unmap(base, len) };
+            Err(e)
+        }
+    }
+}
+
+/// # Safety
+/// `len` bytes at `base`, page-aligned, are this context's until it is closed.
+unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> Result<*mut gdrc_context> {
+    let owner = ForkGuard::new();
+    let slot = ClaimedSlot::claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
+    // SAFETY: our contract is that of `open`.
+    match unsafe { r.kind.open(base, len, r.name, &r.config) } {
+        Ok(open) => {
+            reason::clear();
+            Ok(slot.publish(owner, &open, if mapped { (base, len) } else { (core::ptr::null_mut(), 0) }))
+        }
+        Err(e) => {
+            slot.free();
+            Err(e)
+        }
+    }
+}
+
+/// # Safety
+/// `Map::into_raw` gave it, and nothing uses it any more.
+unsafe fn unmap(base: *mut u8, len: usize) {
+    // SAFETY: our contract.
+    drop(unsafe { Map::from_raw(base, len) });
+}
+
+/// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets
+/// and memory back. What the program did not destroy is counted and destroyed. No other call on the
+/// context may run or follow; later ones get -EINVAL.
+///
+/// Returns the number of objects left behind, and, where `leaks` is not NULL, their kinds.
+/// Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);
+/// -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it
+/// stays the parent's).
+/// Threads: one. Cost: system calls.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> c_int {
+    ret(close(ctx, leaks))
+}
+
+fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
+    let out = sized_out_optional!(leaks);
+    let closing = retire(ctx)?;
+    pin_table::forget(ctx);
+    // SAFETY: the header's contract: no other call on the context runs, and none begins, since it
+    // is retired.
+    let l = unsafe { closing.device.close() };
+    // SAFETY: the device is closed, and no other call on the context runs.
+    unsafe { gpu_regions::forget(ctx) };
+    let (base, len) = closing.mapped;
+    if len > 0 {
+        // SAFETY: `into_raw` gave it, and the device in it is closed.
+        unsafe { unmap(base, len) };
+    }
+    closing.slot.free();
+    let l = gdrc_leaks { pd: l.pd, mr: l.mr, mw: l.mw, cq: l.cq, qp: l.qp, srq: l.srq, ah: l.ah, ..ptr::zeroed() };
+    let sum: u64 = [l.pd, l.mr, l.mw, l.cq, l.qp, l.srq, l.ah].iter().map(|&n| u64::from(n)).sum();
+    if let Some(out) = out {
+        out.write(&l);
+    }
+    Ok(c_int::try_from(sum).unwrap_or(c_int::MAX))
+}
+
+/// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The
+/// memory must stay untouched until gdrc_close returned.
+///
+/// Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be
+/// of use.
+/// Threads: any. Cost: no system call.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> c_int {
+    ret(arena_add(ctx, memory, bytes))
+}
+
+fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Result<c_int> {
+    let dev = device(ctx)?;
+    let at = memory.addr();
+    if memory.is_null() || !at.is_multiple_of(64) {
+        return Err(refuse!(Invalid, "memory {at:#x}: not NULL, and aligned to 64 bytes"));
+    }
+    if bytes == 0 || at.checked_add(bytes).is_none() {
+        return Err(refuse!(Invalid, "bytes {bytes:#x}: at least 1, and within the address space"));
+    }
+    // SAFETY: the header's contract: the memory is the context's until it is closed.
+    unsafe { dev.arena_add(memory.cast(), bytes) }?;
+    Ok(0)
+}
+
+/// Fills `attr` with what the device can do. `attr->struct_size` must be set before the call.
+///
+/// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0.
+/// Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_query_device(ctx: *mut gdrc_context, attr: *mut gdrc_device_attr) -> c_int {
+    ret(query_device(ctx, attr))
+}
+
+fn query_device(ctx: *mut gdrc_context, attr: *mut gdrc_device_attr) -> Result<c_int> {
+    let out = sized_out!(attr);
+    let a = device(ctx)?.query()?;
+    out.write(&gdrc_device_attr {
+        max_msg_size: a.max_msg_size,
+        node_guid: a.node_guid,
+        max_pd: a.max_pd,
+        max_mr: a.max_mr,
+        max_cq: a.max_cq,
+        max_qp: a.max_qp,
+        max_srq: a.max_srq,
+        max_ah: a.max_ah,
+        max_qp_wr: a.max_qp_wr,
+        max_cqe: a.max_cqe,
+        max_sge: a.max_sge,
+        max_inline: a.max_inline,
+        max_rd_atomic: a.max_rd_atomic,
+        active_mtu: a.active_mtu,
+        udp_port: a.udp_port,
+        qpn_base: a.qpn_base,
+        gid: a.gid,
+        scope_id: a.scope_id,
+        ..ptr::zeroed()
+    });
+    Ok(0)
+}

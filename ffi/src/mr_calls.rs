@@ -1,0 +1,314 @@
+//! Memory regions of host and GPU memory, and memory windows: gdrc_mr_, gdrc_mw_.
+
+use crate::c_consts::*;
+use crate::c_result::{refuse, ret};
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::gpu_regions;
+use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
+use core::ffi::{c_char, c_int, c_void};
+use gdrcore_core::device::{MrAttr, MrReg};
+use gdrcore_core::Result;
+use gdrcore_cuda::route::Reason;
+use gdrcore_net::reason;
+
+/// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, as far as
+/// `access` (GDRC_ACCESS_) allows. Remote write and atomics need local write as well. Work requests
+/// use the program's own addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The memory must
+/// stay mapped until gdrc_mr_dereg; if it vanishes all the same, operations on it end with an
+/// access error. `attr` (struct_size set) may be NULL.
+///
+/// Errors: -EFAULT: the range is not mapped with the rights that `access` needs; -ENOMEM: max_mr
+/// are in use; -EINVAL: length 0, the range leaves the address space, unknown or contradictory
+/// access flags, stale pd; -EOPNOTSUPP: access flags that the device does not have.
+/// Threads: any. Cost: probes every page once. Source: IBTA verb Register Memory Region;
+/// ibv_reg_mr(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_mr_reg(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: u32,
+    out: *mut gdrc_mr,
+    attr: *mut gdrc_mr_attr,
+) -> c_int {
+    let iova = if access & GDRC_ACCESS_ZERO_BASED != 0 { 0 } else { addr.expose_provenance() as u64 };
+    ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
+}
+
+/// As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova
+/// must be 0.
+///
+/// Errors: as gdrc_mr_reg. Threads: any. Cost: as gdrc_mr_reg. Source: ibv_reg_mr_iova(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_mr_reg_iova(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+    out: *mut gdrc_mr,
+    attr: *mut gdrc_mr_attr,
+) -> c_int {
+    ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
+}
+
+#[allow(clippy::too_many_arguments)] // those of the C call
+fn mr_reg(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+    shared: Option<(i32, u64)>,
+    out: *mut gdrc_mr,
+    attr: *mut gdrc_mr_attr,
+) -> Result<c_int> {
+    let out = out!(out);
+    let attr = sized_out_optional!(attr);
+    let dev = device(ctx)?;
+    // The engine reaches the memory by its address: the pointer's provenance is exposed here for
+    // that.
+    let addr = addr.expose_provenance() as u64;
+    let len = length as u64;
+    check_range(addr, len, iova)?;
+    if access & GDRC_ACCESS_ZERO_BASED != 0 && iova != 0 {
+        return Err(refuse!(Invalid, "iova {iova:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0"));
+    }
+    let (mr, a) = dev.mr_reg(&MrReg { pd: pd.handle, addr, length: len, iova, access, provider: 0, cookie: 0 })?;
+    if let Some((fd, offset)) = shared {
+        if let Err(e) = dev.mr_share(mr, fd, offset) {
+            dev.mr_dereg(mr)?;
+            return Err(e);
+        }
+    }
+    out.write(gdrc_mr { handle: mr });
+    if let Some(attr) = attr {
+        attr.write(&mr_attr(&a));
+    }
+    Ok(0)
+}
+
+/// Refuses a range that is empty or leaves the address space, by the program's addresses or by
+/// those of its peers.
+fn check_range(addr: u64, length: u64, iova: u64) -> Result<()> {
+    if addr == 0 {
+        return Err(refuse!(Invalid, "addr: NULL"));
+    }
+    if length == 0 {
+        return Err(refuse!(Invalid, "length 0: a region has at least one byte"));
+    }
+    if addr.checked_add(length).is_none() {
+        return Err(refuse!(Invalid, "length {length:#x}: from addr {addr:#x} on it leaves the address space"));
+    }
+    if iova.checked_add(length).is_none() {
+        return Err(refuse!(Invalid, "length {length:#x}: from iova {iova:#x} on it leaves the address space"));
+    }
+    Ok(())
+}
+
+fn mr_attr(a: &MrAttr) -> gdrc_mr_attr {
+    gdrc_mr_attr {
+        provider: a.provider,
+        addr: a.addr,
+        length: a.length,
+        iova: a.iova,
+        lkey: a.lkey,
+        rkey: a.rkey,
+        access: a.access,
+        ..zeroed()
+    }
+}
+
+/// Fills `attr` (struct_size set) with what the region is.
+///
+/// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU
+/// memory: a call of the driver.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> c_int {
+    ret(mr_query(ctx, mr, attr))
+}
+
+fn mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> Result<c_int> {
+    let out = sized_out!(attr);
+    let mut a = mr_attr(&device(ctx)?.mr_query(mr.handle)?);
+    gpu_regions::describe(ctx, mr.handle, &mut a);
+    out.write(&a);
+    Ok(0)
+}
+
+/// Takes a region back: its keys are dead at return, and the device does not touch the memory any
+/// more.
+///
+/// Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle.
+/// Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister
+/// Memory Region; ibv_dereg_mr(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c_int {
+    ret(device(ctx).and_then(|d| {
+        d.mr_dereg(mr.handle)?;
+        gpu_regions::release(ctx, mr.handle);
+        Ok(0)
+    }))
+}
+
+/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of
+/// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first route
+/// that works, dma-buf (the caller's own descriptor, or one of the driver's), nvidia_peermem,
+/// staging through pinned host memory; `attr` and gdrc_mr_query say which, and why not those before
+/// it. The range lies within one allocation, which must stay until gdrc_mr_dereg: if it is freed
+/// all the same, operations that use it end with an access error, also where its address was given
+/// again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is
+/// read by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
+///
+/// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU
+/// memory are atomic among the operations of this context only. The first such registration of a
+/// context pins 8 MiB of host memory.
+///
+/// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
+/// allocation, or (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no
+/// descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_open_error has the words.
+/// Threads: any. Cost: calls of the driver.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_mr_reg_memory(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    memory: *const gdrc_memory,
+    access: u32,
+    out: *mut gdrc_mr,
+    attr: *mut gdrc_mr_attr,
+) -> c_int {
+    ret(mr_reg_memory(ctx, pd, memory, access, out, attr))
+}
+
+fn mr_reg_memory(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    memory: *const gdrc_memory,
+    access: u32,
+    out: *mut gdrc_mr,
+    attr: *mut gdrc_mr_attr,
+) -> Result<c_int> {
+    let m = sized_in!(memory);
+    check_memory(&m, access)?;
+    let iova = match m.flags & GDRC_MEMORY_IOVA {
+        0 if access & GDRC_ACCESS_ZERO_BASED != 0 => 0,
+        0 => m.addr,
+        _ => m.iova,
+    };
+    if m.kind == GDRC_MEMORY_HOST {
+        let addr = core::ptr::with_exposed_provenance_mut(m.addr as usize);
+        let shared = (m.flags & GDRC_MEMORY_SHARED != 0).then_some((m.dmabuf_fd, m.dmabuf_offset));
+        return mr_reg(ctx, pd, addr, m.length as usize, iova, access, shared, out, attr);
+    }
+    let out = out!(out);
+    let attr = sized_out_optional!(attr);
+    device(ctx)?;
+    reason::clear();
+    for (name, first) in [("addr", m.addr), ("iova", iova)] {
+        if first.checked_add(m.length).is_none() {
+            let length = m.length;
+            return Err(refuse!(
+                Invalid,
+                "memory->length {length:#x}: from {name} {first:#x} on it leaves the address space"
+            ));
+        }
+    }
+    let dma_buf = (m.flags & GDRC_MEMORY_DMABUF != 0).then_some((m.dmabuf_fd, m.dmabuf_offset));
+    if let Some((fd, _)) = dma_buf.filter(|(fd, _)| *fd < 0) {
+        return Err(refuse!(Invalid, "memory->dmabuf_fd {fd}: not a descriptor"));
+    }
+    let reg = MrReg { pd: pd.handle, addr: m.addr, length: m.length, iova, access, provider: 0, cookie: 0 };
+    let (handle, made) = gpu_regions::register(ctx, &reg, dma_buf)?;
+    out.write(gdrc_mr { handle });
+    if let Some(attr) = attr {
+        let mut a = mr_attr(&made);
+        gpu_regions::describe(ctx, handle, &mut a);
+        attr.write(&a);
+    }
+    Ok(0)
+}
+
+/// Whether kind and flags fit together.
+fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
+    let known = GDRC_MEMORY_DMABUF | GDRC_MEMORY_IOVA | GDRC_MEMORY_SHARED;
+    if m.flags & !known != 0 {
+        return Err(refuse!(
+            Invalid,
+            "memory->flags {:#x}: only GDRC_MEMORY_DMABUF, _IOVA and _SHARED are known",
+            m.flags
+        ));
+    }
+    if m.kind > GDRC_MEMORY_CUDA {
+        return Err(refuse!(Invalid, "memory->kind {}: GDRC_MEMORY_HOST (0) or GDRC_MEMORY_CUDA (1)", m.kind));
+    }
+    if access & GDRC_ACCESS_ZERO_BASED != 0 && m.flags & GDRC_MEMORY_IOVA != 0 && m.iova != 0 {
+        return Err(refuse!(Invalid, "memory->iova {:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0", m.iova));
+    }
+    match m.kind {
+        GDRC_MEMORY_HOST if m.flags & GDRC_MEMORY_DMABUF != 0 => {
+            Err(refuse!(Invalid, "memory->flags {:#x}: GDRC_MEMORY_DMABUF is for GPU memory", m.flags))
+        }
+        GDRC_MEMORY_CUDA if m.flags & GDRC_MEMORY_SHARED != 0 => {
+            Err(refuse!(Invalid, "memory->flags {:#x}: GDRC_MEMORY_SHARED is for host memory", m.flags))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A GDRC_ROUTE_ in words. Static; never NULL. Threads: any. Cost: none.
+#[no_mangle]
+pub extern "C" fn gdrc_mr_route_str(route: u32) -> *const c_char {
+    match route {
+        GDRC_ROUTE_HOST => c"host memory".as_ptr(),
+        GDRC_ROUTE_DMABUF => c"dma-buf".as_ptr(),
+        GDRC_ROUTE_PEERMEM => c"nvidia_peermem".as_ptr(),
+        GDRC_ROUTE_STAGED => c"staged through pinned host memory".as_ptr(),
+        _ => c"unknown".as_ptr(),
+    }
+}
+
+/// A GDRC_NO_ in words. Static; never NULL. Threads: any. Cost: none.
+#[no_mangle]
+pub extern "C" fn gdrc_mr_reason_str(reason: u32) -> *const c_char {
+    Reason::from_u32(reason).map_or(c"unknown", Reason::words).as_ptr()
+}
+
+/// Allocates a memory window of `type` 1 or 2 and tells its first rkey (`rkey` may be NULL).
+/// A GDRC_WR_BIND_MW work request opens it.
+///
+/// Errors: -ENOMEM: max_mr are in use; -EINVAL: another type, stale pd, out is NULL.
+/// Threads: any. Cost: none. Source: IBTA verb Allocate Memory Window; ibv_alloc_mw(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_mw_alloc(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    mw_type: u32,
+    out: *mut gdrc_mw,
+    rkey: *mut u32,
+) -> c_int {
+    ret(mw_alloc(ctx, pd, mw_type, out, rkey))
+}
+
+fn mw_alloc(ctx: *mut gdrc_context, pd: gdrc_pd, mw_type: u32, out: *mut gdrc_mw, rkey: *mut u32) -> Result<c_int> {
+    let out = out!(out);
+    let rkey = out_optional!(rkey);
+    let (handle, key) = device(ctx)?.mw_alloc(pd.handle, mw_type)?;
+    out.write(gdrc_mw { handle });
+    if let Some(rkey) = rkey {
+        rkey.write(key);
+    }
+    Ok(0)
+}
+
+/// Gives a window back; its rkey is dead at return.
+///
+/// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Memory
+/// Window; ibv_dealloc_mw(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_mw_dealloc(ctx: *mut gdrc_context, mw: gdrc_mw) -> c_int {
+    ret(device(ctx).and_then(|d| d.mw_dealloc(mw.handle)).map(|()| 0))
+}

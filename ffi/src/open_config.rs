@@ -1,0 +1,112 @@
+//! gdrc_config: its defaults, and how it is read.
+
+use crate::c_consts::*;
+use crate::c_result::{refuse, ret};
+use crate::c_types::*;
+use crate::ptr::{self, sized_in_optional, sized_out};
+use core::ffi::{c_int, CStr};
+use gdrcore_core::{Config, Result};
+
+/// A checked configuration, the same for all kinds of devices.
+pub(crate) struct OpenConfig<'a> {
+    pub(crate) core: Config,
+    /// GDRC_CONFIG_ flags, of which none is unknown and none excludes another.
+    pub(crate) flags: u32,
+    /// The capture file.
+    pub(crate) pcap: Option<&'a CStr>,
+}
+
+/// Reads the caller's configuration.
+///
+/// # Errors
+/// `Invalid`: an unknown flag, flags that contradict each other, a bad pointer. `TooBig`: a field
+/// of a newer header.
+pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
+    let c = sized_in_optional!(cfg);
+    let known = GDRC_CONFIG_STRICT_CQ
+        | GDRC_CONFIG_HELPER
+        | GDRC_CONFIG_NO_GSO
+        | GDRC_CONFIG_SHM
+        | GDRC_CONFIG_SHM_ONLY
+        | GDRC_CONFIG_UDP_ONLY
+        | GDRC_CONFIG_CMA
+        | GDRC_CONFIG_DCQCN;
+    if c.flags & !known != 0 {
+        let unknown = c.flags & !known;
+        return Err(refuse!(Invalid, "cfg->flags {:#x}: this library knows no flag {unknown:#x}", c.flags));
+    }
+    if c.reserved != 0 {
+        return Err(refuse!(Invalid, "cfg->reserved {}: must be 0", c.reserved));
+    }
+    let pcap: Option<&'a CStr> = if c.pcap_path.is_null() {
+        None
+    } else {
+        // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
+        Some(unsafe { ptr::cstr(c.pcap_path, libc::PATH_MAX as usize, "cfg->pcap_path") }?)
+    };
+    const SHARED_MEMORY: u32 = GDRC_CONFIG_SHM | GDRC_CONFIG_SHM_ONLY;
+    if c.flags & GDRC_CONFIG_UDP_ONLY != 0 && c.flags & SHARED_MEMORY != 0 {
+        let both = "GDRC_CONFIG_UDP_ONLY excludes GDRC_CONFIG_SHM and GDRC_CONFIG_SHM_ONLY";
+        return Err(refuse!(Invalid, "cfg->flags {:#x}: {both}", c.flags));
+    }
+    let core = Config {
+        max_pd: c.max_pd,
+        max_mr: c.max_mr,
+        max_cq: c.max_cq,
+        max_qp: c.max_qp,
+        max_srq: c.max_srq,
+        max_ah: c.max_ah,
+        max_peer: c.max_peer,
+        ring_bytes: c.ring_bytes,
+        max_sge: c.max_sge,
+        max_inline: c.max_inline,
+        max_rd_atomic: c.max_rd_atomic,
+        qpn_base: c.qpn_base,
+        qpn_count: c.qpn_count,
+        max_mtu: c.max_mtu,
+        deadline_ns: u64::from(c.deadline_ms) * 1_000_000,
+        window_max: c.window_max,
+        max_cm_ids: c.max_cm_ids,
+        seed: c.seed,
+        line_rate_bps: c.line_rate_bps,
+        keepalive_ns: u64::from(c.keepalive_ms) * 1_000_000,
+        flags: c.flags & (GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_DCQCN),
+    };
+    Ok(OpenConfig { core, flags: c.flags, pcap })
+}
+
+/// Fills `cfg` with the default of every bound, so that a program can print them or change one by a
+/// factor. `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means
+/// the same.
+///
+/// Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over
+/// 4096.
+/// Threads: any. Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_config_default(cfg: *mut gdrc_config) -> c_int {
+    ret(config_default(cfg))
+}
+
+fn config_default(cfg: *mut gdrc_config) -> Result<c_int> {
+    let d = Config::DEFAULT;
+    sized_out!(cfg).write(&gdrc_config {
+        max_pd: d.max_pd,
+        max_mr: d.max_mr,
+        max_cq: d.max_cq,
+        max_qp: d.max_qp,
+        max_srq: d.max_srq,
+        max_ah: d.max_ah,
+        max_peer: d.max_peer,
+        max_sge: d.max_sge,
+        max_inline: d.max_inline,
+        max_rd_atomic: d.max_rd_atomic,
+        max_mtu: d.max_mtu,
+        window_max: d.window_max,
+        deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),
+        ring_bytes: d.ring_bytes,
+        max_cm_ids: d.max_cm_ids,
+        line_rate_bps: d.line_rate_bps,
+        ..ptr::zeroed()
+    });
+    Ok(0)
+}

@@ -1,0 +1,155 @@
+//! Queue pairs: create, modify, query, destroy.
+
+use crate::c_consts::GDRC_QP_STATE;
+use crate::c_result::ret;
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
+use core::ffi::c_int;
+use gdrcore_core::verbs::types::{QpAttr, QpInit};
+use gdrcore_core::{copy_qp_attr, Result};
+use gdrcore_net::reason;
+
+/// Attributes as C has them.
+pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
+    let mut attr = gdrc_qp_attr { ah: a.ah.into(), cap: a.cap.into(), rate_limit_bps: a.rate_limit_bps, ..zeroed() };
+    copy_qp_attr!(a => attr);
+    attr
+}
+
+/// Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its
+/// `cap` holds what was given. `qpn` receives the QP's number and may be NULL.
+///
+/// Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different
+/// protection domains, a size over the device's, an unknown qp_type, a NULL pointer, with
+/// GDRC_CONFIG_STRICT_CQ a CQ that is too small; -EOPNOTSUPP: the device does not have this type.
+/// Threads: any. Cost: no system call. Source: IBTA verb Create Queue Pair; ibv_create_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_create(
+    ctx: *mut gdrc_context,
+    inout: *mut gdrc_qp_init,
+    out: *mut gdrc_qp,
+    qpn: *mut u32,
+) -> c_int {
+    ret(qp_create(ctx, inout, out, qpn))
+}
+
+fn qp_create(ctx: *mut gdrc_context, inout: *mut gdrc_qp_init, out: *mut gdrc_qp, qpn: *mut u32) -> Result<c_int> {
+    let out = out!(out);
+    let qpn = out_optional!(qpn);
+    let mut init = sized_in!(inout.cast_const());
+    let given = sized_out!(inout);
+    let (handle, number, cap) = device(ctx)?.qp_create(&QpInit {
+        pd: init.pd.handle,
+        send_cq: init.send_cq.handle,
+        recv_cq: init.recv_cq.handle,
+        srq: init.srq.handle,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+        cap: init.cap.into(),
+    })?;
+    out.write(gdrc_qp { handle });
+    init.cap = cap.into();
+    given.write(&init);
+    if let Some(qpn) = qpn {
+        qpn.write(number);
+    }
+    Ok(0)
+}
+
+/// Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. What each
+/// transition needs and allows is the table of IBTA's Modify Queue Pair. gdrc_qp_connect does the
+/// usual ones in one call.
+///
+/// Errors: -EINVAL: the transition does not exist, needs an attribute that mask lacks or does not
+/// allow one that it has, a value is out of range, stale handle, attr is NULL or its struct_size 0
+/// (nothing was changed); -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none; to
+/// RTR it may take a peer slot (-ENOMEM).
+/// Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_modify(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    attr: *const gdrc_qp_attr,
+    mask: u32,
+) -> c_int {
+    ret(qp_modify(ctx, qp, attr, mask))
+}
+
+fn qp_modify(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *const gdrc_qp_attr, mask: u32) -> Result<c_int> {
+    let from = sized_in!(attr);
+    let mut a =
+        QpAttr { ah: from.ah.into(), cap: from.cap.into(), rate_limit_bps: from.rate_limit_bps, ..QpAttr::default() };
+    copy_qp_attr!(from => a);
+    let dev = device(ctx)?;
+    let to = (mask & GDRC_QP_STATE != 0).then_some(a.qp_state);
+    dev.qp_modify(qp.handle, &a, mask).map_err(|e| reason::in_modify(e, dev, qp.handle, to))?;
+    Ok(0)
+}
+
+/// Fills `attr`, and `init` unless it is NULL (struct_size set in both), with what the QP is now.
+///
+/// Errors: -EINVAL: stale handle, attr is NULL, a struct_size is 0.
+/// Threads: any. Cost: none. Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_query(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    attr: *mut gdrc_qp_attr,
+    init: *mut gdrc_qp_init,
+) -> c_int {
+    ret(qp_query(ctx, qp, attr, init))
+}
+
+fn qp_query(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *mut gdrc_qp_attr, init: *mut gdrc_qp_init) -> Result<c_int> {
+    let attr = sized_out!(attr);
+    let init = sized_out_optional!(init);
+    let (a, i) = device(ctx)?.qp_query(qp.handle)?;
+    attr.write(&qp_attr_out(&a));
+    if let Some(init) = init {
+        init.write(&gdrc_qp_init {
+            qp_type: i.qp_type,
+            pd: gdrc_pd { handle: i.pd },
+            send_cq: gdrc_cq { handle: i.send_cq },
+            recv_cq: gdrc_cq { handle: i.recv_cq },
+            srq: gdrc_srq { handle: i.srq },
+            sq_sig_all: i.sq_sig_all,
+            cap: i.cap.into(),
+            ..zeroed()
+        });
+    }
+    Ok(0)
+}
+
+/// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew: for
+/// recovery in place, after a failure, or towards another peer. It keeps its handle, number,
+/// queues, counters and last cause.
+///
+/// Unlike gdrc_qp_modify to RESET, which drops what is outstanding, every request that was posted
+/// gets its completion first (GDRC_WC_WR_FLUSH_ERR where it had not ended). They are in the CQ when
+/// the call succeeds, before any completion of the next life. -EAGAIN: they are not all there yet,
+/// most often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and call again. The
+/// call itself never waits.
+///
+/// Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of
+/// the former life cannot be mistaken for (docs/using/ABI.md), gdrc_qp_connect does the rest. The
+/// peer resets its QP too, or makes another.
+///
+/// Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP.
+/// Cost: what the flush writes, and the ACK that the QP may still owe. Source: IBTA verb Modify
+/// Queue Pair; ibv_modify_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
+    ret(device(ctx).and_then(|d| d.qp_reset(qp.handle)).map(|()| 0))
+}
+
+/// Destroys a QP. Requests still in it end without completion, and the device does not touch their
+/// memory any more; completions that are already in a CQ stay there.
+///
+/// Errors: -EBUSY: it is pinned, another thread uses it, or a type-2 window is bound to it;
+/// -EINVAL: stale handle.
+/// Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
+    ret(device(ctx).and_then(|d| d.qp_destroy(qp.handle)).map(|()| 0))
+}

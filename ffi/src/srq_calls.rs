@@ -1,0 +1,75 @@
+//! Shared receive queues as objects: gdrc_srq_. What posts to them is in `data_calls`.
+
+use crate::c_result::ret;
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::ptr::{out, sized_in, sized_out, zeroed};
+use core::ffi::c_int;
+use gdrcore_core::device::SrqAttr;
+use gdrcore_core::Result;
+
+fn srq_attr(a: &SrqAttr) -> gdrc_srq_attr {
+    gdrc_srq_attr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: a.srq_limit, ..zeroed() }
+}
+
+/// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds
+/// what was given.
+///
+/// Errors: -ENOMEM: max_srq or ring_bytes are in use; -EINVAL: a size is 0 or over the device's,
+/// stale pd, a NULL pointer.
+/// Threads: any. Cost: no system call. Source: IBTA verb Create Shared Receive Queue;
+/// ibv_create_srq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_srq_create(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    inout: *mut gdrc_srq_attr,
+    out: *mut gdrc_srq,
+) -> c_int {
+    ret(srq_create(ctx, pd, inout, out))
+}
+
+fn srq_create(ctx: *mut gdrc_context, pd: gdrc_pd, inout: *mut gdrc_srq_attr, out: *mut gdrc_srq) -> Result<c_int> {
+    let out = out!(out);
+    let asked = sized_in!(inout.cast_const());
+    let given = sized_out!(inout);
+    let asked = SrqAttr { max_wr: asked.max_wr, max_sge: asked.max_sge, srq_limit: asked.srq_limit };
+    let (handle, a) = device(ctx)?.srq_create(pd.handle, &asked)?;
+    out.write(gdrc_srq { handle });
+    given.write(&srq_attr(&a));
+    Ok(0)
+}
+
+/// Arms the SRQ's limit: GDRC_EVENT_SRQ_LIMIT_REACHED is raised once when fewer requests are left;
+/// 0 disarms.
+///
+/// Errors: -EINVAL: limit is over max_wr, stale handle. Threads: any. Cost: none.
+/// Source: IBTA verb Modify Shared Receive Queue; ibv_modify_srq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_srq_modify(ctx: *mut gdrc_context, srq: gdrc_srq, limit: u32) -> c_int {
+    ret(device(ctx).and_then(|d| d.srq_modify(srq.handle, limit)).map(|()| 0))
+}
+
+/// Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once that was reached.
+///
+/// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
+/// Source: IBTA verb Query Shared Receive Queue; ibv_query_srq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_srq_query(ctx: *mut gdrc_context, srq: gdrc_srq, attr: *mut gdrc_srq_attr) -> c_int {
+    ret(srq_query(ctx, srq, attr))
+}
+
+fn srq_query(ctx: *mut gdrc_context, srq: gdrc_srq, attr: *mut gdrc_srq_attr) -> Result<c_int> {
+    let out = sized_out!(attr);
+    out.write(&srq_attr(&device(ctx)?.srq_query(srq.handle)?));
+    Ok(0)
+}
+
+/// Destroys an SRQ; requests in it end without completion.
+///
+/// Errors: -EBUSY: a QP uses it; -EINVAL: stale handle.
+/// Threads: any. Cost: none. Source: IBTA verb Destroy Shared Receive Queue; ibv_destroy_srq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_srq_destroy(ctx: *mut gdrc_context, srq: gdrc_srq) -> c_int {
+    ret(device(ctx).and_then(|d| d.srq_destroy(srq.handle)).map(|()| 0))
+}

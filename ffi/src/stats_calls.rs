@@ -1,0 +1,138 @@
+//! Counters and causes.
+
+use crate::c_result::{count, ret};
+use crate::c_types::*;
+use crate::context_slots::device;
+use crate::ptr::{self, out, plain_in};
+use core::ffi::{c_char, c_int};
+use gdrcore_core::counters::Counters;
+use gdrcore_core::verbs::cause::Cause;
+use gdrcore_core::Result;
+
+const COUNT: usize = Counters::NAMES.len();
+const NAME_BYTES: usize = {
+    let mut n = 0;
+    let mut i = 0;
+    while i < COUNT {
+        n += Counters::NAMES[i].len() + 1;
+        i += 1;
+    }
+    n
+};
+
+/// The names again, each with a NUL behind it, and where each begins. Made by the compiler.
+struct Names {
+    text: [u8; NAME_BYTES],
+    start: [usize; COUNT],
+}
+
+static NAMES: Names = {
+    let mut names = Names { text: [0; NAME_BYTES], start: [0; COUNT] };
+    let mut at = 0;
+    let mut i = 0;
+    while i < COUNT {
+        names.start[i] = at;
+        let name = Counters::NAMES[i].as_bytes();
+        let mut j = 0;
+        while j < name.len() {
+            names.text[at] = name[j];
+            at += 1;
+            j += 1;
+        }
+        at += 1;
+        i += 1;
+    }
+    names
+};
+
+/// Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name.
+/// They only grow (modulo 2^64).
+///
+/// Returns how many were written. Errors: -EINVAL: not an open context, values is NULL. Threads:
+/// any. Cost: sums over QPs.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_counters(ctx: *mut gdrc_context, values: *mut u64, n: u32) -> c_int {
+    // SAFETY: the header's contract: values has n numbers.
+    ret(device(ctx).and_then(|d| unsafe { copy(values, n, || d.counters()) }))
+}
+
+/// Copies a QP's counters; else as gdrc_counters.
+///
+/// Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any.
+/// Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_counters(ctx: *mut gdrc_context, qp: gdrc_qp, values: *mut u64, n: u32) -> c_int {
+    // SAFETY: the header's contract: values has n numbers.
+    ret(device(ctx).and_then(|d| unsafe { copy(values, n, || d.qp_counters(qp.handle)) }))
+}
+
+/// # Safety
+/// `values` is null, misaligned or writable for `n` numbers.
+unsafe fn copy(values: *mut u64, n: u32, get: impl FnOnce() -> Result<Counters>) -> Result<c_int> {
+    crate::ptr::check(values, "values")?;
+    let all = get()?.values();
+    let n = all.len().min(n as usize);
+    // SAFETY: n is at most the array's length and at most what `values` has room for; the array is
+    // a local.
+    unsafe { core::ptr::copy_nonoverlapping(all.as_ptr(), values, n) };
+    Ok(count(n))
+}
+
+/// How many counters there are in this version of the library; later versions only append. Threads:
+/// any. Cost: none.
+#[no_mangle]
+pub extern "C" fn gdrc_counter_count() -> u32 {
+    COUNT as u32
+}
+
+/// The name of counter `i`, or NULL where there is none. Static. Threads: any. Cost: none.
+#[no_mangle]
+pub extern "C" fn gdrc_counter_name(i: u32) -> *const c_char {
+    let name = NAMES.start.get(i as usize).and_then(|&at| NAMES.text.get(at..));
+    name.map_or(core::ptr::null(), |s| s.as_ptr().cast())
+}
+
+/// The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE
+/// when nothing did.
+///
+/// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_last_cause(ctx: *mut gdrc_context, out: *mut gdrc_cause) -> c_int {
+    ret(last_cause(ctx, out))
+}
+
+fn last_cause(ctx: *mut gdrc_context, out: *mut gdrc_cause) -> Result<c_int> {
+    let out = out!(out);
+    out.write(device(ctx)?.last_cause()?.into());
+    Ok(0)
+}
+
+/// The last thing that went wrong on this QP; else as gdrc_last_cause.
+///
+/// Errors: -EINVAL: stale handle, out is NULL. Threads: any. Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> c_int {
+    ret(qp_cause(ctx, qp, out))
+}
+
+fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> Result<c_int> {
+    let out = out!(out);
+    out.write(device(ctx)?.qp_cause(qp.handle)?.into());
+    Ok(0)
+}
+
+/// Writes a cause in words into `buf`, like snprintf: NUL-terminated, cut at `len`.
+///
+/// Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
+/// Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no
+/// allocation.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cause_str(cause: *const gdrc_cause, buf: *mut c_char, len: usize) -> c_int {
+    ret(cause_str(cause, buf, len))
+}
+
+fn cause_str(cause: *const gdrc_cause, buf: *mut c_char, len: usize) -> Result<c_int> {
+    let cause = Cause::from(plain_in!(cause));
+    // SAFETY: the header's contract: buf is NULL or writable for len bytes.
+    unsafe { ptr::format(buf, len, format_args!("{cause}")) }
+}
