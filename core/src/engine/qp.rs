@@ -126,6 +126,116 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
     }
 }
 
+/// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: it has a receive queue of its own.
+fn sizes(cap: &QpCap, own_rq: bool, config: crate::Config) -> (QpCap, u32) {
+    let mut given = QpCap {
+        max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
+        max_recv_wr: if own_rq { cap.max_recv_wr.max(1).next_power_of_two() } else { 0 },
+        max_send_sge: cap.max_send_sge.max(1),
+        max_recv_sge: if own_rq { cap.max_recv_sge.max(1) } else { 0 },
+        max_inline_data: 0,
+    };
+    let stride = send_stride(given.max_send_sge, cap.max_inline_data);
+    given.max_inline_data = (stride - 64).min(config.max_inline.max(cap.max_inline_data));
+    (given, stride)
+}
+
+impl Inner {
+    /// Strict mode: whether the CQs of a new queue pair hold all requests of all queues that complete into them.
+    fn check_cq_room(&self, s: &Shared, [scq, rcq]: [usize; 2], given: &QpCap) -> Result<()> {
+        let room = |i: usize, extra: u32| {
+            self.transport.common.cqs[i].depth_sum.saturating_add(extra) <= s.cqs[i].ring.capacity()
+        };
+        let both = if scq == rcq { given.max_recv_wr } else { 0 };
+        if !room(scq, given.max_send_wr + both) || !room(rcq, given.max_recv_wr) {
+            return Err(refuse!(
+                Invalid,
+                "send_cq or recv_cq: with GDRC_CONFIG_STRICT_CQ it must hold max_send_wr and max_recv_wr ({} and {}) of all its QPs",
+                given.max_send_wr,
+                given.max_recv_wr
+            ));
+        }
+        Ok(())
+    }
+
+    /// The peer of a connected QP is the one at an address from now on.
+    fn set_peer(&mut self, s: &Shared, qi: usize, attr: &QpAttr, m: u32) -> Result<()> {
+        let addr = self.address(&attr.ah)?;
+        let q = &self.transport.qps[qi];
+        if q.state == qp_state::SQD && self.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
+            return Err(refuse!(Invalid, "dgid: the peer of a connected QP stays the same"));
+        }
+        let peer = self.peer_get(addr)?;
+        let kin =
+            attr.kin != 0 || m & mask::DEST_QPN != 0 && self.cm.is_kin(self.transport.qps[qi].qpn, attr.dest_qp_num);
+        let t = &mut self.transport;
+        t.conn(s, qi).forget_inflight();
+        t.qps[qi].loopback = t.peers[peer as usize].path == Path::Loopback;
+        t.qps[qi].own_port = t.common.check_ports && kin;
+        t.qps[qi].siege = Default::default();
+        let old = core::mem::replace(&mut t.qps[qi].peer, peer);
+        if old != NONE {
+            self.peer_put(old);
+        }
+        Ok(())
+    }
+
+    /// SQD: begins nothing new. `tell`: SQ_DRAINED is raised once what had begun has ended.
+    fn begin_drain(&mut self, s: &Shared, qi: usize, tell: bool) {
+        let t = &mut self.transport;
+        t.conn(s, qi).set_state(qp_state::SQD);
+        let q = &mut t.qps[qi];
+        q.req.set(tx_block::DRAINING, true);
+        q.attr.sq_draining = 1;
+        q.req.set(tx_block::DRAIN_EVENT, true);
+        t.conn(s, qi).check_drained();
+        if !tell {
+            t.qps[qi].events &= !(1 << async_event::SQ_DRAINED);
+            t.qps[qi].req.set(tx_block::DRAIN_EVENT, false);
+            if t.qps[qi].req.acked != t.qps[qi].req.next {
+                t.qps[qi].attr.sq_draining = 1;
+            }
+        }
+    }
+}
+
+/// Takes over the attributes that a mask names.
+fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, deadline: u64) {
+    macro_rules! take {
+        ($($bit:ident => $field:ident),*) => { $(if m & mask::$bit != 0 { q.attr.$field = attr.$field; })* };
+    }
+    take!(ACCESS_FLAGS => qp_access_flags, PKEY_INDEX => pkey_index, PORT => port_num, QKEY => qkey, AV => ah,
+          PATH_MTU => path_mtu, TIMEOUT => timeout, RETRY_CNT => retry_cnt, RNR_RETRY => rnr_retry,
+          RQ_PSN => rq_psn, SQ_PSN => sq_psn, MAX_QP_RD_ATOMIC => max_rd_atomic, MIN_RNR_TIMER => min_rnr_timer,
+          MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, DEST_QPN => dest_qp_num, RATE_LIMIT => rate_limit_bps,
+          EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify);
+    if m & mask::PATH_MTU != 0 {
+        q.mtu = mtu_bytes(attr.path_mtu).unwrap_or(256);
+    }
+    if m & mask::TIMEOUT != 0 {
+        q.timeout_ns = ack_timeout_ns(attr.timeout).unwrap_or(deadline);
+    }
+    if m & mask::RQ_PSN != 0 {
+        q.resp.epsn = Psn::new(attr.rq_psn);
+        q.resp.ack_psn = q.resp.epsn.prev();
+    }
+    if m & mask::SQ_PSN != 0 {
+        q.req.next_psn = Psn::new(attr.sq_psn);
+        q.req.una_psn = q.req.next_psn;
+        q.req.max_psn = q.req.next_psn;
+    }
+    if m & mask::RETRY_CNT != 0 {
+        q.req.retry_left = attr.retry_cnt;
+    }
+    if m & mask::RNR_RETRY != 0 {
+        q.req.rnr_left = attr.rnr_retry;
+    }
+    if m & mask::RATE_LIMIT != 0 {
+        q.bucket.set_rate(now, attr.rate_limit_bps, RATE_BURST);
+        q.set_paced(attr.rate_limit_bps != 0 || q.congestion.is_limiting());
+    }
+}
+
 impl Guard<'_> {
     /// A queue pair in RESET. Returns its handle, its QPN and the sizes given.
     ///
@@ -144,28 +254,9 @@ impl Guard<'_> {
         if srq != NONE && inner.transport.common.srqs[srq as usize].pd != pd as u32 {
             return Err(refuse!(Invalid, "srq: of another protection domain than the QP"));
         }
-        let mut given = QpCap {
-            max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
-            max_recv_wr: if srq == NONE { cap.max_recv_wr.max(1).next_power_of_two() } else { 0 },
-            max_send_sge: cap.max_send_sge.max(1),
-            max_recv_sge: if srq == NONE { cap.max_recv_sge.max(1) } else { 0 },
-            max_inline_data: 0,
-        };
-        let stride = send_stride(given.max_send_sge, cap.max_inline_data);
-        given.max_inline_data = (stride - 64).min(config.max_inline.max(cap.max_inline_data));
+        let (given, stride) = sizes(&cap, srq == NONE, config);
         if config.flags & config_flags::STRICT_CQ != 0 {
-            let room = |i: usize, extra: u32| {
-                inner.transport.common.cqs[i].depth_sum.saturating_add(extra) <= s.cqs[i].ring.capacity()
-            };
-            let both = if scq == rcq { given.max_recv_wr } else { 0 };
-            if !room(scq, given.max_send_wr + both) || !room(rcq, given.max_recv_wr) {
-                return Err(refuse!(
-                    Invalid,
-                    "send_cq or recv_cq: with GDRC_CONFIG_STRICT_CQ it must hold max_send_wr and max_recv_wr ({} and {}) of all its QPs",
-                    given.max_send_wr,
-                    given.max_recv_wr
-                ));
-            }
+            inner.check_cq_room(s, [scq, rcq], &given)?;
         }
         let have = s.qp_pool.capacity();
         if s.qp_pool.live() == have {
@@ -257,60 +348,13 @@ impl Guard<'_> {
         let (from, kind) = (q.state, q.kind);
         let to = transition::modify(kind, from, attr, m, limits)?;
         if m & mask::AV != 0 && kind.is_connected() {
-            let addr = inner.address(&attr.ah)?;
-            if from == qp_state::SQD && inner.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
-                return Err(refuse!(Invalid, "dgid: the peer of a connected QP stays the same"));
-            }
-            let peer = inner.peer_get(addr)?;
-            let kin = attr.kin != 0
-                || m & mask::DEST_QPN != 0 && inner.cm.is_kin(inner.transport.qps[qi].qpn, attr.dest_qp_num);
-            let t = &mut inner.transport;
-            t.conn(s, qi).forget_inflight();
-            t.qps[qi].loopback = t.peers[peer as usize].path == Path::Loopback;
-            t.qps[qi].own_port = t.common.check_ports && kin;
-            t.qps[qi].siege = Default::default();
-            let old = core::mem::replace(&mut t.qps[qi].peer, peer);
-            if old != NONE {
-                inner.peer_put(old);
-            }
+            inner.set_peer(s, qi, attr, m)?;
         }
         let deadline = inner.transport.common.config.deadline_ns;
         let t = &mut inner.transport;
         t.common.note_change();
         let q = &mut t.qps[qi];
-        macro_rules! take {
-            ($($bit:ident => $field:ident),*) => { $(if m & mask::$bit != 0 { q.attr.$field = attr.$field; })* };
-        }
-        take!(ACCESS_FLAGS => qp_access_flags, PKEY_INDEX => pkey_index, PORT => port_num, QKEY => qkey, AV => ah,
-              PATH_MTU => path_mtu, TIMEOUT => timeout, RETRY_CNT => retry_cnt, RNR_RETRY => rnr_retry,
-              RQ_PSN => rq_psn, SQ_PSN => sq_psn, MAX_QP_RD_ATOMIC => max_rd_atomic, MIN_RNR_TIMER => min_rnr_timer,
-              MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, DEST_QPN => dest_qp_num, RATE_LIMIT => rate_limit_bps,
-              EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify);
-        if m & mask::PATH_MTU != 0 {
-            q.mtu = mtu_bytes(attr.path_mtu).unwrap_or(256);
-        }
-        if m & mask::TIMEOUT != 0 {
-            q.timeout_ns = ack_timeout_ns(attr.timeout).unwrap_or(deadline);
-        }
-        if m & mask::RQ_PSN != 0 {
-            q.resp.epsn = Psn::new(attr.rq_psn);
-            q.resp.ack_psn = q.resp.epsn.prev();
-        }
-        if m & mask::SQ_PSN != 0 {
-            q.req.next_psn = Psn::new(attr.sq_psn);
-            q.req.una_psn = q.req.next_psn;
-            q.req.max_psn = q.req.next_psn;
-        }
-        if m & mask::RETRY_CNT != 0 {
-            q.req.retry_left = attr.retry_cnt;
-        }
-        if m & mask::RNR_RETRY != 0 {
-            q.req.rnr_left = attr.rnr_retry;
-        }
-        if m & mask::RATE_LIMIT != 0 {
-            q.bucket.set_rate(now, attr.rate_limit_bps, RATE_BURST);
-            q.set_paced(attr.rate_limit_bps != 0 || q.congestion.is_limiting());
-        }
+        take_attributes(q, now, attr, m, deadline);
         if to == from {
             return Ok(());
         }
@@ -318,21 +362,8 @@ impl Guard<'_> {
             qp_state::RESET => inner.enter_reset(s, qi),
             qp_state::ERR => inner.enter_error_on_request(s, qi, now),
             qp_state::SQD => {
-                t.conn(s, qi).set_state(to);
-                let q = &mut t.qps[qi];
-                q.req.set(tx_block::DRAINING, true);
-                q.attr.sq_draining = 1;
-                q.req.set(tx_block::DRAIN_EVENT, attr.en_sqd_async_notify != 0 && m & mask::EN_SQD_ASYNC_NOTIFY != 0);
-                let silent = !q.req.is(tx_block::DRAIN_EVENT);
-                q.req.set(tx_block::DRAIN_EVENT, true);
-                t.conn(s, qi).check_drained();
-                if silent {
-                    t.qps[qi].events &= !(1 << async_event::SQ_DRAINED);
-                    t.qps[qi].req.set(tx_block::DRAIN_EVENT, false);
-                    if t.qps[qi].req.acked != t.qps[qi].req.next {
-                        t.qps[qi].attr.sq_draining = 1;
-                    }
-                }
+                let tell = attr.en_sqd_async_notify != 0 && m & mask::EN_SQD_ASYNC_NOTIFY != 0;
+                inner.begin_drain(s, qi, tell);
             }
             _ => {
                 t.conn(s, qi).set_state(to);

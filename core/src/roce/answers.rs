@@ -7,7 +7,7 @@ use super::txbuf::TxBuf;
 use super::{Sent, AHEAD};
 use crate::mem::{Access, Message};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::resp::{rx_block, Resp};
+use crate::verbs::resp::{rx_block, Resource, Resp};
 use crate::verbs::types::{access, qp_state};
 use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Syndrome};
 
@@ -40,33 +40,9 @@ impl Conn<'_> {
                 self.common.mem_wait.set(self.qi);
                 return Sent::Idle;
             }
-            let mut run = Run::new(Class::Rc, Kind::ReadResponse, qp.attr.dest_qp_num, job.psn.add(job.sent));
-            run.syndrome = ACK_UNLIMITED;
-            run.msn = job.msn;
-            let mut bytes = 0;
             let offset = job.sent.wrapping_mul(qp.mtu);
-            if job.atomic {
-                run.kind = Kind::AtomicAck;
-                run.a = job.value;
-            } else {
-                run.first = job.sent == 0;
-                run.n = job.npkts - job.sent;
-                bytes = job.len - offset.min(job.len);
-                if qp.is_paced() {
-                    match qp.pace_congestion(now) {
-                        Ok(most) if most < run.n => {
-                            run.n = most;
-                            run.last = false;
-                            bytes = most * qp.mtu;
-                        }
-                        Ok(_) => {}
-                        Err(at) => {
-                            self.wake_at(at);
-                            return Sent::Idle;
-                        }
-                    }
-                }
-            }
+            let Some((run, bytes)) = self.answer_run(&job, offset, now) else { return Sent::Idle };
+            let qp = &mut *self.qp;
             let mut stop = None;
             let mut target = None;
             if bytes > 0 {
@@ -108,11 +84,11 @@ impl Conn<'_> {
                 c.count_sent(packets, wire);
             }
             if finished {
-                qp.resp.job_head = (qp.resp.job_head + 1) % qp.resp.jobs.len() as u32;
-                qp.resp.set_job_len(qp.resp.job_len() - 1);
-                if qp.resp.job_len() == 0 && qp.resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
+                self.end_job();
+                let resp = &mut self.qp.resp;
+                if resp.job_len() == 0 && resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
                     // The answer has acknowledged everything.
-                    self.common.acks.left(&mut qp.resp, self.qi);
+                    self.common.acks.left(resp, self.qi);
                 }
                 continue;
             }
@@ -123,12 +99,9 @@ impl Conn<'_> {
                     self.common.mem_wait.set(self.qi);
                     return Sent::Idle;
                 }
-                Some(_) if job.again => {
-                    // A duplicate may be as old as the network makes it, and the key have closed since its answer
-                    // was taken. A peer that still waits asks again, and ends by its retries.
-                    qp.resp.job_head = (qp.resp.job_head + 1) % qp.resp.jobs.len() as u32;
-                    qp.resp.set_job_len(qp.resp.job_len() - 1);
-                }
+                // A duplicate may be as old as the network makes it, and the key have closed since its answer was taken. A peer that
+                // still waits asks again, and ends by its retries.
+                Some(_) if job.again => self.end_job(),
                 Some(_) => {
                     // A key that is good and memory that is not: as for a WRITE, no fault of the peer's.
                     let (code, cause) = match target {
@@ -144,6 +117,47 @@ impl Conn<'_> {
             }
         }
         Sent::Idle
+    }
+
+    /// The run that the rest of an answer is, from byte `offset` on, and the bytes that it carries, as far as the rate allows. `None`:
+    /// nothing may leave now.
+    #[inline(always)]
+    fn answer_run(&mut self, job: &Resource, offset: u32, now: u64) -> Option<(Run, u32)> {
+        let qp = &mut *self.qp;
+        let mut run = Run::new(Class::Rc, Kind::ReadResponse, qp.attr.dest_qp_num, job.psn.add(job.sent));
+        run.syndrome = ACK_UNLIMITED;
+        run.msn = job.msn;
+        if job.atomic {
+            run.kind = Kind::AtomicAck;
+            run.a = job.value;
+            return Some((run, 0));
+        }
+        run.first = job.sent == 0;
+        run.n = job.npkts - job.sent;
+        let mut bytes = job.len - offset.min(job.len);
+        if qp.is_paced() {
+            match qp.pace_congestion(now) {
+                Ok(most) if most < run.n => {
+                    run.n = most;
+                    run.last = false;
+                    bytes = most * qp.mtu;
+                }
+                Ok(_) => {}
+                Err(at) => {
+                    self.wake_at(at);
+                    return None;
+                }
+            }
+        }
+        Some((run, bytes))
+    }
+
+    /// The answer that is first has left, or never will.
+    #[inline(always)]
+    fn end_job(&mut self) {
+        let resp = &mut self.qp.resp;
+        resp.job_head = (resp.job_head + 1) % resp.jobs.len() as u32;
+        resp.set_job_len(resp.job_len() - 1);
     }
 
     /// The answers behind the first, which waits for slow memory, are next; but for those that must see a WRITE that has not

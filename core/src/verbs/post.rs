@@ -247,40 +247,58 @@ unsafe fn write_send(
         inline: inline.into(),
         ..SendWqe::default()
     };
+    // SAFETY: the caller's promise.
+    let length = unsafe { write_pieces(qp, slot.tail_mut(), w.sg_list, n, inline)? };
+    let wqe = slot.header_mut();
+    wqe.length = length;
+    // SAFETY: the caller's promise.
+    unsafe { write_operands(wqe, wr, w.opcode, kind, length) }
+}
+
+/// Writes the pieces of a request into the rest of its slot, or their bytes. Returns how many bytes they have together.
+///
+/// # Safety
+/// `list` holds `n` readable, initialised pieces.
+#[inline(always)]
+unsafe fn write_pieces(qp: &QpShared, tail: &mut [u8], list: *const Sge, n: usize, inline: bool) -> Result<u64> {
     let mut length = 0u64;
-    if n > 0 {
-        let tail = slot.tail_mut();
-        let max_inline = qp.max_inline.load(Relaxed) as usize;
-        for i in 0..n {
-            // SAFETY: `sg_list` holds at least `num_sge` readable elements, as the caller promises.
-            let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list.add(i)) };
-            if inline {
-                let at = length as usize;
-                let end = at.checked_add(sge.length as usize).filter(|end| *end <= max_inline);
-                let dst = end.and_then(|end| tail.get_mut(at..end)).ok_or_else(|| not_inline(max_inline))?;
-                host::fetch(sge.addr, dst).map_err(|_| unreadable(sge.addr, sge.length))?;
-            } else {
-                let dst = tail.get_mut(i * 16..i * 16 + 16);
-                let dst = dst.ok_or_else(|| bad_list(n as i32, qp.max_send_sge.load(Relaxed)))?;
-                dst[..8].copy_from_slice(&sge.addr.to_ne_bytes());
-                dst[8..12].copy_from_slice(&sge.length.to_ne_bytes());
-                dst[12..].copy_from_slice(&sge.lkey.to_ne_bytes());
-            }
-            length += u64::from(sge.length);
+    let max_inline = qp.max_inline.load(Relaxed) as usize;
+    for i in 0..n {
+        // SAFETY: the list has more than `i` readable elements, as the caller promises.
+        let sge: Sge = unsafe { core::ptr::read_unaligned(list.add(i)) };
+        if inline {
+            let at = length as usize;
+            let end = at.checked_add(sge.length as usize).filter(|end| *end <= max_inline);
+            let dst = end.and_then(|end| tail.get_mut(at..end)).ok_or_else(|| not_inline(max_inline))?;
+            host::fetch(sge.addr, dst).map_err(|_| unreadable(sge.addr, sge.length))?;
+        } else {
+            let dst = tail.get_mut(i * 16..i * 16 + 16);
+            let dst = dst.ok_or_else(|| bad_list(n as i32, qp.max_send_sge.load(Relaxed)))?;
+            dst[..8].copy_from_slice(&sge.addr.to_ne_bytes());
+            dst[8..12].copy_from_slice(&sge.length.to_ne_bytes());
+            dst[12..].copy_from_slice(&sge.lkey.to_ne_bytes());
         }
+        length += u64::from(sge.length);
     }
     if length > MAX_MESSAGE {
         return Err(too_long(length));
     }
-    let wqe = slot.header_mut();
-    wqe.length = length;
+    Ok(length)
+}
+
+/// Writes what an opcode has beside its pieces.
+///
+/// # Safety
+/// `wr` points to a readable, initialised struct.
+#[inline(always)]
+unsafe fn write_operands(wqe: &mut SendWqe, wr: *const SendWr, opcode: u32, kind: QpKind, length: u64) -> Result<()> {
     macro_rules! part {
         ($($f:ident).+) => {
             // SAFETY: the caller's promise; plain integers, whichever part of the union it was that the program wrote.
             unsafe { (&raw const (*wr).$($f).+).read_unaligned() }
         };
     }
-    match w.opcode {
+    match opcode {
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
             let r = part!(wr.rdma);
             wqe.remote_addr = r.remote_addr;
@@ -288,7 +306,7 @@ unsafe fn write_send(
         }
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
             if length != 8 {
-                return Err(not_a_word(w.opcode, length));
+                return Err(not_a_word(opcode, length));
             }
             let r = part!(wr.atomic);
             wqe.remote_addr = r.remote_addr;

@@ -434,6 +434,89 @@ fn settle(worlds: &mut [World; 2], what: &dyn std::fmt::Debug) {
     }
 }
 
+/// Sometimes CQs, or windows, that have hardly any room.
+fn crowd(worlds: &[World; 2], rng: &mut Rng) {
+    if rng.below(4) == 0 {
+        // All entries of the CQs but one were promised to others.
+        for w in worlds {
+            for e in &w.ends {
+                let mut g = w.net.lock(e);
+                for cq in [e.scq, e.rcq] {
+                    let entries = g.shared().cqs[index(cq)].ring.capacity();
+                    g.transport.common.cqs[index(cq)].reserved = entries - 1;
+                }
+            }
+        }
+    }
+    if rng.below(3) == 0 {
+        // Windows of two packets, as after a silence.
+        for w in worlds {
+            for e in &w.ends {
+                let mut g = w.net.lock(e);
+                let peer = g.transport.qps[index(e.qp)].peer as usize;
+                g.transport.peers[peer].tx.on_timeout(w.net.now);
+            }
+        }
+    }
+}
+
+/// A request, whatever it may be.
+fn plan(rng: &mut Rng, kind: u32) -> Plan {
+    let p = Plan {
+        from: rng.below(2) as usize,
+        opcode: match rng.below(16) {
+            0 if kind == qp_type::RC => wr_opcode::RDMA_READ,
+            1 if kind == qp_type::RC => wr_opcode::ATOMIC_FETCH_AND_ADD,
+            2 => wr_opcode::RDMA_WRITE_WITH_IMM,
+            3 => wr_opcode::SEND_WITH_IMM,
+            4..8 => wr_opcode::RDMA_WRITE,
+            _ => wr_opcode::SEND,
+        },
+        flags: [0, send_flags::SIGNALED, send_flags::SIGNALED, send_flags::FENCE, send_flags::SOLICITED]
+            [rng.below(5) as usize],
+        len: [8, 8, 0, 1, 7, 64, 300, 4096, 5000][rng.below(9) as usize],
+        pieces: 1 + usize::from(rng.below(8) == 0),
+        src: rng.below(4096) as usize,
+        dst: 8 * rng.below(512) as usize,
+        wrong: if rng.below(60) == 0 { 1 + rng.below(3) } else { 0 },
+    };
+    let comes_back = matches!(p.opcode, wr_opcode::RDMA_READ | wr_opcode::ATOMIC_FETCH_AND_ADD);
+    let inline = !comes_back && p.len <= 64 && rng.below(2) == 0;
+    let atomic = p.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD;
+    let (len, pieces) = if atomic { (8, 1) } else { (p.len, p.pieces) };
+    Plan { flags: p.flags | if inline { send_flags::INLINE } else { 0 }, len, pieces, ..p }
+}
+
+/// What is done to a frame, where something is.
+fn harm(rng: &mut Rng, way: Way) -> Harm {
+    match rng.below(13) {
+        1 => Harm::Lost,
+        2 => Harm::Twice,
+        3 => Harm::Bit(rng.below(24) as usize, 1 << rng.below(8)),
+        4 => Harm::Cut(1 + rng.below(40) as usize),
+        5 => Harm::Stranger,
+        6 if way == Way::Wire => Harm::Marked,
+        _ => Harm::None,
+    }
+}
+
+/// Polls of all CQs but one, and their events, bring the same in both.
+fn same_completions(worlds: &[World; 2], but: u64, what: &dyn std::fmt::Debug) {
+    for end in 0..2 {
+        if but != end {
+            let take = |w: &World| {
+                let e = &w.ends[end as usize];
+                (w.net.poll(e.host, e.scq), w.net.poll(e.host, e.rcq))
+            };
+            assert_eq!(take(&worlds[0]), take(&worlds[1]), "{what:?}");
+        }
+    }
+    for host in 0..2 {
+        let events = |w: &World| w.net.hosts[host].lock().take_cq_event();
+        assert_eq!(events(&worlds[0]).is_some(), events(&worlds[1]).is_some(), "{what:?}");
+    }
+}
+
 fn compare(seed: u64, way: Way) -> Ways {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let kind = if rng.below(16) == 0 { qp_type::UC } else { qp_type::RC };
@@ -453,28 +536,7 @@ fn compare(seed: u64, way: Way) -> Ways {
     };
     let mut worlds = [World::new(o, true), World::new(o, false)];
     let harmful = rng.below(3) == 0;
-    if rng.below(4) == 0 {
-        // All entries of the CQs but one were promised to others.
-        for w in &worlds {
-            for e in &w.ends {
-                let mut g = w.net.lock(e);
-                for cq in [e.scq, e.rcq] {
-                    let entries = g.shared().cqs[index(cq)].ring.capacity();
-                    g.transport.common.cqs[index(cq)].reserved = entries - 1;
-                }
-            }
-        }
-    }
-    if rng.below(3) == 0 {
-        // Windows of two packets, as after a silence.
-        for w in &worlds {
-            for e in &w.ends {
-                let mut g = w.net.lock(e);
-                let peer = g.transport.qps[index(e.qp)].peer as usize;
-                g.transport.peers[peer].tx.on_timeout(w.net.now);
-            }
-        }
-    }
+    crowd(&worlds, &mut rng);
     let mut lame = 0;
     for step in 0..80 {
         // A connection that has failed shows a few more requests how it ends them.
@@ -482,44 +544,14 @@ fn compare(seed: u64, way: Way) -> Ways {
         if lame > 4 {
             break;
         }
-        let p = Plan {
-            from: rng.below(2) as usize,
-            opcode: match rng.below(16) {
-                0 if o.kind == qp_type::RC => wr_opcode::RDMA_READ,
-                1 if o.kind == qp_type::RC => wr_opcode::ATOMIC_FETCH_AND_ADD,
-                2 => wr_opcode::RDMA_WRITE_WITH_IMM,
-                3 => wr_opcode::SEND_WITH_IMM,
-                4..8 => wr_opcode::RDMA_WRITE,
-                _ => wr_opcode::SEND,
-            },
-            flags: [0, send_flags::SIGNALED, send_flags::SIGNALED, send_flags::FENCE, send_flags::SOLICITED]
-                [rng.below(5) as usize],
-            len: [8, 8, 0, 1, 7, 64, 300, 4096, 5000][rng.below(9) as usize],
-            pieces: 1 + usize::from(rng.below(8) == 0),
-            src: rng.below(4096) as usize,
-            dst: 8 * rng.below(512) as usize,
-            wrong: if rng.below(60) == 0 { 1 + rng.below(3) } else { 0 },
-        };
-        let comes_back = matches!(p.opcode, wr_opcode::RDMA_READ | wr_opcode::ATOMIC_FETCH_AND_ADD);
-        let inline = !comes_back && p.len <= 64 && rng.below(2) == 0;
-        let atomic = p.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD;
-        let (len, pieces) = if atomic { (8, 1) } else { (p.len, p.pieces) };
-        let p = Plan { flags: p.flags | if inline { send_flags::INLINE } else { 0 }, len, pieces, ..p };
+        let p = plan(&mut rng, o.kind);
         let receives = rng.below(3);
         let small = rng.below(12) == 0;
         let more = rng.below(6) == 0;
         let polled = rng.below(3);
         let arm = rng.below(6);
         let drain = rng.below(40) == 0;
-        let harm = match rng.below(if harmful { 13 } else { 1 }) {
-            1 => Harm::Lost,
-            2 => Harm::Twice,
-            3 => Harm::Bit(rng.below(24) as usize, 1 << rng.below(8)),
-            4 => Harm::Cut(1 + rng.below(40) as usize),
-            5 => Harm::Stranger,
-            6 if way == Way::Wire => Harm::Marked,
-            _ => Harm::None,
-        };
+        let harm = if harmful { harm(&mut rng, way) } else { Harm::None };
         let answers = rng.below(3);
         let polls = rng.below(3) == 0;
         let wait = [0, 1000, 30_000, 1_500_000][rng.below(4) as usize];
@@ -572,19 +604,7 @@ fn compare(seed: u64, way: Way) -> Ways {
             settle(&mut worlds, &what);
         }
         same(&mut worlds, &what);
-        for end in 0..2 {
-            if polled != end {
-                let take = |w: &World| {
-                    let e = &w.ends[end as usize];
-                    (w.net.poll(e.host, e.scq), w.net.poll(e.host, e.rcq))
-                };
-                assert_eq!(take(&worlds[0]), take(&worlds[1]), "{what:?}");
-            }
-        }
-        for host in 0..2 {
-            let events = |w: &World| w.net.hosts[host].lock().take_cq_event();
-            assert_eq!(events(&worlds[0]).is_some(), events(&worlds[1]).is_some(), "{what:?}");
-        }
+        same_completions(&worlds, polled, &what);
     }
     worlds[0].ways
 }
