@@ -291,15 +291,15 @@ impl Guard<'_> {
         if !t.common.ready.is_empty() || !t.common.cnp_owed.is_empty() || inner.cm.is_ready() {
             return None;
         }
-        let (lone, peer, seg) = t.prepare_packet(s, qi, buf, way)?;
-        Some((Burst { dst: t.peers[peer].addr, len: lone.len, seg }, lone))
+        let (prepared, peer, seg) = t.prepare_packet(s, qi, buf, way)?;
+        Some((Burst { dst: t.peers[peer].addr, len: prepared.len, seg }, prepared))
     }
 
     /// What [`Guard::prepare_packet`] wrote was handed over.
     #[inline]
-    pub fn commit_send(&mut self, now: u64, lone: PreparedSend) {
+    pub fn commit_send(&mut self, now: u64, prepared: PreparedSend) {
         let (inner, s) = self.split();
-        inner.transport.commit_send(s, now, lone);
+        inner.transport.commit_send(s, now, prepared);
     }
 
     /// From here on a peer may answer through the port what it hears over a link, and the other way round: links are used where

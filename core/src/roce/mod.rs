@@ -4,10 +4,15 @@
 //! time comes as an argument. Everything here runs inside the engine's lock, which the [`EngineKey`]
 //! in [`Transport`] stands for.
 //!
-//! Files as the standard divides the work: `requester` (requests out), `completer` (answers in),
-//! `responder` (requests in), `answers` (answers out), `datagram` (UD), `multicast` (groups), `congestion` (marks, notifications),
-//! `siege` (what strangers forge), `rnr` (peers that are not ready), `witness` (why a peer is silent), `direct`, `lone` and `lone_wire`
-//! (what needs none of their questions), `mapped` (what needs no packet), `queues` (completions, flush, states).
+//! Files as the standard divides the work:
+//!
+//! - `requester` (requests out), `completer` (answers in), `responder` (requests in), `answers` (answers out);
+//! - `datagram` (UD), `multicast` (groups), `peer_write` (WRITEs that need no packet);
+//! - `rules`: what more than one of them applies, each rule once; `frame`: how single messages are written and read;
+//! - `conn`: one queue pair looked up for all of them; `queues` (completions, flush, states), `timers`, `causes`;
+//! - `congestion` (marks, notifications), `rnr` (peers that are not ready), `siege` (forged packets), `witness` (why a peer is silent),
+//!   `keepalive`;
+//! - `run` (n packets of one message), `txbuf` (the burst being built), `peer` (addresses and windows), `peer_memory`.
 
 mod answers;
 mod causes;

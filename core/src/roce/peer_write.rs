@@ -93,7 +93,7 @@ impl Qp {
 
 impl Transport {
     /// [`Transport::write_peer`] of one short WRITE of one piece behind which nothing waits, in one step: all questions are asked before
-    /// anything is changed, as in `lone`. False: nothing has changed, but bytes that are written again. `memory`: what is
+    /// anything is changed, as for single messages. False: nothing has changed, but bytes that are written again. `memory`: what is
     /// mapped of who is reached over a link.
     #[inline(always)]
     pub(crate) fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(

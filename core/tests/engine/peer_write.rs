@@ -98,17 +98,17 @@ fn ring(net: &mut Net, a: &End) -> bool {
     ring_by(net, a, true).0
 }
 
-/// The same, where the way of a lone request is offered or not. Whether that was all, and whether it was that way that was taken.
-fn ring_by(net: &mut Net, a: &End, lone: bool) -> (bool, bool) {
+/// The same, where the way of a single request is offered or not. Whether that was all, and whether it was that way that was taken.
+fn ring_by(net: &mut Net, a: &End, single: bool) -> (bool, bool) {
     let mut memory = net.memory.take();
     let at = &mut **memory.as_mut().unwrap();
     let qi = (a.qp & 0xff_ffff) as usize;
     let mut g = net.lock(a);
-    let lone = lone && g.write_peer_single(qi, |_| Some(&mut *at));
-    let rung = lone || g.write_peer(qi, at);
+    let single = single && g.write_peer_single(qi, |_| Some(&mut *at));
+    let rung = single || g.write_peer(qi, at);
     drop(g);
     net.memory = memory;
-    (rung, lone)
+    (rung, single)
 }
 
 fn write(a: &End, b: &End, len: usize) -> Wr {
@@ -422,7 +422,7 @@ const READ: (usize, usize) = ((2 << 20) + 50_000, (2 << 20) + 100_000);
 fn both_ways_leave_the_same() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
     let mut below = |n| rng.below(n);
-    let (mut mapped, mut carried, mut lone) = (0, 0, 0);
+    let (mut mapped, mut carried, mut single) = (0, 0, 0);
     for world in 0..60 {
         let o = Opts { cqe: 16, ..over_link() };
         let far = world % 3 == 2;
@@ -453,7 +453,7 @@ fn both_ways_leave_the_same() {
             with.post(&a, wr(&a, &b));
             without.post(&c, wr(&c, &d));
             if below(2) == 0 {
-                lone += u32::from(ring_by(&mut with, &a, below(2) == 0).1);
+                single += u32::from(ring_by(&mut with, &a, below(2) == 0).1);
             }
             if below(4) == 0 {
                 with.settle();
@@ -480,6 +480,6 @@ fn both_ways_leave_the_same() {
         let counters = without.lock(&c).counters();
         assert_eq!((counters.mapped_writes, counters.carried_writes), (0, 0));
     }
-    assert!(mapped > 300 && lone > 100, "{mapped} of some 1400 WRITEs, {lone} alone");
+    assert!(mapped > 300 && single > 100, "{mapped} of some 1400 WRITEs, {single} alone");
     assert!(carried > 80, "{carried} of some 400 that are long enough");
 }

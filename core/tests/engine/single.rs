@@ -140,13 +140,13 @@ impl World {
             // Who posts and gets the lock leaves no mark.
             g.shared().active.drain(|_| {});
             let alone = g.may_send_alone(qi);
-            let lone = if self.short { g.prepare_packet(qi, &mut buf, |_| None) } else { None };
-            self.ways.sent += u64::from(lone.is_some());
-            self.ways.not_sent += u64::from(self.short && lone.is_none());
-            let burst = match lone {
-                Some((burst, lone)) => {
+            let prepared = if self.short { g.prepare_packet(qi, &mut buf, |_| None) } else { None };
+            self.ways.sent += u64::from(prepared.is_some());
+            self.ways.not_sent += u64::from(self.short && prepared.is_none());
+            let burst = match prepared {
+                Some((burst, prepared)) => {
                     assert!(alone);
-                    g.commit_send(now, lone);
+                    g.commit_send(now, prepared);
                     Some(burst)
                 }
                 None if alone => g.transmit_to_port(now, qi, &mut buf),

@@ -52,7 +52,7 @@ impl SoftDevice {
         let Port { udp: Some(udp), pcap: None, blocked: false, .. } = port else { return None };
         let lane = udp.lane();
         let mut by_lane = false;
-        let (burst, lone) = g.prepare_packet(qi, udp.tx_space()?, |peer| {
+        let (burst, prepared) = g.prepare_packet(qi, udp.tx_space()?, |peer| {
             let (_, flow, ident) = lane.filter(|(dst, ..)| *dst == endpoint(peer))?;
             by_lane = true;
             Some((flow, ident))
@@ -68,7 +68,7 @@ impl SoftDevice {
         // The peer has it while the clock is read here.
         let now = now_ns();
         port.set_time(now);
-        g.commit_send(now, lone);
+        g.commit_send(now, prepared);
         look_for_failures(g, port, now);
         Some(now)
     }

@@ -96,21 +96,21 @@ impl Transport {
             ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }
-        let lone = PreparedSend {
+        let prepared = PreparedSend {
             len: size + if acks { ACK_LEN } else { 0 },
             qi,
             payload: len as u32,
             bytes: size as u32,
             acks,
         };
-        Some((lone, to, size))
+        Some((prepared, to, size))
     }
 
     /// What [`Transport::prepare_packet`] wrote has left.
     #[inline]
-    pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, lone: PreparedSend) {
-        let Some(mut c) = self.connected(s, lone.qi) else { return };
-        c.single_left(lone.payload, lone.bytes, lone.acks);
+    pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, prepared: PreparedSend) {
+        let Some(mut c) = self.connected(s, prepared.qi) else { return };
+        c.single_left(prepared.payload, prepared.bytes, prepared.acks);
         c.start_timers(now);
         c.arm();
     }
