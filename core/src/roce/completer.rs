@@ -22,7 +22,7 @@ const NAK_MAX: u8 = 200;
 const STAGING_WAIT_NS: u64 = 20_000;
 
 impl Conn<'_> {
-    /// `una <= acked <= next <= tail`, as [`crate::verbs::objects::Req`] promises.
+    /// `una <= acked <= next <= tail`, as [`crate::verbs::req::Req`] promises.
     pub(crate) fn req_is_sound(&self) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let req = &self.qp.req;

@@ -92,7 +92,7 @@ impl Qp {
 }
 
 impl Transport {
-    /// [`Transport::write_peer`] of one short WRITE of one piece behind which nothing waits, in one step: all questions are asked before
+    /// `Conn::write_peer` of one short WRITE of one piece behind which nothing waits, in one step: all questions are asked before
     /// anything is changed, as for single messages. False: nothing has changed, but bytes that are written again. `memory`: what is
     /// mapped of who is reached over a link.
     #[inline(always)]
@@ -148,7 +148,7 @@ impl Transport {
     }
 
     /// The region that a peer may write by itself, because every WRITE of it to our QP `qpn` with this key would be allowed: the QP
-    /// is connected over a link to `from_qpn` at `gid`. `None`: there is none. Holds until [`Transport::changes`] moves.
+    /// is connected over a link to `from_qpn` at `gid`. `None`: there is none. Holds until [`Common::changes`] moves.
     pub(crate) fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
         let qp = &self.qps[self.common.qp_of(qpn)?];
         let peer = self.peers.get(qp.peer as usize)?;

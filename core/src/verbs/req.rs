@@ -55,7 +55,7 @@ pub enum Hold {
     Rate(u64),
     /// Slow memory fetches what it wants to send.
     Memory(u8, Token),
-    /// It may send as far as [`Qp::ready`] allows.
+    /// It may send as far as [`Qp::ready`](crate::verbs::objects::Qp::ready) allows.
     Unready,
 }
 
@@ -65,11 +65,11 @@ pub enum Ready {
     /// It has said nothing.
     #[default]
     Yes,
-    /// It has refused the packet with the PSN [`Qp::ready_psn`]. Nothing beyond it leaves until it is accepted.
+    /// It has refused the packet with the PSN [`Qp::ready_psn`](crate::verbs::objects::Qp::ready_psn). Nothing beyond it leaves until it is accepted.
     Refused,
     /// What it refused has been accepted. It may not be ready for the next message either.
     Doubtful,
-    /// The packet with the PSN [`Qp::ready_psn`] takes the next receive request. Nothing beyond it leaves until it is accepted.
+    /// The packet with the PSN [`Qp::ready_psn`](crate::verbs::objects::Qp::ready_psn) takes the next receive request. Nothing beyond it leaves until it is accepted.
     Tried,
 }
 

@@ -152,7 +152,7 @@ impl Transport {
 struct Written {
     len: usize,
     payload: u32,
-    /// As in [`PreparedSend`].
+    /// As in [`super::packet::PreparedSend`].
     bytes: u32,
     acks: bool,
 }
