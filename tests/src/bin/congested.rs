@@ -21,6 +21,9 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// Bytes per second that a sender may have while it is told of congestion: so few that the rate makes it slow, on a busy machine too, and
+/// not the CPU.
+const LINE_RATE: u64 = 5_000_000;
 /// Requests of a measurement, and bytes of each.
 const REQUESTS: usize = 8;
 const BYTES: usize = 500_000;
@@ -148,7 +151,7 @@ fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
 }
 
 fn main() {
-    let core = Config { flags: config_flags::DCQCN, line_rate_bps: 1_250_000_000, ..Config::default() };
+    let core = Config { flags: config_flags::DCQCN, line_rate_bps: LINE_RATE, ..Config::default() };
     let config = SoftConfig { core, ..SoftConfig::default() };
     let open = |address: &str| Soft::open(&format!("soft:{address}"), &config).expect("a device");
     let near = tap("gdr0", 1);
