@@ -67,46 +67,7 @@ impl World {
 
     /// All that the two ways could leave behind differently, as text.
     fn state(&self) -> String {
-        let mut out = String::new();
-        for (i, e) in self.ends.iter().enumerate() {
-            let g = self.net.lock(e);
-            let t = &g.transport;
-            let q = &t.qps[(e.qp & 0xff_ffff) as usize];
-            let (r, p) = (&q.req, &q.resp);
-            out += &format!("{i}: state {} events {:x}\n", q.state, q.events);
-            out += &format!(
-                "  req {:?}\n",
-                (r.una, r.acked, r.next, r.cur_pkt, r.next_psn, r.una_psn, r.max_psn, r.inflight, r.read_inflight)
-            );
-            let more =
-                (r.rd_out, r.retry_left, r.rnr_left, r.hold(), r.blocks(), q.blocks(), r.ack_deadline, r.probe_at);
-            out += &format!("  req {more:?} {:?}\n", (r.naks, r.rewound));
-            out += &format!(
-                "  resp {:?}\n",
-                (
-                    p.epsn,
-                    p.msn,
-                    p.ack_psn,
-                    p.ack_msn,
-                    p.incoming(),
-                    p.recv.taken,
-                    p.recv.reserved,
-                    p.ack_owed,
-                    p.ack_now
-                )
-            );
-            let owed = (p.pkts_since_ack, p.nak_owed(), p.fatal_nak, p.nak_sent, p.blocks(), p.last_wqe);
-            out += &format!("  resp {owed:?} {:?}\n", (p.job_len(), p.fence_len(), p.placing()));
-            out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
-            let peer = &t.peers[q.peer as usize];
-            out += &format!("  windows {:?} {:?}\n", peer.tx.inflight(), peer.rx.inflight());
-            for cq in [e.scq, e.rcq] {
-                let c = &t.common.cqs[(cq & 0xff_ffff) as usize];
-                out += &format!("  cq {:?}\n", (c.reserved, c.armed));
-            }
-            out += &format!("  device {:?} {}\n", g.counters(), t.common.cause.code);
-        }
-        out
+        self.ends.iter().enumerate().map(|(i, e)| end_state(&self.net, i, e, false)).collect()
     }
 }
 

@@ -313,45 +313,7 @@ impl World {
     fn state(&self) -> String {
         let mut out = format!("polled {:?}\n", self.polled);
         for (i, e) in self.ends.iter().enumerate() {
-            let g = self.net.lock(e);
-            let t = &g.transport;
-            let qi = index(e.qp);
-            let q = &t.qps[qi];
-            let (r, p) = (&q.req, &q.resp);
-            out += &format!("{i}: state {} events {:x} req {r:?}\n", q.state, q.events);
-            for at in 0..q.wqes.len() {
-                out += &format!("  wqe {:?}\n", q.wqes[at]);
-            }
-            out += &format!(
-                "  resp {:?}\n",
-                (
-                    p.epsn,
-                    p.msn,
-                    p.ack_psn,
-                    p.ack_msn,
-                    p.incoming(),
-                    p.recv.taken,
-                    p.recv.reserved,
-                    p.ack_owed,
-                    p.ack_now
-                )
-            );
-            let owed = (p.pkts_since_ack, p.nak_owed(), p.fatal_nak, p.fatal_psn, p.nak_sent, p.blocks(), p.nak_high);
-            out += &format!("  resp {owed:?} {:?}\n", (p.job_len(), p.fence_len(), p.placing(), p.last_wqe));
-            out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
-            let peer = &t.peers[q.peer as usize];
-            out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
-            let bits =
-                [&t.common.ready, &t.common.cq_wait, &t.common.full_cqs, &t.common.win_wait, &t.common.event_qps]
-                    .map(|b| b.next_from(0));
-            out += &format!("  bits {bits:?} {:?}\n", t.common.acks);
-            for cq in [e.scq, e.rcq] {
-                let c = &t.common.cqs[index(cq)];
-                out += &format!("  cq {:?} {}\n", (c.reserved, c.armed), g.shared().cqs[index(cq)].ring.len());
-            }
-            let shared = &g.shared().qps[qi];
-            out += &format!("  queues {} {}\n", shared.sq.len(), shared.rq.len());
-            out += &format!("  device {:?} {}\n", g.counters(), t.common.cause.code);
+            out += &end_state(&self.net, i, e, true);
         }
         out
     }

@@ -609,3 +609,49 @@ pub fn err<T>(r: Result<T>) -> Error {
         Err(e) => e,
     }
 }
+
+/// Without the fields of a struct, which was formatted with `{:?}`, that say when something happened.
+fn without_times(text: &str) -> String {
+    const TIMES: [&str; 3] = ["silent_since: ", "probe_wait: ", "armed_at: "];
+    text.split(", ").filter(|field| !TIMES.iter().any(|name| field.starts_with(name))).collect::<Vec<_>>().join(", ")
+}
+
+/// All that two ways of the same requests could leave behind differently at an end, as text; the times where both `timed` them.
+pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
+    let mut out = String::new();
+    let g = net.lock(e);
+    let t = &g.transport;
+    let qi = index(e.qp);
+    let q = &t.qps[qi];
+    let (r, p) = (&q.req, &q.resp);
+    out += &format!(
+        "{i}: state {} events {:x} req {}
+",
+        q.state,
+        q.events,
+        if timed { format!("{r:?}") } else { without_times(&format!("{r:?}")) }
+    );
+    for at in 0..q.wqes.len() {
+        out += &format!("  wqe {:?}\n", q.wqes[at]);
+    }
+    out += &format!(
+        "  resp {:?}\n",
+        (p.epsn, p.msn, p.ack_psn, p.ack_msn, p.incoming(), p.recv.taken, p.recv.reserved, p.ack_owed, p.ack_now)
+    );
+    let owed = (p.pkts_since_ack, p.nak_owed(), p.fatal_nak, p.fatal_psn, p.nak_sent, p.blocks(), p.nak_high);
+    out += &format!("  resp {owed:?} {:?}\n", (p.job_len(), p.fence_len(), p.placing(), p.last_wqe));
+    out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
+    let peer = &t.peers[q.peer as usize];
+    out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
+    let bits = [&t.common.ready, &t.common.cq_wait, &t.common.full_cqs, &t.common.win_wait, &t.common.event_qps]
+        .map(|b| b.next_from(0));
+    out += &format!("  bits {bits:?} {:?}\n", t.common.acks);
+    for cq in [e.scq, e.rcq] {
+        let c = &t.common.cqs[index(cq)];
+        out += &format!("  cq {:?} {}\n", (c.reserved, c.armed), g.shared().cqs[index(cq)].ring.len());
+    }
+    let shared = &g.shared().qps[qi];
+    out += &format!("  queues {} {}\n", shared.sq.len(), shared.rq.len());
+    out += &format!("  device {:?} {}\n", g.counters(), t.common.cause.code);
+    out
+}
