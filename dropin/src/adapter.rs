@@ -1,7 +1,7 @@
 //! The list of devices: one for each address of this machine.
 //!
 //! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and the loopback
-//! addresses. `GDRC_ADDRESS` makes it a list of one. Entries live as long as the process, since programs keep
+//! addresses. `GDRC_ADDRESS` makes it a list of one, and so does a router, whose device has the address that the router gives. Entries live as long as the process, since programs keep
 //! pointers to them; an address that was seen keeps its entry and name.
 
 use crate::abi::ibv_device;
@@ -17,6 +17,7 @@ use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::via::find::SocketPath;
 
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: RoCE devices are both.
 const NODE_CA: c_int = 1;
@@ -33,6 +34,8 @@ pub struct Adapter {
     pub index: u32,
     /// Index of the network interface that has the address.
     pub ifindex: u32,
+    /// The router by way of which it reaches its peers.
+    pub router: Option<SocketPath>,
     /// The port's LID: the low 16 bits of the address, where the environment asks for LIDs; else 0.
     pub lid: u16,
 }
@@ -78,7 +81,7 @@ impl Adapter {
         put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/{node}"));
         put(&mut ibv.ibdev_path, &format!("/sys/class/infiniband/gdrc{index}"));
         let lid = if env::lid() { low_bits(&endpoint.ip) } else { 0 };
-        Adapter { ibv, endpoint, index, ifindex, lid }
+        Adapter { ibv, endpoint, index, ifindex, router: None, lid }
     }
 
     /// Its name.
@@ -103,7 +106,7 @@ impl Adapter {
 
     /// What the soft device is opened with.
     pub fn device_name(&self) -> String {
-        format!("soft:{}", self.endpoint)
+        self.router.map_or_else(|| format!("soft:{}", self.endpoint), |at| format!("router:{at}"))
     }
 
     /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`: here are no LIDs.
@@ -144,7 +147,20 @@ fn put(field: &mut [c_char], text: &str) {
     }
 }
 
-/// The addresses that a program may use, with the index of the interface of each, in the order of the list.
+/// An address that a program may use, the index of its interface, and the router that has it.
+type Place = (Endpoint, u32, Option<SocketPath>);
+
+/// All of them, in the order of the list.
+fn places() -> Vec<Place> {
+    match env::router() {
+        Ok(Some((at, endpoint))) => vec![(endpoint, 0, Some(at))],
+        Ok(None) => addresses().into_iter().map(|(endpoint, ifindex)| (endpoint, ifindex, None)).collect(),
+        // Not by another way than the one that was asked for.
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The addresses of this machine that a program may use, with the index of the interface of each.
 fn addresses() -> Vec<(Endpoint, u32)> {
     let wanted = env::address();
     let mut all = of_this_machine();
@@ -214,15 +230,16 @@ fn of_this_machine() -> Vec<(Endpoint, u32)> {
 
 /// The entries of today's list.
 pub fn present() -> Vec<&'static Adapter> {
-    let addresses = addresses();
+    let places = places();
     let only = env::device();
     let mut state = STATE.lock();
     let mut list = Vec::new();
-    for (endpoint, ifindex) in addresses {
-        let known = state.adapters.iter().find(|a| a.endpoint == endpoint).copied();
+    for (endpoint, ifindex, router) in places {
+        let known = state.adapters.iter().find(|a| a.endpoint == endpoint && a.router == router).copied();
         let adapter = known.unwrap_or_else(|| {
             let index = state.adapters.len() as u32;
-            let fresh: &'static Adapter = Box::leak(Box::new(Adapter::new(index, endpoint, ifindex)));
+            let fresh = Adapter { router, ..Adapter::new(index, endpoint, ifindex) };
+            let fresh: &'static Adapter = Box::leak(Box::new(fresh));
             state.adapters.push(fresh);
             fresh
         });

@@ -26,6 +26,7 @@ use gdrcore_core::device::{async_event, AsyncEvent, Device, DeviceAttr};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::map::Map;
+use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, EventSink, SoftConfig, SoftDevice};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -113,8 +114,15 @@ impl Hca {
             return Ok(o.hca);
         }
         stats::install();
-        let hca = with_stack("gdrc-open", || Hca::open(adapter))
-            .inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
+        let hca = with_stack("gdrc-open", || {
+            // The words are those of the thread that was refused.
+            reason::install();
+            reason::clear();
+            Hca::open(adapter).inspect_err(|&e| {
+                reason::returned(e);
+                reason::with(|words| env::say(&format!("{} ({}): {words}", adapter.name(), adapter.endpoint)));
+            })
+        })?;
         state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
         Ok(hca)
     }

@@ -16,11 +16,11 @@ use core::ffi::CStr;
 use core::fmt;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 /// What `unix(7)` has room for, with the zero at the end.
 const PATH_MAX: usize = 108;
+/// Bytes of a variable that are looked at.
+const VALUE_MAX: usize = 256;
 /// Where FreeFlow's containers have their router's sockets.
 const FREEFLOW: &str = "/freeflow";
 /// Where ours do.
@@ -110,7 +110,30 @@ pub enum Found {
 /// # Errors
 /// `Invalid`: a name or path that cannot be one. `NoDevice`: a name of which there is no socket in either folder.
 pub fn from_environment() -> Result<Found> {
-    decide(std::env::var_os("GDRC_ROUTER").as_deref(), std::env::var_os("FFR_NAME").as_deref(), [FREEFLOW, OWN])
+    let (mut router, mut name) = ([0; VALUE_MAX], [0; VALUE_MAX]);
+    decide(variable(c"GDRC_ROUTER", &mut router), variable(c"FFR_NAME", &mut name), [FREEFLOW, OWN])
+}
+
+/// The number that `FFR_ID` names; -1: none.
+pub(super) fn ffr_id() -> i32 {
+    let mut text = [0; VALUE_MAX];
+    let value = variable(c"FFR_ID", &mut text).and_then(|v| core::str::from_utf8(v).ok());
+    value.and_then(|v| v.parse().ok()).filter(|&n| n >= 0).unwrap_or(-1)
+}
+
+/// A variable of the environment, copied: no allocation, as everywhere in an open. Of one that is longer as much as there is room for, which is
+/// longer than any path of a socket.
+fn variable<'b>(name: &CStr, to: &'b mut [u8; VALUE_MAX]) -> Option<&'b [u8]> {
+    // SAFETY: a C string. What it leads to stays until the program changes its environment, which it must not do meanwhile (getenv(3)).
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a C string, which stays as was said.
+    let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+    let len = value.len().min(VALUE_MAX);
+    to[..len].copy_from_slice(&value[..len]);
+    Some(&to[..len])
 }
 
 /// The router behind a device name, without its `router:`.
@@ -131,13 +154,13 @@ pub fn of_device(at: &str) -> Result<SocketPath> {
     }
 }
 
-fn decide(router: Option<&OsStr>, ffr_name: Option<&OsStr>, folders: [&str; 2]) -> Result<Found> {
-    match router.map(OsStr::as_bytes) {
+fn decide(router: Option<&[u8]>, ffr_name: Option<&[u8]>, folders: [&str; 2]) -> Result<Found> {
+    match router {
         Some(b"off") => return Ok(Found::Off),
         None | Some(b"") => {}
         Some(value) => return named(value, folders).map(Found::Named),
     }
-    if let Some(name) = ffr_name.map(OsStr::as_bytes).filter(|n| !n.is_empty() && !n.contains(&b'/')) {
+    if let Some(name) = ffr_name.filter(|n| !n.is_empty() && !n.contains(&b'/')) {
         if let Some(path) = below(folders[0], name).ok().filter(SocketPath::is_there) {
             return Ok(Found::Named(path));
         }
@@ -166,7 +189,14 @@ fn named(value: &[u8], folders: [&str; 2]) -> Result<SocketPath> {
 }
 
 fn below(folder: &str, name: &[u8]) -> Result<SocketPath> {
-    SocketPath::new(&[folder.as_bytes(), b"/", name, b".gdrc"].concat())
+    let mut path = [0; VALUE_MAX + 32];
+    let mut len = 0;
+    for part in [folder.as_bytes(), b"/", name, b".gdrc"] {
+        let Some(place) = path.get_mut(len..len + part.len()) else { return SocketPath::new(&path) };
+        place.copy_from_slice(part);
+        len += part.len();
+    }
+    SocketPath::new(&path[..len])
 }
 
 #[cfg(test)]
@@ -175,8 +205,8 @@ mod tests {
     use gdrcore_core::error::Error;
     use gdrcore_testkit::place;
 
-    fn os(text: &str) -> Option<&OsStr> {
-        Some(OsStr::new(text))
+    fn os(text: &str) -> Option<&[u8]> {
+        Some(text.as_bytes())
     }
 
     fn path(text: &str) -> SocketPath {

@@ -5,7 +5,7 @@
 //! question is open is put aside for the next look.
 
 use super::client::{Client, Step};
-use super::find::SocketPath;
+use super::find::{ffr_id, SocketPath};
 use super::proto::{feature, MESSAGE_MAX};
 use super::proto::{
     link_flag, mode, route_event, Bye, Envelope, Hello, Message, Route, Routed, Text, Welcome, VERSION,
@@ -123,11 +123,11 @@ impl Session {
             token: [0; 64],
         };
         let (e, _) = session.asker().ask(Message::Hello(hello), until)?;
-        let Message::Welcome(welcome) = e.message else { return Err(session.broken("no WELCOME")) };
+        let Message::Welcome(welcome) = e.message else { return Err(session.broken(format_args!("no WELCOME"))) };
         if e.status != 0 {
             return Err(session.said(e.status, &welcome.cause));
         }
-        check(&welcome, qpns).map_err(|what| session.broken(what))?;
+        check(&welcome, qpns).map_err(|what| session.broken(format_args!("{what}")))?;
         session.welcome = welcome;
         Ok(session)
     }
@@ -187,7 +187,7 @@ impl Session {
             Look::Gone => return Err(self.lost()),
         };
         let step = inner.client.take(&inner.buffer[..came.len], came.count);
-        match step.map_err(|e| self.broken(&format!("{e:?}")))? {
+        match step.map_err(|e| self.broken(format_args!("{e:?}")))? {
             Step::Answer(e) => return Ok(Heard::Answer(e, came.fds[0].take())),
             Step::Link(seq, link) => {
                 let place = inner.aside.iter_mut().find(|a| a.is_none());
@@ -209,7 +209,7 @@ impl Session {
                 inner.aside.iter_mut().filter(|a| a.as_ref().is_some_and(of_peer)).for_each(|a| *a = None);
                 match inner.aside.iter_mut().find(|a| a.is_none()) {
                     Some(place) => *place = Some(Arrival::Revoked { peer: e.peer }),
-                    None => return Err(self.broken("more news than there is room for")),
+                    None => return Err(self.broken(format_args!("more news than there is room for"))),
                 }
             }
             Step::Ping(seq) => self.answer(&Envelope::answer(seq, 0, Message::Ping(())))?,
@@ -238,7 +238,7 @@ impl Session {
     }
 
     #[cold]
-    fn broken(&self, what: &str) -> Error {
+    fn broken(&self, what: core::fmt::Arguments<'_>) -> Error {
         self.gone.store(true, Ordering::Relaxed);
         refuse!(Os(libc::EPROTO), "the router at {} says what no router says: {what}", self.at)
     }
@@ -259,7 +259,7 @@ impl Asker<'_> {
     pub fn route(&mut self, route: Route) -> Result<Direct> {
         let s = self.session;
         let (e, fd) = self.ask(Message::Route(route), now_ns() + ANSWER_NS)?;
-        let Message::Routed(routed) = e.message else { return Err(s.broken("no ROUTED")) };
+        let Message::Routed(routed) = e.message else { return Err(s.broken(format_args!("no ROUTED"))) };
         match fd {
             _ if e.status != 0 => Err(s.said(e.status, &routed.cause)),
             Some(fd) => Ok(Direct { routed, fd }),
@@ -377,11 +377,6 @@ fn poll(fd: BorrowedFd<'_>, events: i16, ns: u64) {
     let ms = i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX);
     // SAFETY: one live entry. What it returns is found out by whoever looks next.
     unsafe { libc::poll(&mut p, 1, ms) };
-}
-
-/// What `FFR_ID` names; -1: nothing.
-fn ffr_id() -> i32 {
-    std::env::var("FFR_ID").ok().and_then(|v| v.parse().ok()).filter(|&n| n >= 0).unwrap_or(-1)
 }
 
 /// What this process is called.
