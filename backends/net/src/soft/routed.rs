@@ -3,8 +3,10 @@
 //!
 //! The router is asked without the engine's lock: whoever holds that never waits for it.
 
+use super::budget::Round;
 use super::{Port, SoftDevice};
 use crate::addr::Endpoint;
+use crate::clock::now_ns;
 use crate::shm::{Peer, ShmPort};
 use crate::via::find::SocketPath;
 use crate::via::proto::Route;
@@ -78,8 +80,24 @@ impl SoftDevice {
         }
         drop(held);
         let traffic_class = ah.traffic_class.into();
-        let direct = asker.route(Route { gid: to.ip, sgid_index: 0, qpn, traffic_class })?;
-        Ok(Some(Way { direct, _asker: asker }))
+        let answer = asker.route(Route { gid: to.ip, sgid_index: 0, qpn, traffic_class });
+        // What came meanwhile has woken nobody for good: whoever looked found this thread asking.
+        let mut held = self.lock_held();
+        let (port, mut came) = (held.port(), false);
+        if let Some(shm) = &mut port.shm {
+            asker.arrivals(|arrival| {
+                came = true;
+                self.arrive(shm, now_ns(), arrival);
+            });
+        }
+        if came {
+            (port.tend_at, port.due_at) = (0, 0);
+        }
+        drop(held);
+        if came {
+            self.run(Round::Full);
+        }
+        Ok(Some(Way { direct: answer?, _asker: asker }))
     }
 
     /// Tells the engine how a peer is reached: within it, over a link that stands, or over the one that the router has just made.
@@ -111,25 +129,28 @@ impl SoftDevice {
         };
         g.set_elsewhere(own);
         g.set_link(Some(link));
-        // The router may have brought others' links while it was asked.
-        (port.tend_at, port.due_at) = (0, 0);
         Ok(())
     }
 
     /// Takes what the router has brought: links of others, and the ends of some.
     pub(super) fn hear_router(&self, shm: &mut ShmPort, now: u64) {
         let Some(via) = &self.via else { return };
-        let port = self.local.port;
-        let ends = via.hear(|arrival| match arrival {
-            Arrival::Link { gid, peer, loans, fd } => {
-                let from = Peer { at: Endpoint::new(gid, 0, port), session: peer, loans };
-                shm.admit(now, &from, fd, &self.waiter);
-            }
-            Arrival::Revoked { peer } => shm.part_with(peer, true),
-        });
+        let ends = via.hear(|arrival| self.arrive(shm, now, arrival));
         if ends {
             // It would wake every sleeper at once.
             let _ = self.waiter.remove_socket(via.fd());
+        }
+    }
+}
+
+impl SoftDevice {
+    fn arrive(&self, shm: &mut ShmPort, now: u64, arrival: Arrival) {
+        match arrival {
+            Arrival::Link { gid, peer, loans, fd } => {
+                let at = Endpoint::new(gid, 0, self.local.port);
+                shm.admit(now, &Peer { at, session: peer, loans }, fd, &self.waiter);
+            }
+            Arrival::Revoked { peer } => shm.part_with(peer, true),
         }
     }
 }

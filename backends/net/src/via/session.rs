@@ -270,6 +270,11 @@ impl Asker<'_> {
         }
     }
 
+    /// Gives `take` what has come while this thread asked: nobody is woken by it any more.
+    pub fn arrivals(&mut self, take: impl FnMut(Arrival)) {
+        self.inner.aside.iter_mut().filter_map(Option::take).for_each(take);
+    }
+
     /// Asks, and waits for the answer.
     fn ask(&mut self, message: Message, until: u64) -> Result<(Envelope, Option<OwnedFd>)> {
         let Asker { session: s, inner } = self;
