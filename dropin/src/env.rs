@@ -23,7 +23,7 @@ use gdrcore_net::via::find::{from_environment, Found, SocketPath};
 use gdrcore_net::via::session::Session;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 
 /// A variable that is set and not empty.
 fn text(name: &str) -> Option<String> {
@@ -41,7 +41,7 @@ pub fn address() -> Option<Endpoint> {
 /// # Errors
 /// It cannot be reached, or refuses, as was said on standard error.
 pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
-    static KNOWN: Mutex<Option<(SocketPath, Endpoint)>> = Mutex::new(None);
+    static KNOWN: OnceLock<(SocketPath, Endpoint)> = OnceLock::new();
     reason::install();
     let found = from_environment().inspect_err(|_| complain_of_router())?;
     let at = match found {
@@ -50,14 +50,14 @@ pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
         Found::Mounted(at) if text("GDRC_ADDRESS").is_none() => at,
         Found::Off | Found::Nothing | Found::Mounted(_) => return Ok(None),
     };
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = (*known).filter(|(path, _)| *path == at) {
-        return Ok(Some(known));
+    // No lock while the router is waited for: another thread may fork.
+    if let Some(known) = KNOWN.get().filter(|(path, _)| *path == at) {
+        return Ok(Some(*known));
     }
     // Without queue pair numbers: the router forgets it at once.
     let session = Session::open(&at, 0).inspect_err(|_| complain_of_router())?;
     let fresh = (at, Endpoint::new(session.gid(), 0, ROCE_PORT));
-    *known = Some(fresh);
+    let _ = KNOWN.set(fresh);
     Ok(Some(fresh))
 }
 

@@ -1,6 +1,6 @@
 //! `gdrcore-routerd`: the router as a program.
 
-use gdrcore_router::daemon::{read_policy, Daemon, Options};
+use gdrcore_router::daemon::{note, read_policy, Daemon, Options};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -63,7 +63,7 @@ fn run(wish: Wish) -> Result<(), String> {
         Wish::Run(options) => {
             let mut daemon = Daemon::open(&options)?;
             // Whoever started it may wait for this line.
-            eprintln!("gdrcore-routerd: ready");
+            note(format_args!("ready"));
             daemon.run()
         }
     }

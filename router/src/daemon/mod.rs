@@ -20,6 +20,7 @@ use gdrcore_net::via::wire::{Buffer, Look};
 use listener::Listener;
 use look::{look, Host};
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use sys::{Epoll, Kind, Ready};
@@ -164,7 +165,7 @@ impl Daemon {
                             return Ok(());
                         }
                         if let Err(what) = self.reload() {
-                            eprintln!("gdrcore-routerd: the policy stays as it was: {what}");
+                            note(format_args!("the policy stays as it was: {what}"));
                         }
                     }
                     continue;
@@ -419,9 +420,14 @@ impl Daemon {
 
     fn say(&self, words: std::fmt::Arguments<'_>) {
         if self.verbose {
-            eprintln!("gdrcore-routerd: {words}");
+            note(words);
         }
     }
+}
+
+/// A line on standard error, which may have been closed.
+pub fn note(words: std::fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_all(format!("gdrcore-routerd: {words}\n").as_bytes());
 }
 
 /// A descriptor to give up.

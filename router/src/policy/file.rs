@@ -114,6 +114,16 @@ fn check(file: &File) -> Checked<Policy> {
         return Err(Wrong(at.map_or(0, |name| name.span().start), what.into()));
     }
     let admin = path(file.router.admin.as_ref(), true)?;
+    let sockets = [&listen, &admin];
+    let taken = |path: &Option<PathBuf>| path.is_some() && sockets.contains(&path);
+    if let Some(at) =
+        file.tenant.values().filter_map(|t| t.listen.as_ref()).find(|at| taken(&Some(at.get_ref().into())))
+    {
+        return wrong(at, format!("listen '{}': [router] has it", at.get_ref()));
+    }
+    if let (Some(at), true) = (&file.router.admin, listen == admin) {
+        return wrong(at, format!("admin '{}': `listen` is the same", at.get_ref()));
+    }
     Ok(Policy { listen, admin, unmatched, networks, tenants })
 }
 

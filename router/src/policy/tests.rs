@@ -75,6 +75,9 @@ fn faults_name_their_line_and_column() {
     refused(&format!("{a}allow = [ \"b\" ]"), 3, 11, "allow 'b'");
     refused(&format!("{a}[tenant.b]\nlisten = \"/a\""), 4, 10, "tenant 'a' has it");
     refused(&format!("{a}vip=\"1.2.3.4\"\n[tenant.b]\nlisten=\"/b\"\nvip=\"1.2.3.4\""), 6, 5, "tenant 'a' has it");
+    refused(&format!("[router]\nlisten = \"/a\"\n{a}"), 4, 10, "[router] has it");
+    refused(&format!("[router]\nadmin = \"/a\"\n{a}"), 4, 10, "[router] has it");
+    refused("[router]\nlisten = \"/a\"\nadmin = \"/a\"", 3, 9, "`listen` is the same");
     refused("[tenant.a]\n", 1, 9, "neither `listen` nor `match`");
     refused("[tenant.a]\nmatch = { uid = -1 }", 2, 17, "uid -1");
     refused("[tenant.a]\nmatch = { uid = 1 }", 1, 9, "[router] has no `listen`");
