@@ -107,3 +107,6 @@ impl ShmPort {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
