@@ -33,32 +33,41 @@ fn ask(socket: &str, what: &str) -> Result<(), String> {
         if let Some(error) = value.get("error") {
             return Err(error.as_str().unwrap_or("the router refuses").into());
         }
-        println!("{line}");
+        print(&format!("{line}\n"))?;
     }
     Err(format!("{socket}: the router has hung up; only root and its own user may ask"))
 }
 
-fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (socket, what) = match words[..] {
-        ["-h" | "--help"] => {
-            print!("{HELP}");
-            return ExitCode::SUCCESS;
-        }
-        [what] => (SOCKET, what),
-        ["--socket", socket, what] => (socket, what),
-        _ => ("", ""),
-    };
-    if !["status", "sessions", "reload"].contains(&what) {
-        eprint!("{HELP}");
-        return ExitCode::from(2);
-    }
-    match ask(socket, what) {
+fn print(text: &str) -> Result<(), String> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("standard output: {e}"))
+}
+
+/// A line on standard error, which may have been closed.
+fn complain(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn run(socket: &str, what: &str) -> ExitCode {
+    let done = if what.is_empty() { print(HELP) } else { ask(socket, what) };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("gdrcore-routerctl: {e}");
+            complain(&format!("gdrcore-routerctl: {e}\n"));
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args_os().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["-h" | "--help"] => run("", ""),
+        [what @ ("status" | "sessions" | "reload")] => run(SOCKET, what),
+        ["--socket", socket, what @ ("status" | "sessions" | "reload")] => run(socket, what),
+        _ => {
+            complain(HELP);
+            ExitCode::from(2)
         }
     }
 }

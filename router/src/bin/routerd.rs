@@ -1,6 +1,7 @@
 //! `gdrcore-routerd`: the router as a program.
 
 use gdrcore_router::daemon::{note, read_policy, Daemon, Options};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -55,10 +56,7 @@ fn parse(mut words: impl Iterator<Item = std::ffi::OsString>) -> Result<Wish, St
 
 fn run(wish: Wish) -> Result<(), String> {
     match wish {
-        Wish::Say(text) => {
-            print!("{text}");
-            Ok(())
-        }
+        Wish::Say(text) => std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("standard output: {e}")),
         Wish::Check(file) => read_policy(&file).map(drop),
         Wish::Run(options) => {
             let mut daemon = Daemon::open(&options)?;
@@ -73,14 +71,14 @@ fn main() -> ExitCode {
     let wish = match parse(std::env::args_os().skip(1)) {
         Ok(wish) => wish,
         Err(what) => {
-            eprintln!("gdrcore-routerd: {what}\n{HELP}");
+            note(format_args!("{what}\n{HELP}"));
             return ExitCode::from(2);
         }
     };
     match run(wish) {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
-            eprintln!("gdrcore-routerd: {what}");
+            note(format_args!("{what}"));
             ExitCode::FAILURE
         }
     }
