@@ -123,7 +123,7 @@ impl Daemon {
         let epoll = Epoll::new().map_err(said("epoll"))?;
         let signals = sys::signals(&[libc::SIGHUP, libc::SIGTERM, libc::SIGINT]).map_err(said("signalfd"))?;
         epoll.add(signals.as_fd(), SIGNALS).map_err(said("epoll"))?;
-        let admin = policy.admin.as_deref().map(|path| Listener::open(path, Kind::Stream, 0o600)).transpose()?;
+        let admin = policy.admin.as_deref().map(|path| Listener::open(path, Kind::Stream, 0o600, false)).transpose()?;
         if let Some(admin) = &admin {
             epoll.add(admin.fd(), ADMIN_LISTENER).map_err(said("epoll"))?;
         }
@@ -203,7 +203,8 @@ impl Daemon {
         let mut fresh = Vec::new();
         for path in &wanted {
             if !self.listeners.values().any(|l| l.path() == *path) {
-                let listener = Listener::open(path, Kind::Packets, 0o666)?;
+                let is_tenants = policy.listen.as_ref() != Some(*path);
+                let listener = Listener::open(path, Kind::Packets, 0o666, is_tenants)?;
                 self.last_token += 1;
                 let token = LISTENER | self.last_token;
                 self.epoll.add(listener.fd(), token).map_err(|e| format!("epoll: {e}"))?;
