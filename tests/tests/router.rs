@@ -247,6 +247,29 @@ fn a_process_that_ends_is_noticed_and_its_numbers_rest() {
 }
 
 #[test]
+fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
+    let router = Router::start(TWO);
+    reason::install();
+    let a = open(&router, "a");
+    let mut full = Far::start(FAR, &router.device("b"), &["full=1"]);
+    full.say("make");
+    let peer = far::parse_address(&full.answer("at ")).expect("an address");
+    // More often than links may wait for an answer.
+    for _ in 0..40 {
+        let mut end = End::new(a.dev(), Shape::default()).expect("an end");
+        // It hangs up before this side has said anything, or afterwards.
+        if let Err(e) = end.connect(peer) {
+            let (e, why) = words::<()>(Err(e));
+            assert!(e == Error::Os(libc::EHOSTUNREACH) && why.contains("has hung up on the link"), "{e} {why}");
+            continue;
+        }
+        let mut idle = End::new(a.dev(), Shape::default()).expect("an end");
+        assert_eq!(failure(&mut end, &mut idle).1, CauseCode::PathLost as u32);
+    }
+    assert_eq!(router.sessions().len(), 2);
+}
+
+#[test]
 fn a_process_that_is_stopped_delays_its_own_links_only() {
     let router = Router::start(TWO);
     reason::install();

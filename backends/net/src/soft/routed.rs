@@ -118,7 +118,7 @@ impl SoftDevice {
         let link = match way {
             Some(way) => {
                 let peer = Peer { at: *to, session: way.direct.routed.peer, loans: way.direct.loans() };
-                shm.adopt(&peer, block_of(qpn), way.direct.fd, &self.waiter)?
+                shm.adopt(&peer, block_of(qpn), way.direct.fd, &self.waiter).map_err(|e| hung_up(e, qpn))?
             }
             None => shm.linked(to, block_of(qpn)).ok_or_else(|| {
                 refuse!(
@@ -157,6 +157,18 @@ impl SoftDevice {
 
 fn block_of(qpn: u32) -> u16 {
     (qpn / QPN_UNIT) as u16
+}
+
+/// The other end may have closed the link's socket before anything was said on it.
+#[cold]
+fn hung_up(e: Error, qpn: u32) -> Error {
+    match e {
+        Error::Os(libc::EPIPE | libc::ECONNRESET) => refuse!(
+            Os(libc::EHOSTUNREACH),
+            "the process of queue pair {qpn:#x} has hung up on the link: it is gone, or has no descriptor left for it"
+        ),
+        e => e,
+    }
 }
 
 #[cold]

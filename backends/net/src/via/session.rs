@@ -186,7 +186,9 @@ impl Session {
             Look::Nothing => return Ok(Heard::Nothing),
             Look::Gone => return Err(self.lost()),
         };
-        let step = inner.client.take(&inner.buffer[..came.len], came.count);
+        // One that this process had no room for was there all the same.
+        let fds = if came.cut { came.count.max(1) } else { came.count };
+        let step = inner.client.take(&inner.buffer[..came.len], fds);
         match step.map_err(|e| self.broken(format_args!("{e:?}")))? {
             Step::Answer(e) => return Ok(Heard::Answer(e, came.fds[0].take())),
             Step::Link(seq, link) => {
