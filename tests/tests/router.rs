@@ -255,7 +255,7 @@ fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
     full.say("make");
     let peer = far::parse_address(&full.answer("at ")).expect("an address");
     // More often than links may wait for an answer.
-    for _ in 0..40 {
+    for _ in 0..25 {
         let mut end = End::new(a.dev(), Shape::default()).expect("an end");
         // It hangs up before this side has said anything, or afterwards.
         if let Err(e) = end.connect(peer) {

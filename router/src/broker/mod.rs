@@ -336,6 +336,7 @@ impl Broker {
             listens: Default::default(),
             unanswered: Default::default(),
             rate: Rate::new(now, quotas.route_rate),
+            rates: Default::default(),
             last_seq: 0,
             last_route: 0,
             tenant,
@@ -384,6 +385,11 @@ impl Broker {
         let to: Vec<SessionId> = self.all_up().filter(|(p, o)| linked(p, o)).map(|(p, _)| p).collect();
         for peer in to {
             self.tell(peer, id, event, cause, out);
+        }
+        for session in self.sessions.values_mut() {
+            if let State::Up(other) = &mut session.state {
+                other.rates.remove(&id);
+            }
         }
     }
 

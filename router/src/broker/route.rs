@@ -1,6 +1,6 @@
 //! Links between sessions: who asks for one, whether policy allows it, and what both are told.
 
-use super::session::UNANSWERED;
+use super::session::{Rate, LINKS_PER_SECOND, UNANSWERED};
 use super::{because, errno, Action, Broker, Link, Message, Refusal, Routed, SessionId, Up, MTU};
 use crate::policy::{show, wants};
 use gdrcore_core::config::QPN_UNIT;
@@ -54,6 +54,9 @@ impl Broker {
             ));
         }
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
+        if !up.rates.entry(owner).or_insert_with(|| Rate::new(now, LINKS_PER_SECOND)).take(now) {
+            return Err(because!(errno::AGAIN, "more than {LINKS_PER_SECOND} links in a second to the same process"));
+        }
         let Some(number) = up.route_to(owner) else {
             return Err(because!(errno::QUOTA, "the session has {} routes, its most", up.tenant.quotas.routes));
         };

@@ -11,6 +11,10 @@ pub const HELLO_NS: u64 = 1_000_000_000;
 /// Links of others that a session has been sent and has not answered; it gets no more until it does.
 pub const UNANSWERED: usize = 16;
 
+/// Links in a second that one session may have made to the same other. Each costs that other a ring to map: who is allowed to talk to a process must
+/// not keep it busy with nothing but new links.
+pub const LINKS_PER_SECOND: u32 = 32;
+
 /// The number of a session, given once in the router's life.
 pub type SessionId = u32;
 
@@ -46,6 +50,8 @@ pub struct Up {
     pub unanswered: BTreeSet<u32>,
     /// What it may still ask for.
     pub rate: Rate,
+    /// And of whom. Stays when a route is given back.
+    pub rates: BTreeMap<SessionId, Rate>,
     /// The number of the router's last message to it.
     pub last_seq: u32,
     /// The number of its last route.

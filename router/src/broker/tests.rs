@@ -237,6 +237,30 @@ fn one_who_asks_too_much_is_told_later_and_who_takes_nothing_gets_no_more() {
 }
 
 #[test]
+fn nobody_is_kept_busy_with_new_links() {
+    let mut b = Bench::new(&POLICY.replace("route_rate = 100", ""));
+    let ((_, wb), (_, w2), (red, _)) = (b.up(1), b.up(1), b.up(2));
+    let link = |b: &mut Bench, to: &Welcome| match &b.route(red, to.gids[0], to.qpns.0 + 5)[..] {
+        [Action::Connect { owner, link, .. }] => {
+            let (owner, answer) = (*owner, Envelope { answer: true, ..*link });
+            b.say(owner, &answer);
+            true
+        }
+        // A route that is given back begins no new count.
+        [Action::Send(..)] => {
+            b.say(red, &Envelope::new(3, Message::Unroute(Unroute { route: 1 })));
+            false
+        }
+        other => panic!("{other:?}"),
+    };
+    let made = |b: &mut Bench, to: &Welcome| (0..100).filter(|_| link(b, to)).count();
+    assert_eq!((made(&mut b, &wb), made(&mut b, &w2)), (32, 32), "each by itself");
+    assert!(b.refused(red, wb.gids[0], wb.qpns.0).1.contains("more than 32 links in a second"));
+    b.now += SECOND / 2;
+    assert_eq!(made(&mut b, &wb), 16);
+}
+
+#[test]
 fn the_end_of_a_session_is_told_to_those_with_links() {
     let mut b = Bench::new(POLICY);
     let ((blue, wb), (red, wr), (other, _)) = (b.up(1), b.up(2), b.up(1));
