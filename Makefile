@@ -31,9 +31,9 @@ FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
 # Under its name at once and whole: another make may do the same, and a program may run the file.
 PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 
-.PHONY: all lib dropin verbs header examples demo test compare compare-vm compare-gpu install uninstall clean help
+.PHONY: all lib dropin router verbs header examples demo test compare compare-vm compare-gpu install uninstall clean help
 
-all: lib dropin examples ## Build the library, the libibverbs drop-in and the C examples.
+all: lib dropin router examples ## Build the library, the libibverbs drop-in, the router and the C examples.
 
 lib: ## Build libgdrcore.so and libgdrcore.a.
 	$(CARGO) build --release -p gdrcore
@@ -46,6 +46,12 @@ dropin: ## Build libibverbs.so.1 and gdrcore-run, which runs programs of libibve
 	@[ -e "$(DROPIN)/libibverbs.so" ] || ln -sf libibverbs.so.1 "$(DROPIN)/libibverbs.so"
 	@$(call PUT,$(RELEASE)/libgdrcore_preload.so,$(DROPIN)/libgdrcore_preload.so)
 	@$(call PUT,$(RELEASE)/gdrcore-run,$(BIN)/gdrcore-run)
+
+router: ## Build gdrcore-routerd, by way of which containers reach each other, and gdrcore-routerctl.
+	$(CARGO) build --release -p gdrcore-router
+	@mkdir -p "$(BIN)"
+	@$(call PUT,$(RELEASE)/gdrcore-routerd,$(BIN)/gdrcore-routerd)
+	@$(call PUT,$(RELEASE)/gdrcore-routerctl,$(BIN)/gdrcore-routerctl)
 
 verbs: lib ## Build libgdrcore_verbs.so, the module of the verbs device; needs libibverbs' headers.
 	@scripts/verbs.sh
@@ -78,7 +84,7 @@ compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RE
 compare-gpu: all ## Measure GPU memory on this machine's GPU; write bench/RESULTS-GPU.md.
 	BIN="$(BIN)" bench/compare_gpu.sh
 
-install: lib dropin ## Install library, header, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
+install: lib dropin router ## Install library, header, router, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"
 	install -m 755 "$(RELEASE)/libgdrcore.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(VERSION)"
 	ln -sf "libgdrcore.so.$(VERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(SOVERSION)"
@@ -89,6 +95,7 @@ install: lib dropin ## Install library, header, gdrcore.pc and CMake package bel
 	ln -sf libibverbs.so.1 "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so"
 	install -m 755 "$(DROPIN)/libgdrcore_preload.so" "$(DESTDIR)$(LIBDIR)/gdrcore/libgdrcore_preload.so"
 	install -D -m 755 "$(BIN)/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
+	install -m 755 "$(BIN)/gdrcore-routerd" "$(BIN)/gdrcore-routerctl" "$(DESTDIR)$(PREFIX)/bin"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
@@ -99,7 +106,7 @@ install: lib dropin ## Install library, header, gdrcore.pc and CMake package bel
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
-	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
+	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
 
 clean: ## Remove all build output.

@@ -116,6 +116,13 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
     int bad = take_path(&spec, plain, sizeof plain, &dev->path_flags);
     if (bad)
         return bad;
+    if (!strncmp(spec, "router:", 7) && strlen(spec) < sizeof dev->name) {
+        /* Its address is on no interface: a side channel listens on all of them. */
+        snprintf(dev->name, sizeof dev->name, "%s", spec);
+        snprintf(dev->address, sizeof dev->address, "0.0.0.0");
+        *has_port = true;
+        return 0;
+    }
     if (strlen(spec) >= sizeof dev->address) {
         gx_error("Devices are named like soft:192.0.2.1 or soft:[2001:db8::1]:4791.", "device name '%s' is too long", spec);
         return -EINVAL;

@@ -148,7 +148,7 @@ struct gx_dev {
  * Opens a device: "soft:ADDRESS[:PORT]", an ADDRESS, or the name of a network interface (then `gid_index`
  * counts its addresses), each with ",path=udp", ",path=shm" or ",path=auto" (the default) behind it:
  * how peers of this host are reached; ",cma" behind the last two: see GDRC_CONFIG_CMA. NULL: $GDRC_DEVICE, or the first address that is not loopback. Where no port
- * is given and a stranger has the usual one, the next free one is taken: endpoints carry it.
+ * is given and a stranger has the usual one, the next free one is taken: endpoints carry it. Or "router:PATH", by way of a router.
  */
 int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index, const struct gdrc_config *config);
 /* The address of a device as gx_dev_open would take it. A NIC is opened for a moment to know it; nothing else is. */

@@ -1,7 +1,8 @@
 //! An entry of the list of devices, and the addresses of this machine: there is an entry for each.
 //!
 //! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and
-//! the loopback addresses. `GDRC_ADDRESS` makes it a list of one.
+//! the loopback addresses. `GDRC_ADDRESS` makes it a list of one, and so does a router, whose device
+//! has the address that the router gives.
 
 use crate::abi::ibv_device;
 use crate::env;
@@ -12,6 +13,7 @@ use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::via::find::SocketPath;
 
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: RoCE devices are both.
 const NODE_CA: c_int = 1;
@@ -29,6 +31,8 @@ pub struct Adapter {
     pub index: u32,
     /// Index of the network interface that has the address.
     pub ifindex: u32,
+    /// The router by way of which it reaches its peers.
+    pub router: Option<SocketPath>,
     /// The port's LID: the low 16 bits of the address, where the environment asks for LIDs; else 0.
     pub lid: u16,
 }
@@ -38,7 +42,7 @@ unsafe impl Sync for Adapter {}
 
 impl Adapter {
     /// A new entry.
-    pub fn new(index: u32, endpoint: Endpoint, ifindex: u32) -> Self {
+    pub fn new(index: u32, (endpoint, ifindex, router): Place) -> Self {
         let zero = [0 as c_char; 256];
         let mut ibv = ibv_device {
             ops: [core::ptr::null(); 2],
@@ -55,7 +59,7 @@ impl Adapter {
         put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/{node}"));
         put(&mut ibv.ibdev_path, &format!("/sys/class/infiniband/gdrc{index}"));
         let lid = if env::lid() { low_bits(&endpoint.ip) } else { 0 };
-        Adapter { ibv, kind: &KINDS[0], endpoint, index, ifindex, lid }
+        Adapter { ibv, kind: &KINDS[usize::from(router.is_some())], endpoint, index, ifindex, router, lid }
     }
 
     /// Its name.
@@ -80,7 +84,7 @@ impl Adapter {
 
     /// The name by which its device is opened.
     pub fn device_name(&self) -> String {
-        self.kind.device_name(&self.endpoint)
+        self.router.map_or_else(|| self.kind.device_name(&self.endpoint), |at| self.kind.device_name(&at))
     }
 
     /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`:
@@ -122,9 +126,21 @@ fn put(field: &mut [c_char], text: &str) {
     }
 }
 
-/// The addresses that a program may use, with the index of the interface of each, in the order of
-/// the list.
-pub fn addresses() -> Vec<(Endpoint, u32)> {
+/// An address that a program may use, the index of its interface, and the router that has it.
+pub type Place = (Endpoint, u32, Option<SocketPath>);
+
+/// All of them, in the order of the list.
+pub fn places() -> Vec<Place> {
+    match env::router() {
+        Ok(Some((at, endpoint))) => vec![(endpoint, 0, Some(at))],
+        Ok(None) => addresses().into_iter().map(|(endpoint, ifindex)| (endpoint, ifindex, None)).collect(),
+        // Not by another way than the one that was asked for.
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The addresses of this machine that a program may use, with the index of the interface of each.
+fn addresses() -> Vec<(Endpoint, u32)> {
     let wanted = env::address();
     let mut all = of_this_machine();
     let rank = |e: &Endpoint| (is_loopback(e), !e.is_v4());

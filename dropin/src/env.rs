@@ -2,6 +2,8 @@
 //!
 //! * `GDRC_ADDRESS`: the one address of this machine that the process sees as a device, with an
 //!   optional port: `10.0.0.1`, `[::1]:4800`.
+//! * `GDRC_ROUTER`: the router by way of which peers are reached, by its socket's path or name;
+//!   `off`: none, though one is there ([`gdrcore_net::via::find`]).
 //! * `GDRC_DEVICE`: the one device of the list that the process sees: `gdrc1`.
 //! * `GDRC_PATH`: how peers of this host are reached: `auto` (the default), `udp`, `shm`;
 //!   `auto,cma` and `shm,cma` let the kernel copy long WRITEs.
@@ -13,12 +15,18 @@
 //! * `GDRC_VERBOSE`: `1`: say on standard error why a verb or a connection is refused.
 //! * `GDRC_LID`: `1`: ports have a LID, and an address vector may name its peer by that alone.
 //!
-//! A value that cannot be parsed is reported once on standard error and counts as not set.
+//! A value that cannot be parsed is reported once on standard error and counts as not set; but with
+//! a router that cannot be reached there is no device at all.
 
-use gdrcore_net::addr::Endpoint;
+use gdrcore_core::Error;
+use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, PathChoice};
+use gdrcore_net::via::find::{from_environment, Found, SocketPath};
+use gdrcore_net::via::session::Session;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 
 /// A variable that is set and not empty.
 fn text(name: &str) -> Option<String> {
@@ -29,6 +37,36 @@ fn text(name: &str) -> Option<String> {
 pub fn address() -> Option<Endpoint> {
     let value = text("GDRC_ADDRESS")?;
     Endpoint::parse(&value).inspect_err(|_| complain("GDRC_ADDRESS", &value, "an address of this machine")).ok()
+}
+
+/// The router that peers are reached by way of, if there is one, and the address that it has for this process. It is asked once.
+///
+/// # Errors
+/// It cannot be reached, or refuses, as was said on standard error.
+pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
+    static KNOWN: OnceLock<(SocketPath, Endpoint)> = OnceLock::new();
+    reason::install();
+    let found = from_environment().inspect_err(|_| complain_of_router())?;
+    let at = match found {
+        Found::Named(at) => at,
+        // Whoever names an address means the network.
+        Found::Mounted(at) if text("GDRC_ADDRESS").is_none() => at,
+        Found::Off | Found::Nothing | Found::Mounted(_) => return Ok(None),
+    };
+    // No lock while the router is waited for: another thread may fork.
+    if let Some(known) = KNOWN.get().filter(|(path, _)| *path == at) {
+        return Ok(Some(*known));
+    }
+    // Without queue pair numbers: the router forgets it at once.
+    let session = Session::open(&at, 0).inspect_err(|_| complain_of_router())?;
+    let fresh = (at, Endpoint::new(session.gid(), 0, ROCE_PORT));
+    let _ = KNOWN.set(fresh);
+    Ok(Some(fresh))
+}
+
+fn complain_of_router() {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| reason::with(|words| say(&format!("no device: {words}"))));
 }
 
 /// The device in `GDRC_DEVICE`.

@@ -6,7 +6,6 @@ use crate::env;
 use gdrcore_core::device::{CmDevice, Device, Leaks};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::{Config, Result};
-use gdrcore_net::addr::Endpoint;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{soft_flags, EventSink, SoftConfig, SoftDevice};
 
@@ -60,12 +59,13 @@ pub struct DeviceKind {
     pub open: fn(&str, &Config) -> Result<OpenedDevice>,
 }
 
-/// All kinds. Entries of the list are of the first.
-pub static KINDS: &[DeviceKind] = &[DeviceKind { word: "soft", open: open_soft }];
+/// All kinds: of an address of this machine, and of one that a router gives.
+pub static KINDS: &[DeviceKind] =
+    &[DeviceKind { word: "soft", open: open_soft }, DeviceKind { word: "router", open: open_soft }];
 
 impl DeviceKind {
-    /// The name by which the device of an endpoint is opened.
-    pub fn device_name(&self, at: &Endpoint) -> String {
+    /// The name by which the device at an endpoint, or by way of a router's socket, is opened.
+    pub fn device_name(&self, at: &dyn core::fmt::Display) -> String {
         format!("{}:{at}", self.word)
     }
 }

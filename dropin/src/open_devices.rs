@@ -4,7 +4,7 @@
 //! Entries live as long as the process, since programs keep pointers to them; an address that was
 //! seen keeps its entry and name.
 
-use crate::adapter::{addresses, Adapter};
+use crate::adapter::{places, Adapter};
 use crate::fork_verbs::around_forks;
 use crate::hca::Hca;
 use crate::thread_lock::ForkLock;
@@ -12,6 +12,7 @@ use crate::worker::with_stack;
 use crate::{env, stats_printer};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::Result;
+use gdrcore_net::reason;
 use std::sync::Once;
 
 /// All entries that were ever seen, and the devices that are open.
@@ -71,15 +72,15 @@ extern "C" fn release() {
 
 /// The entries of today's list.
 pub fn present() -> Vec<&'static Adapter> {
-    let addresses = addresses();
+    let places = places();
     let only = env::device();
     let mut state = STATE.lock();
     let mut list = Vec::new();
-    for (endpoint, ifindex) in addresses {
-        let known = state.adapters.iter().find(|a| a.endpoint == endpoint).copied();
+    for place in places {
+        let known = state.adapters.iter().find(|a| (a.endpoint, a.router) == (place.0, place.2)).copied();
         let adapter = known.unwrap_or_else(|| {
             let index = state.adapters.len() as u32;
-            let fresh: &'static Adapter = Box::leak(Box::new(Adapter::new(index, endpoint, ifindex)));
+            let fresh: &'static Adapter = Box::leak(Box::new(Adapter::new(index, place)));
             state.adapters.push(fresh);
             fresh
         });
@@ -103,8 +104,15 @@ pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
         return Ok(o.hca);
     }
     stats_printer::install(total);
-    let hca = with_stack("gdrc-open", || Hca::open(adapter))
-        .inspect_err(|e| env::say(&format!("{} ({}): {e}", adapter.name(), adapter.endpoint)))?;
+    let hca = with_stack("gdrc-open", || {
+        // The words are those of the thread that was refused.
+        reason::install();
+        reason::clear();
+        Hca::open(adapter).inspect_err(|&e| {
+            reason::returned(e);
+            reason::with(|words| env::say(&format!("{} ({}): {words}", adapter.name(), adapter.endpoint)));
+        })
+    })?;
     state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
     Ok(hca)
 }

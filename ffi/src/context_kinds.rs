@@ -63,6 +63,13 @@ static KINDS: &[DeviceKind] = &[
         open: open_verbs,
     },
     DeviceKind {
+        form: NameForm::Prefix("router"),
+        words: "\"router:[<name or socket>]\"",
+        check: |_, _| Ok(()),
+        memsize: |name, config| SoftDevice::memsize(name, &soft_config(config)),
+        open: open_soft,
+    },
+    DeviceKind {
         form: NameForm::Word("loopback"),
         words: "\"loopback\"",
         check: |_, _| Ok(()),

@@ -67,14 +67,19 @@ fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usiz
 /// pairs of this context only), or a NIC through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port
 /// and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has this address). Without an index the
 /// first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies beside
-/// libgdrcore.so or where the system looks for libraries.
+/// libgdrcore.so or where the system looks for libraries. Or by way of a router (gdrcore-routerd),
+/// which gives the address and the queue pair numbers: "router:/run/gdrcore/tenant.gdrc" (its
+/// socket), "router:name" (/freeflow/name.gdrc, else /run/gdrcore/name.gdrc), "router:" (what
+/// GDRC_ROUTER names, FFR_NAME, else /run/gdrcore/tenant.gdrc).
 ///
 /// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small;
 /// -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no GID
 /// that fits; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
 /// -EADDRINUSE: a stranger has the port, or another context the QPNs (any number of contexts and
 /// processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
-/// descriptors; other errnos of the system. gdrc_open_error has the words.
+/// descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process is,
+/// -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of the
+/// system. gdrc_open_error has the words.
 /// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
 /// allocation.
 #[no_mangle]

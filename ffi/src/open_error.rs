@@ -15,6 +15,10 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
         ($($words:tt)+) => { reason::set(e, format_args!($($words)+)) };
     }
     match (stage, e) {
+        // Its words are the router's, or say which router was meant.
+        (Stage::Size | Stage::Device, e) if device.starts_with("router:") => {
+            reason::before(e, format_args!("'{device}': "))
+        }
         (_, Error::AddressNotLocal) => {
             say!("'{device}': no interface of this machine has this address; `ip address` lists them")
         }

@@ -5,6 +5,7 @@
 //! * [`wire`]: the packet parsers.
 //! * [`mod@pcap`]: the reader of capture files.
 //! * [`mod@mail`]: messages between the processes of one address.
+//! * [`mod@router`]: the router's broker, and what its processes say.
 //! * [`mod@cm`]: two connection managers, their programs, the network between them and a stranger.
 //! * [`mod@capi`]: the C calls, in any order, with arguments that no sane program passes.
 //!
@@ -17,6 +18,7 @@ mod cm;
 mod host;
 mod mail;
 mod pcap;
+mod router;
 
 use bytes::Bytes;
 use gdrcore_core::counters::Counters;
@@ -29,6 +31,7 @@ pub use capi::{capi, Reached};
 pub use cm::{cm, Managed};
 pub use mail::{mail, Mailed};
 pub use pcap::{pcap, Seen};
+pub use router::{router, Routed};
 
 /// What most packets are; the rest have any opcode.
 const COMMON: [Opcode; 6] = [

@@ -3,7 +3,7 @@
 
 use gdrcore_core::cm::cm_event;
 use gdrcore_core::counters::Counters;
-use gdrcore_fuzz::{Mailed, Managed, Reached, Seen};
+use gdrcore_fuzz::{Mailed, Managed, Reached, Routed, Seen};
 
 /// One string only was asked for.
 fn single() -> bool {
@@ -153,4 +153,12 @@ fn connection_managers_between_hostile_messages() {
     let came = events.iter().all(|&e| sum.events[e as usize] > 50);
     let told = sum.calls.iter().chain(&sum.forged).chain([&sum.retries]).all(|&n| n > 500);
     assert!(single() || came && told, "{sum:?}");
+}
+
+#[test]
+fn any_processes_at_a_router() {
+    let mut sum = Routed::default();
+    run("router", 3000, 2048, gdrcore_fuzz::router, |r| sum.add(&r));
+    let reached = [sum.welcomed, sum.links, sum.refused, sum.expelled, sum.revoked, sum.policies];
+    assert!(single() || reached.iter().all(|&n| n > 0), "{sum:?}");
 }

@@ -1,5 +1,6 @@
 //! Hosts made of namespaces: each has its own user, network, mount and pid namespace, and programs there have no
-//! capability at all. Needs no root where the kernel lets users make user namespaces.
+//! capability at all. Needs no root where the kernel lets users make user namespaces; hosts of several users do, and have an ipc namespace
+//! each besides.
 
 use crate::patience::deadline;
 use crate::tools::{find, run, Running};
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 /// A set of hosts, gone with everything in them when it is dropped.
 pub struct Lab {
     hosts: Vec<Host>,
-    /// Holds the namespaces that the links are made from. After `hosts`, so dropped last.
-    outer: Running,
+    /// Holds the namespaces that the links are made from; `None`: they are made by root. After `hosts`, so dropped last.
+    outer: Option<Running>,
 }
 
 struct Host {
@@ -19,6 +20,8 @@ struct Host {
     holder: Running,
     /// The host's first process, as seen from here.
     init: u32,
+    /// Whose it is, where that is not this process's user.
+    user: Option<u32>,
 }
 
 impl Lab {
@@ -36,24 +39,61 @@ impl Lab {
         let mut outer = Running::start(Command::new("unshare").args(["-Urnm", "sleep", "3600"]));
         let pid = outer.pid();
         wait_for(|| owns_namespace(pid, "net"), &mut outer)?;
-        let mut lab = Lab { hosts: Vec::new(), outer };
+        let mut lab = Lab { hosts: Vec::new(), outer: Some(outer) };
         for _ in 0..n {
-            let mut enter = lab.enter(lab.outer.pid(), &["-U", "-n", "-m"]);
+            let mut enter = enter(pid, &["-U", "-n", "-m"], None);
             enter.args(["unshare", "-Urnmpf", "--mount-proc", "--kill-child", "sleep", "3600"]);
-            let mut holder = Running::start(&mut enter);
-            let pid = holder.pid();
-            wait_for(|| first_child(pid).is_some_and(|c| runs(c, "sleep")), &mut holder)?;
-            let init = first_child(pid).ok_or("the host ended at once")?;
-            lab.hosts.push(Host { holder, init });
-            lab.admin(lab.hosts.len() - 1, &["link", "set", "lo", "up"])?;
+            lab.add(&mut enter, None)?;
         }
         Ok(lab)
+    }
+
+    /// Makes a host of each of these users, without links; takes root. The error says what this machine lacks.
+    pub fn of_users(users: &[u32]) -> Result<Lab, String> {
+        // SAFETY: no precondition.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err("only root can be several users".to_string());
+        }
+        for tool in ["unshare", "nsenter", "setpriv", "ip", "sleep"] {
+            if find(tool).is_none() {
+                return Err(format!("{tool} is not installed"));
+            }
+        }
+        let mut lab = Lab { hosts: Vec::new(), outer: None };
+        for &user in users {
+            let may = run(of(Some(user), "unshare").args(["-Urnmpif", "--mount-proc", "true"]), 10);
+            if !may.ok() {
+                return Err(format!("user namespaces are not allowed to user {user} here: {}", may.output.trim()));
+            }
+            let mut holder = of(Some(user), "unshare");
+            holder.args(["-Urnmpif", "--mount-proc", "--kill-child", "sleep", "3600"]);
+            lab.add(&mut holder, Some(user))?;
+        }
+        Ok(lab)
+    }
+
+    /// A host by a command that becomes `unshare`.
+    fn add(&mut self, unshare: &mut Command, user: Option<u32>) -> Result<(), String> {
+        let mut holder = Running::start(unshare);
+        let pid = holder.pid();
+        wait_for(|| first_child(pid).is_some_and(|c| runs(c, "sleep")), &mut holder)?;
+        let init = first_child(pid).ok_or("the host ended at once")?;
+        self.hosts.push(Host { holder, init, user });
+        self.admin(self.hosts.len() - 1, &["link", "set", "lo", "up"])
+    }
+
+    /// The file of a host's network namespace, as seen from here.
+    pub fn netns(&self, host: usize) -> String {
+        format!("/proc/{}/ns/net", self.hosts[host].init)
     }
 
     /// Links two hosts. `a` and `b`: host, name of its interface, its addresses with prefix length.
     pub fn link(&self, a: (usize, &str, &[&str]), b: (usize, &str, &[&str])) -> Result<(), String> {
         let init = |host: usize| self.hosts[host].init.to_string();
-        let mut ip = self.enter(self.outer.pid(), &["-U", "-n"]);
+        let mut ip = match &self.outer {
+            Some(outer) => enter(outer.pid(), &["-U", "-n"], None),
+            None => of(None, "env"),
+        };
         ip.args([
             "ip",
             "link",
@@ -85,14 +125,15 @@ impl Lab {
 
     /// Runs `ip` with a host's full rights.
     pub fn admin(&self, host: usize, arguments: &[&str]) -> Result<(), String> {
-        let mut ip = self.enter(self.hosts[host].init, &["-U", "-n"]);
+        let mut ip = self.enter(host, &["-U", "-n"]);
         ip.arg("ip").args(arguments);
         succeed(ip)
     }
 
     /// A command for a program on a host, without any capability.
     pub fn command(&self, host: usize, program: &Path) -> Command {
-        let mut command = self.enter(self.hosts[host].init, &["-U", "-n", "-m", "-p"]);
+        let ipc: &[&str] = if self.hosts[host].user.is_some() { &["-i"] } else { &[] };
+        let mut command = self.enter(host, &[&["-U", "-n", "-m", "-p"], ipc].concat());
         command.args(["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]);
         command.arg(program);
         command
@@ -100,9 +141,16 @@ impl Lab {
 
     /// A command for a program on a host, with every right over that host's network.
     pub fn privileged(&self, host: usize, program: &Path) -> Command {
-        let mut command = self.enter(self.hosts[host].init, &["-U", "-n"]);
+        let mut command = self.enter(host, &["-U", "-n"]);
         command.arg(program);
         command
+    }
+
+    /// Runs a shell's command with every right over a host's mounts.
+    pub fn arrange(&self, host: usize, command: &str) -> Result<(), String> {
+        let mut sh = self.enter(host, &["-U", "-m"]);
+        sh.args(["sh", "-ec", command]);
+        succeed(sh)
     }
 
     /// Whether every host still runs.
@@ -110,11 +158,24 @@ impl Lab {
         self.hosts.iter_mut().all(|h| h.holder.is_running())
     }
 
-    fn enter(&self, pid: u32, kinds: &[&str]) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &pid.to_string(), "--preserve-credentials"]).args(kinds).arg("--");
-        command
+    fn enter(&self, host: usize, kinds: &[&str]) -> Command {
+        enter(self.hosts[host].init, kinds, self.hosts[host].user)
     }
+}
+
+/// A program as a user, or as this process's.
+fn of(user: Option<u32>, program: &str) -> Command {
+    let Some(user) = user else { return Command::new(program) };
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_string()]).arg(program);
+    command
+}
+
+/// What enters the namespaces of a process, as the user that made them.
+fn enter(pid: u32, kinds: &[&str], user: Option<u32>) -> Command {
+    let mut command = of(user, "nsenter");
+    command.args(["-t", &pid.to_string(), "--preserve-credentials"]).args(kinds).arg("--");
+    command
 }
 
 fn succeed(mut command: Command) -> Result<(), String> {

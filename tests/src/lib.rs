@@ -10,6 +10,7 @@ pub mod lab;
 pub mod library;
 pub mod map;
 pub mod rdmacm;
+pub mod router;
 pub mod rxe;
 pub mod soft;
 pub mod source;

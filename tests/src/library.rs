@@ -41,6 +41,13 @@ pub fn dropin() -> PathBuf {
     root().join("build/dropin")
 }
 
+/// Builds the router; returns the folder of its programs.
+pub fn router() -> PathBuf {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    make("router", &ONCE);
+    root().join("build/bin")
+}
+
 /// Keeps cargo and rustc working for a command that gets another HOME.
 pub fn keep_toolchain(command: &mut Command) -> &mut Command {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());

@@ -3,11 +3,12 @@
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
-use gdrcore_net::soft::{PathChoice, SoftConfig};
+use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::library;
 use gdrcore_tests::patience::{deadline, wait_for};
+use gdrcore_tests::router::Router;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{loopback, Running};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -128,6 +129,31 @@ fn a_write_needs_neither_a_packet_nor_the_target() {
     // Nothing beside the region was touched.
     assert!(memory.read(0, AT as usize).iter().all(|&b| b == 0));
     assert!(memory.read(AT + LEN as u64, BYTES - LEN - AT as usize).iter().all(|&b| b == 0));
+}
+
+#[test]
+fn a_router_lets_a_tenant_lend_memory_to_itself_and_to_no_other() {
+    let router = Router::start("[tenant.a]\nlisten = \"DIR/a\"\n[tenant.b]\nlisten = \"DIR/b\"\n");
+    // By address it is lent to nobody: that would take one user for both ends.
+    let config = SoftConfig { flags: soft_flags::CMA, ..SoftConfig::default() };
+    let open = |name: &str| Soft::open(&router.device(name), &config).unwrap_or_else(|e| panic!("{e}"));
+    let memory = Memory::new(libc::F_SEAL_SHRINK);
+    let own = [open("a"), open("a")];
+    sharing(&own, &memory);
+    let others = [open("a"), open("b")];
+    let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
+    let (mut x, mut y) = connected(others[0].dev(), others[1].dev(), shape).expect("connected ends");
+    let (mr, attr) = memory.region(&y);
+    memory.share(y.dev, mr).expect("mr_share");
+    (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
+    // Long after a link of one tenant has its loan: asking takes a few looks.
+    for n in 0..3000 {
+        x.buffer.write(0, &pattern(n, 100));
+        x.post(n, Op::Write(0, None), 0, 100).expect("post_send");
+        succeed(&mut x, &mut y, n);
+        assert!(memory.read(AT, 100) == pattern(n, 100));
+    }
+    assert_eq!((mapped(&x), x.dev.counters().expect("counters").carried_writes), (0, 0));
 }
 
 #[test]

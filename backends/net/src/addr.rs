@@ -1,5 +1,6 @@
 //! Device names and endpoints: an IP address, its zone and a UDP port.
 
+use crate::via::find::{of_device, SocketPath};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::fmt;
@@ -10,7 +11,7 @@ pub const ROCE_PORT: u16 = 4791;
 
 /// The device names that there are.
 const KNOWN: &str =
-    "a device is \"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<NIC>[:port][:gid-index]\" or \"loopback\"";
+    "a device is \"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<NIC>[:port][:gid-index]\", \"router:[path]\" or \"loopback\"";
 
 /// What a program opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub enum DeviceName {
     Soft(Endpoint),
     /// `loopback`: QPs of one engine, no network.
     Loopback,
+    /// `router:<path>`, or `router:` for the one that the environment names: queue pairs, an address and links by way of a router.
+    Router(SocketPath),
 }
 
 impl DeviceName {
@@ -26,13 +29,14 @@ impl DeviceName {
     ///
     /// # Errors
     /// `Invalid`: not of a known form, no unicast address, or a link-local address without zone.
-    /// `NoDevice`: no interface has the zone's name.
+    /// `NoDevice`: no interface has the zone's name, or no router is known.
     pub fn parse(name: &str) -> Result<DeviceName> {
         if name == "loopback" {
             return Ok(DeviceName::Loopback);
         }
         match name.split_once(':') {
             Some(("soft", at)) => Endpoint::parse(at).map(DeviceName::Soft),
+            Some(("router", at)) => of_device(at).map(DeviceName::Router),
             Some((kind, _)) => Err(refuse!(Invalid, "device type '{kind}': {KNOWN}")),
             None => Err(refuse!(Invalid, "no device type before a ':': {KNOWN}")),
         }
@@ -44,6 +48,7 @@ impl fmt::Display for DeviceName {
         match self {
             DeviceName::Soft(e) => write!(f, "soft:{e}"),
             DeviceName::Loopback => f.write_str("loopback"),
+            DeviceName::Router(at) => write!(f, "router:{at}"),
         }
     }
 }

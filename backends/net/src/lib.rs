@@ -9,6 +9,7 @@
 //! * [`reason`]: why a thread's last call was refused, in words.
 //! * [`share`]: many processes on one address; `local`: the names under which processes of one host find each other.
 //! * [`soft`]: the soft device: engine, port, progress.
+//! * [`via`]: a device by way of a router: the protocol and the tenant's end of it.
 //!
 //! Nothing here allocates; what needs memory takes it from the caller at creation.
 
@@ -25,6 +26,7 @@ pub mod shm;
 pub mod soft;
 mod sys;
 pub mod udp;
+pub mod via;
 pub mod wait;
 
 /// Bytes of a burst or frame, sent or received, that takes so long to handle that the other end should not wait for what follows

@@ -23,4 +23,5 @@ mod reach;
 pub mod ring;
 pub mod segment;
 
+pub(crate) use port::Peer;
 pub use port::{ShmCounters, ShmPort, LINKS};

@@ -9,6 +9,8 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
 
   --address ADDRESS   use this address of the machine (GDRC_ADDRESS);
                       else the program sees a device for each address
+  --router PATH|NAME  reach peers by way of this router (GDRC_ROUTER), as containers
+                      do; off: not even where /run/gdrcore/tenant.gdrc is there
   --device NAME       show the program only this device, such as gdrc0 (GDRC_DEVICE)
   --path udp|shm|auto how peers on this machine are reached (GDRC_PATH);
                       auto, the default: through shared memory where they offer it;
@@ -54,6 +56,7 @@ pub struct Arguments {
 /// Options with a value, and the variable that takes it.
 const VALUED: &[(&str, &str)] = &[
     ("--address", "GDRC_ADDRESS"),
+    ("--router", "GDRC_ROUTER"),
     ("--device", "GDRC_DEVICE"),
     ("--path", "GDRC_PATH"),
     ("--pcap", "GDRC_PCAP"),

@@ -3,13 +3,16 @@ use super::*;
 fn soft(text: &str) -> Result<Endpoint> {
     match DeviceName::parse(text)? {
         DeviceName::Soft(e) => Ok(e),
-        DeviceName::Loopback => panic!("{text} is no soft device"),
+        other => panic!("{other} is no soft device"),
     }
 }
 
 #[test]
 fn every_form_is_read() {
     assert_eq!(DeviceName::parse("loopback"), Ok(DeviceName::Loopback));
+    let router = DeviceName::parse("router:/run/x/y.gdrc").unwrap();
+    assert!(matches!(router, DeviceName::Router(_)) && router.to_string() == "router:/run/x/y.gdrc");
+    assert_eq!(DeviceName::parse("router:of-no-such-name"), Err(Error::NoDevice));
     assert_eq!(soft("soft:127.0.0.2"), Ok(Endpoint::v4([127, 0, 0, 2], 4791)));
     assert_eq!(soft("soft:127.0.0.2:5000"), Ok(Endpoint::v4([127, 0, 0, 2], 5000)));
     assert_eq!(soft("soft:127.0.0.2:0").unwrap().port, 0);

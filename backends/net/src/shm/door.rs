@@ -13,6 +13,8 @@ use std::os::fd::RawFd;
 
 /// First bytes of a hello: name and version.
 const HELLO: [u8; 8] = *b"gdrshm\x02\0";
+/// Of one on a socket that a router made: who says it is the router's word, and the rest of the hello says nothing of it.
+const HELLO_BROKERED: [u8; 8] = *b"gdrshm\x03\0";
 /// Messages of one link's socket that one look takes.
 const WORDS: usize = 64;
 /// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
@@ -86,6 +88,11 @@ pub struct Bell {
 }
 
 impl Bell {
+    /// The end of a socket that a router made.
+    pub(super) fn brokered(fd: Fd) -> Bell {
+        Bell { fd }
+    }
+
     /// Readable when the other end rings, or is gone.
     pub fn fd(&self) -> RawFd {
         self.fd.raw()
@@ -148,10 +155,22 @@ impl Bell {
     /// # Errors
     /// [`Error::Access`]: it is none, or the memory is not what it must be; to be hung up on. [`Error::NoMemory`].
     pub fn receive(&self) -> Result<Option<(Endpoint, Segment)>> {
+        self.receive_hello(HELLO)
+    }
+
+    /// The same on a socket that a router made: only the memory counts.
+    ///
+    /// # Errors
+    /// As [`Bell::receive`].
+    pub(super) fn receive_brokered(&self) -> Result<Option<Segment>> {
+        Ok(self.receive_hello(HELLO_BROKERED)?.map(|(_, segment)| segment))
+    }
+
+    fn receive_hello(&self, hello: [u8; 8]) -> Result<Option<(Endpoint, Segment)>> {
         let mut bytes = [0u8; HELLO_LEN + 1];
         let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else { return Ok(None) };
         let Some(memory) = fd else { return Err(Error::Access) };
-        if len != HELLO_LEN || bytes[..8] != HELLO || fds != 1 {
+        if len != HELLO_LEN || bytes[..8] != hello || fds != 1 {
             return Err(Error::Access);
         }
         let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
@@ -221,12 +240,23 @@ fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
 /// # Errors
 /// As [`connect`].
 pub(crate) fn knock(at: &Name, from: &Endpoint, size: usize) -> Result<(Bell, Segment)> {
-    let fd = connect(at)?;
+    greet(connect(at)?, HELLO, from, size)
+}
+
+/// Hands a new segment to whoever has the other end of a socket that a router made.
+///
+/// # Errors
+/// As [`knock`].
+pub(super) fn greet_brokered(fd: Fd, size: usize) -> Result<(Bell, Segment)> {
+    greet(fd, HELLO_BROKERED, &Endpoint::default(), size)
+}
+
+fn greet(fd: Fd, hello: [u8; 8], from: &Endpoint, size: usize) -> Result<(Bell, Segment)> {
     // The hello must go at once: room for it and for a few bells is all that is needed.
     set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096i32)?;
     let (segment, memory) = Segment::create(size)?;
     let mut bytes = [0u8; HELLO_LEN];
-    bytes[..8].copy_from_slice(&HELLO);
+    bytes[..8].copy_from_slice(&hello);
     bytes[8..12].copy_from_slice(&(size as u32).to_le_bytes());
     bytes[12..16].copy_from_slice(&from.scope_id.to_le_bytes());
     bytes[16..18].copy_from_slice(&from.port.to_le_bytes());

@@ -8,6 +8,8 @@ use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{has_hung_up, is_own_user, peer_of, Holder, Home, Lock, Name, Role, ACCEPT_AGAIN_NS};
 use crate::wait::Waiter;
+use brokered::Brokered;
+pub(crate) use brokered::Peer;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
@@ -33,6 +35,14 @@ pub const SHARED: usize = 256;
 /// Frames of one link that one poll takes, so that a fast peer does not keep others waiting.
 const BATCH: usize = 16;
 
+/// Where a link stands.
+enum Place {
+    /// There is one.
+    Linked(u16),
+    /// There is none; one may be put here.
+    Free(usize),
+}
+
 /// A link that we write.
 struct Out {
     to: Endpoint,
@@ -44,6 +54,8 @@ struct Out {
     borrowed: Borrowed,
     /// The other end is gone: what it sent us before is read, then the link counts as lost.
     gone: bool,
+    /// Of a link that a router made.
+    brokered: Option<Brokered>,
     /// Held for its mapping.
     _segment: Segment,
 }
@@ -66,6 +78,8 @@ struct Caller {
     bell: Bell,
     since_ns: u64,
     link: Option<In>,
+    /// Of a socket that a router made.
+    brokered: Option<Brokered>,
 }
 
 /// What shm counted since it was opened.
@@ -83,7 +97,8 @@ pub struct ShmCounters {
 
 /// The shm port of a device. One thread at a time.
 pub struct ShmPort {
-    home: Home,
+    /// Where processes of this user find each other; `None`: all links are a router's.
+    home: Option<Home>,
     local: Endpoint,
     /// One for the address, unless another device of it has that, and one for each block.
     doors: RawSlice<Option<Door>>,
@@ -197,11 +212,23 @@ impl ShmPort {
         waiter: &Waiter,
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
-        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks.clone().count() as u16)?;
-        let Parts { doors, out, callers, open, lost, shared, asked } = parts;
+        let mut port = unsafe { ShmPort::carve(local, blocks.clone().count() as u16, by_address, memory, bytes)? };
         // From here on a drop gives the names back.
-        let mut port = ShmPort {
-            home: *home,
+        port.home = Some(*home);
+        port.open_doors(blocks, waiter)?;
+        Ok(port)
+    }
+
+    /// A port without doors.
+    ///
+    /// # Safety
+    /// As [`ShmPort::open`].
+    unsafe fn carve(local: &Endpoint, blocks: u16, by_address: bool, memory: *mut u8, bytes: usize) -> Result<ShmPort> {
+        // SAFETY: the caller's promise.
+        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks)?;
+        let Parts { doors, out, callers, open, lost, shared, asked } = parts;
+        Ok(ShmPort {
+            home: None,
             local: *local,
             doors,
             address: None,
@@ -216,16 +243,15 @@ impl ShmPort {
             asked,
             by_address,
             counters: ShmCounters::default(),
-        };
-        port.open_doors(blocks, waiter)?;
-        Ok(port)
+        })
     }
 
     /// Opens all doors, anew where some were open. Those of the blocks are this device's by their locks.
     pub(crate) fn open_doors<'l>(&mut self, blocks: impl Iterator<Item = &'l Lock>, waiter: &Waiter) -> Result<()> {
         self.doors.fill_with(|| None);
         self.address = None;
-        match Lock::take(&self.home, &self.local, Holder::Address) {
+        let Some(home) = &self.home else { return Ok(()) };
+        match Lock::take(home, &self.local, Holder::Address) {
             Ok(lock) => self.address = Some(lock),
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
@@ -254,7 +280,7 @@ impl ShmPort {
         blocks: impl Iterator<Item = &'l Lock>,
         waiter: &Waiter,
     ) -> Result<()> {
-        self.home = *home;
+        self.home = Some(*home);
         self.open_doors(blocks, waiter)
     }
 
@@ -281,6 +307,27 @@ impl ShmPort {
     /// [`Error::NoDevice`]: nobody of this host listens there; [`Error::Access`]: somebody whom we do not trust;
     /// [`Error::NoMemory`]: all links are in use; others as the system said.
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
+        let i = match self.place_for(to, block)? {
+            Place::Linked(link) => return Ok(link),
+            Place::Free(i) => i,
+        };
+        let home = self.home.as_ref().ok_or(Error::NoDevice)?;
+        let name = Name::of(home, to, block.map_or(Holder::Address, Holder::Block), Role::Door);
+        let (bell, segment) = knock(&name, &self.local, RING)?;
+        waiter.add_socket(bell.fd())?;
+        let writer = Writer::new(segment.place());
+        let reach = if self.by_address { Reach::of(bell.fd()) } else { None };
+        let borrowed = Borrowed::new(segment.place(), reach);
+        let brokered = None;
+        self.out[i] = Some(Out { to: *to, block, bell, writer, borrowed, gone: false, brokered, _segment: segment });
+        Ok(i as u16)
+    }
+
+    /// The link to the owner of a block at an address, or where a new one may stand.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: all links are in use.
+    fn place_for(&mut self, to: &Endpoint, block: Option<u16>) -> Result<Place> {
         // Who has the block now may not be who had it: a link to a process that is gone says so only when it is tended.
         let same = |l: &Out| l.to == *to && l.block == block;
         let stale = |l: &Out| same(l) && has_hung_up(l.bell.fd());
@@ -290,20 +337,12 @@ impl ShmPort {
         let mut free = None;
         for (i, link) in self.out.iter().enumerate() {
             match link {
-                Some(l) if same(l) && self.lost[i].is_none() => return Ok(i as u16),
+                Some(l) if same(l) && self.lost[i].is_none() => return Ok(Place::Linked(i as u16)),
                 None if free.is_none() && self.lost[i].is_none() => free = Some(i),
                 _ => {}
             }
         }
-        let i = free.ok_or(Error::NoMemory)?;
-        let name = Name::of(&self.home, to, block.map_or(Holder::Address, Holder::Block), Role::Door);
-        let (bell, segment) = knock(&name, &self.local, RING)?;
-        waiter.add_socket(bell.fd())?;
-        let writer = Writer::new(segment.place());
-        let reach = if self.by_address { Reach::of(bell.fd()) } else { None };
-        let borrowed = Borrowed::new(segment.place(), reach);
-        self.out[i] = Some(Out { to: *to, block, bell, writer, borrowed, gone: false, _segment: segment });
-        Ok(i as u16)
+        free.map(Place::Free).ok_or(Error::NoMemory)
     }
 
     /// Room for the next frame of a link, and the other end's memory that is mapped here; `None`: its ring is full (a bell will say
@@ -466,14 +505,17 @@ impl ShmPort {
         // Ends first: whatever a process called or sent before its end is then found below.
         for out in self.out.iter_mut().flatten() {
             let borrowed = &mut out.borrowed;
+            let borrows = out.brokered.is_none_or(|b| b.loans);
             out.gone |= out.bell.listen(|said| match said {
-                Heard::Lent(loan, fd) => {
+                Heard::Lent(loan, fd) if borrows => {
                     borrowed.take(&loan, fd.as_ref());
                     true
                 }
                 _ => false,
             });
-            out.borrowed.tend(now, &out.bell);
+            if borrows {
+                out.borrowed.tend(now, &out.bell);
+            }
             changed |= out.gone;
         }
         changed |= self.let_in(now, waiter);
@@ -481,14 +523,9 @@ impl ShmPort {
             let Some(caller) = &mut self.callers[i] else { continue };
             changed |= caller.link.is_none();
             match &mut caller.link {
-                None => match caller.bell.receive() {
-                    Ok(Some((from, segment))) => {
-                        let reader = Reader::new(segment.place());
-                        let own = || peer_of(caller.bell.fd()).is_some_and(|peer| is_own_user(peer.uid));
-                        let by_address = self.by_address && own();
-                        segment.place().lends().store(lends(&self.shared, by_address), Ordering::Relaxed);
-                        let loans = Loans::new();
-                        caller.link = Some(In { from, reader, loans, by_address, gone: false, _segment: segment });
+                None => match caller.receive(&self.shared, self.by_address) {
+                    Ok(Some(link)) => {
+                        caller.link = Some(link);
                         self.open[self.open_len] = i as u16;
                         self.open_len += 1;
                     }
@@ -503,9 +540,10 @@ impl ShmPort {
                         tend(link, &caller.bell);
                     }
                     let (asked, from) = (&mut self.asked, link.from);
+                    let lends = caller.brokered.is_none_or(|b| b.loans);
                     link.gone |= caller.bell.listen(|said| match said {
                         // One too many is asked for again.
-                        Heard::Asked(ask, far) => {
+                        Heard::Asked(ask, far) if lends => {
                             if let Some(free) = asked.iter_mut().find(|a| a.is_none()) {
                                 *free = Some(Asked { caller: i as u16, from, ask, far });
                             }
@@ -565,7 +603,7 @@ impl ShmPort {
                 // No place: hung up on, which the other end takes as a lost link.
                 let Some(slot) = self.callers.get_mut(free) else { return came };
                 if waiter.add_socket(bell.fd()).is_ok() {
-                    *slot = Some(Caller { bell, since_ns: now, link: None });
+                    *slot = Some(Caller { bell, since_ns: now, link: None, brokered: None });
                 }
             }
         }
@@ -732,6 +770,33 @@ fn tend(link: &mut In, bell: &Bell) {
     }
 }
 
+impl Caller {
+    /// The link that its hello brings. `Ok(None)`: that has not come yet.
+    ///
+    /// # Errors
+    /// It is none: to be hung up on.
+    fn receive(&self, shared: &[Option<Shared>], by_address: bool) -> Result<Option<In>> {
+        let (from, segment, lend, by_address) = match &self.brokered {
+            // The socket was made by the router, so what the kernel says of its other end is said of that.
+            Some(b) => match self.bell.receive_brokered()? {
+                Some(segment) => (b.from, segment, b.loans, false),
+                None => return Ok(None),
+            },
+            None => match self.bell.receive()? {
+                Some((from, segment)) => {
+                    let own = || peer_of(self.bell.fd()).is_some_and(|peer| is_own_user(peer.uid));
+                    (from, segment, true, by_address && own())
+                }
+                None => return Ok(None),
+            },
+        };
+        let reader = Reader::new(segment.place());
+        let lends = if lend { lends(shared, by_address) } else { 0 };
+        segment.place().lends().store(lends, Ordering::Relaxed);
+        Ok(Some(In { from, reader, loans: Loans::new(), by_address, gone: false, _segment: segment }))
+    }
+}
+
 impl Drop for ShmPort {
     fn drop(&mut self) {
         // What is lent is the program's alone again when its context is closed.
@@ -747,6 +812,7 @@ impl Drop for ShmPort {
     }
 }
 
+mod brokered;
 mod loans;
 #[cfg(test)]
 mod tests;

@@ -52,6 +52,7 @@ impl CmDevice for SoftDevice {
     }
 
     fn connect(&self, id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
+        self.check_datagrams(to)?;
         // Both ends take what the request says.
         let path_mtu = if param.path_mtu == 0 { self.path_mtu(to)? } else { param.path_mtu };
         let param = ConnParam { path_mtu, ..*param };

@@ -329,7 +329,7 @@ impl Device for SoftDevice {
 
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
         let mut held = self.lock_owned()?;
-        self.choose_path(&mut held, attr, None)?;
+        self.choose_path(&mut held, attr, None, None)?;
         held.guard.ah_create(pd, attr)
     }
 
@@ -416,10 +416,12 @@ impl Device for SoftDevice {
             // As in `qp_destroy`: who disconnects (rdma_disconnect) has taken the last message, and its sender waits for the ACK.
             self.flush_owed();
         }
+        let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
+        let names_peer = mask & qp_attr_mask::AV != 0;
+        let way = if names_peer { self.ask_way(&attr.ah, dest_qpn)? } else { None };
         let mut held = self.lock_held();
-        if mask & qp_attr_mask::AV != 0 {
-            let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
-            self.choose_path(&mut held, &attr.ah, dest_qpn)?;
+        if names_peer {
+            self.choose_path(&mut held, &attr.ah, dest_qpn, way)?;
         }
         held.guard.qp_modify(now_ns(), qp, attr, mask)?;
         let (g, port) = held.parts();

@@ -74,6 +74,7 @@ impl SoftDevice {
     #[cold]
     pub(super) fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
         let Some(shm) = &mut port.shm else { return };
+        self.hear_router(shm, now);
         let next =
             if shm.tend(now, &self.waiter) { TEND_NS.0 } else { (2 * port.tend_every).clamp(TEND_NS.0, TEND_NS.1) };
         (port.tend_every, port.tend_at) = (next, now + next);
@@ -87,6 +88,7 @@ impl SoftDevice {
             }
         }
         if let Some(shm) = &mut port.shm {
+            port.discards |= self.via.is_some() && shm.has_lost();
             self.lose_links(g, shm, now);
             self.near.store(shm.has_links(), Ordering::Relaxed);
         }
@@ -131,6 +133,7 @@ impl SoftDevice {
                 break;
             }
         }
+        port.discards |= self.via.is_some() && shm.has_lost();
         self.lose_links(g, shm, now);
     }
 }

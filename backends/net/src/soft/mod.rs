@@ -3,6 +3,7 @@
 //! * `progress`: one bounded round of the engine, and who runs it when. `budget`: how much of it. `lock`: who may.
 //! * `wire`: the socket. `links`: other processes of this host. `loans`: memory that they write by themselves, `mappable` for how long. `paths`: which of them leads to a peer.
 //! * `helper`: the thread that runs it while the program does not. `channels`: threads that sleep on events of their own CQs.
+//! * `routed`: peers by way of a router, in place of the socket and of `paths`.
 //! * `ports`: from where peers may send. `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed. `witness`: why a peer is silent.
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: its posts and polls without a handle.
@@ -24,6 +25,7 @@ mod paths;
 mod pinned;
 mod ports;
 mod progress;
+mod routed;
 mod sharing;
 mod wire;
 mod witness;
@@ -43,6 +45,7 @@ use crate::pcap::{Earlier, Pcap};
 use crate::share::{Claim, Member, Wanted};
 use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
+use crate::via::session::Session;
 use crate::wait::Waiter;
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::{AsyncEvent, Leaks};
@@ -128,6 +131,8 @@ struct Port {
     blocked: bool,
     /// A ring to another process was full.
     rings_full: bool,
+    /// A link of a device without a socket was lost: what it would have carried goes nowhere.
+    discards: bool,
     /// Empty rounds since something was handled.
     empty: u32,
     /// The tick in which the last of them did all there is to do, and whether it looked at the socket, without which no timer runs.
@@ -177,6 +182,8 @@ pub struct SoftDevice {
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
+    /// The router by way of which peers are reached. Its lock is never taken by who waits for it under the engine's.
+    via: Option<Session>,
 }
 
 // SAFETY: `port` is reached only by the holder of the engine's lock; everything else is `Sync`.
@@ -206,7 +213,11 @@ impl SoftConfig<'_> {
     }
 
     fn has_links(&self, name: &DeviceName) -> bool {
-        self.path != PathChoice::Udp && matches!(name, DeviceName::Soft(_))
+        match name {
+            DeviceName::Soft(_) => self.path != PathChoice::Udp,
+            DeviceName::Router(_) => true,
+            DeviceName::Loopback => false,
+        }
     }
 
     /// The QPN blocks that the device claims of its address.
@@ -221,7 +232,7 @@ impl SoftConfig<'_> {
         let share = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
         let (claim, blocks) = match name {
             DeviceName::Soft(_) => self.wanted().map(|w| (Claim::memsize(&w), w.count()))?,
-            DeviceName::Loopback => (0, 0),
+            DeviceName::Loopback | DeviceName::Router(_) => (0, 0),
         };
         let shm = page_up(share + claim)?;
         let links = if self.has_links(name) { ShmPort::memsize(blocks) } else { 0 };
@@ -258,7 +269,7 @@ impl SoftDevice {
     /// Makes a device in the given memory. It stays where it is until [`SoftDevice::close`].
     ///
     /// # Errors
-    /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. The address: [`Error::AddressNotLocal`],
+    /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. A router: as [`Session::open`]. The address: [`Error::AddressNotLocal`],
     /// [`Error::AddressInUse`]. [`Error::NoMemory`]: fewer than [`SoftDevice::memsize`] bytes. [`Error::Os`].
     ///
     /// # Safety
@@ -284,7 +295,14 @@ impl SoftDevice {
         if core.seed == 0 {
             core.seed = clock::random_seed()?;
         }
+        let mut via = None;
         let (local, udp, share) = match name {
+            DeviceName::Router(at) => {
+                let session = routed::open(&at, &mut core, &waiter)?;
+                let local = Endpoint::new(session.gid(), 0, crate::addr::ROCE_PORT);
+                via = Some(session);
+                (local, None, None)
+            }
             DeviceName::Soft(at) => {
                 // SAFETY: the walk gave `udp..share` to the socket and `share..shm` to the claim, each alone.
                 let sharing::Opened { udp, share } = unsafe { sharing::open(memory, &layout, &at, config, core.seed)? };
@@ -301,6 +319,10 @@ impl SoftDevice {
             DeviceName::Loopback => (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None),
         };
         let shm = match &share {
+            _ if via.is_some() => {
+                // SAFETY: the walk gave `shm..pcap` to the port alone.
+                Some(unsafe { ShmPort::open_brokered(&local, memory.add(layout.shm), layout.pcap - layout.shm)? })
+            }
             Some(share) if config.has_links(&name) => {
                 let by_address = config.flags & soft_flags::CMA != 0;
                 let bytes = layout.pcap - layout.shm;
@@ -318,6 +340,7 @@ impl SoftDevice {
             _ => None,
         };
         let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
+        let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
         core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
         let pcap = match config.pcap {
             Some(path) => {
@@ -336,7 +359,7 @@ impl SoftDevice {
             g.set_shared(udp.is_some());
             g.check_ports(udp.is_some());
             g.set_witness();
-            if config.path == PathChoice::Auto {
+            if config.path == PathChoice::Auto && via.is_none() {
                 g.set_mixed_paths();
             }
         }
@@ -351,6 +374,7 @@ impl SoftDevice {
                 wakeful: 0,
                 blocked: false,
                 rings_full: false,
+                discards: false,
                 empty: 0,
                 idle_tick: (0, false),
                 ports: ports::Ports::default(),
@@ -377,6 +401,7 @@ impl SoftDevice {
             sink: OnceLock::new(),
             mtu: core.max_mtu,
             path: config.path,
+            via,
         };
         let place = memory.cast::<SoftDevice>();
         // SAFETY: aligned to a page, large enough (`layout.engine`), and nobody else's.

@@ -1,8 +1,9 @@
-//! How a peer is reached: decided when a control call names it.
+//! How a peer is reached: decided when a control call names it. Where there is a router, that is [`super::routed`]'s affair.
 
 use super::budget::Round;
 use super::lock::Held;
 use super::mappable::look_after_loans;
+use super::routed::Way;
 use super::{PathChoice, Port, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
@@ -18,7 +19,7 @@ impl SoftDevice {
     pub(super) fn manage_paths<R>(&self, call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R) -> R {
         let mut held = self.lock_held();
         let (g, port) = held.parts();
-        let done = call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn)));
+        let done = call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn), None));
         look_after_loans(g, port);
         drop(held);
         self.run(Round::Send);
@@ -26,22 +27,44 @@ impl SoftDevice {
     }
 
     /// Decides how the peer of an address vector is reached, and tells the engine, under the lock that the control call which
-    /// names the peer will use. `dest_qpn`: the QP there, for a connected one; the address alone, for datagrams.
+    /// names the peer will use. `dest_qpn`: the QP there, for a connected one; the address alone, for datagrams. `way`: what
+    /// [`SoftDevice::ask_way`] has found.
     ///
     /// # Errors
-    /// Only where nothing but shared memory is wanted: `Error::NoDevice`: no process of this host offers it
+    /// With a router, what it said. Else only where nothing but shared memory is wanted: `Error::NoDevice`: no process of this host offers it
     /// under that address; `Error::Access`: one of another user does; `Error::NoMemory`.
-    pub(super) fn choose_path(&self, held: &mut Held<'_>, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<()> {
+    pub(super) fn choose_path(
+        &self,
+        held: &mut Held<'_>,
+        ah: &AhAttr,
+        dest_qpn: Option<u32>,
+        way: Option<Way<'_>>,
+    ) -> Result<()> {
         let (g, port) = held.parts();
-        self.choose_path_of(g, port, ah, dest_qpn)
+        self.choose_path_of(g, port, ah, dest_qpn, way)
+    }
+
+    /// The endpoint that an address vector names.
+    pub(super) fn named_by(&self, ah: &AhAttr) -> Endpoint {
+        let to = PeerAddr::from_ah(ah, self.local.port);
+        Endpoint::new(to.gid, if to.scope_id == 0 { self.local.scope_id } else { to.scope_id }, to.port)
     }
 
     /// As [`SoftDevice::choose_path`], of the two halves.
-    fn choose_path_of(&self, g: &mut Guard<'_>, port: &mut Port, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<()> {
+    fn choose_path_of(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut Port,
+        ah: &AhAttr,
+        dest_qpn: Option<u32>,
+        way: Option<Way<'_>>,
+    ) -> Result<()> {
         g.set_link(None);
         g.set_elsewhere(false);
-        let to = PeerAddr::from_ah(ah, self.local.port);
-        let to = Endpoint::new(to.gid, if to.scope_id == 0 { self.local.scope_id } else { to.scope_id }, to.port);
+        let to = self.named_by(ah);
+        if self.via.is_some() {
+            return self.choose_way(g, port, &to, dest_qpn, way);
+        }
         if to == self.local {
             // A datagram decides for itself.
             if port.share.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use super::budget::{Round, LAST_WORDS, MAIL_NS, OVERDUE_NS};
 use super::lock::Held;
 use super::mappable::look_after_loans;
+use super::routed::discard;
 use super::wire::receive_groups;
 use super::witness;
 use super::{Port, SoftDevice};
@@ -363,6 +364,8 @@ impl SoftDevice {
         self.send_links(g, port, now);
         if port.udp.is_some() {
             self.send(g, port, now);
+        } else if port.discards {
+            discard(g, now);
         }
         self.tell_helper(g, now, round);
         self.tell(g);

@@ -38,7 +38,7 @@ impl ShmPort {
 
     fn say_lends(&mut self) {
         for caller in self.callers.iter().flatten() {
-            if let Some(link) = &caller.link {
+            if let Some(link) = caller.link.as_ref().filter(|_| caller.brokered.is_none_or(|b| b.loans)) {
                 link.reader.place().lends().store(lends(&self.shared, link.by_address), Ordering::Relaxed);
             }
         }

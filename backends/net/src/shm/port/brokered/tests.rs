@@ -1,0 +1,151 @@
+use super::super::super::door::{greet_brokered, Heard};
+use super::super::super::messages::{Ask, ASK};
+use super::*;
+use crate::clock::now_ns;
+use crate::map::Map;
+use gdrcore_core::roce::run::Run;
+use gdrcore_core::wire::{Class, Kind, Psn};
+use gdrcore_testkit::descriptors::{keep, Keep};
+use std::os::fd::FromRawFd;
+
+struct End {
+    port: ShmPort,
+    waiter: Waiter,
+    _memory: Map,
+    _kept: Keep,
+}
+
+fn end() -> End {
+    let memory = Map::new(ShmPort::memsize(0)).unwrap();
+    // SAFETY: the map is ours, and is dropped after the port.
+    let port = unsafe { ShmPort::open_brokered(&Endpoint::default(), memory.as_ptr(), memory.len()).unwrap() };
+    End { port, waiter: Waiter::new().unwrap(), _memory: memory, _kept: keep() }
+}
+
+/// What a router makes.
+fn pair() -> (OwnedFd, OwnedFd) {
+    let mut fds = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two descriptors, which are new.
+    unsafe {
+        assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()), 0);
+        (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))
+    }
+}
+
+fn peer(session: u32, loans: bool) -> Peer {
+    Peer { at: Endpoint::v4([10, 0, 0, session as u8], 4791), session, loans }
+}
+
+impl End {
+    fn tend(&mut self) {
+        self.port.tend(now_ns(), &self.waiter);
+    }
+    /// A link of a session to another, whose numbers are those of block 1.
+    fn link(&mut self, own: u32, to: &mut End, other: u32, loans: bool) -> u16 {
+        let (ours, theirs) = pair();
+        to.port.admit(now_ns(), &peer(own, loans), theirs, &to.waiter);
+        self.port.adopt(&peer(other, loans), 1, ours, &self.waiter).unwrap()
+    }
+    fn send(&mut self, link: u16, byte: u8) {
+        let (room, _) = self.port.room(link).unwrap();
+        let mut run = Run::new(Class::Rc, Kind::Send, 7, Psn::new(1));
+        run.imm = byte.into();
+        assert!(run.emit_head(room, 0));
+        self.port.commit(link, run.head_len());
+    }
+    /// Frames that have come: from whom, and their byte.
+    fn poll(&mut self) -> Vec<(Endpoint, u8)> {
+        let mut out = Vec::new();
+        self.port.poll(|from, run| out.push((*from, run.unwrap().0.imm as u8)));
+        out
+    }
+    fn bell(&self, link: u16) -> &Bell {
+        &self.port.out[usize::from(link)].as_ref().unwrap().bell
+    }
+}
+
+#[test]
+fn who_sends_is_what_the_router_said() {
+    let (mut a, mut b) = (end(), end());
+    let ab = a.link(1, &mut b, 2, false);
+    assert_eq!(a.port.linked(&peer(2, false).at, 1), Some(ab));
+    assert_eq!((a.port.linked(&peer(2, false).at, 2), a.port.linked(&peer(3, false).at, 1)), (None, None));
+    a.send(ab, 7);
+    b.tend();
+    assert_eq!(b.poll(), [(peer(1, false).at, 7)]);
+    // Another socket for the same: the link that stands is kept.
+    let (ours, theirs) = pair();
+    assert_eq!(a.port.adopt(&peer(2, false), 1, ours, &a.waiter).unwrap(), ab);
+    drop(theirs);
+    a.send(ab, 8);
+    assert_eq!(b.poll(), [(peer(1, false).at, 8)]);
+    assert_eq!((a.port.counters().broken, b.port.counters().broken), (0, 0));
+}
+
+#[test]
+fn one_session_has_one_place() {
+    let (mut a, mut b, mut c) = (end(), end(), end());
+    let cb = c.link(3, &mut b, 2, false);
+    for n in 0..1000 {
+        let ab = a.link(1, &mut b, 2, false);
+        a.send(ab, n as u8);
+        b.tend();
+        assert_eq!(b.poll(), [(peer(1, false).at, n as u8)]);
+        a.port.part_with(2, true);
+        assert!(a.port.take_lost().is_some());
+    }
+    assert_eq!(b.port.callers.iter().flatten().count(), 2);
+    c.send(cb, 5);
+    assert_eq!(b.poll(), [(peer(3, false).at, 5)], "others keep theirs");
+}
+
+#[test]
+fn a_session_that_is_revoked_is_parted_with_both_ways() {
+    let (mut a, mut b) = (end(), end());
+    let ab = a.link(1, &mut b, 2, false);
+    let ba = b.link(2, &mut a, 1, false);
+    a.tend();
+    b.tend();
+    a.send(ab, 1);
+    b.port.part_with(1, true);
+    assert_eq!(b.poll(), [], "what it sent before counts no more");
+    assert_eq!(b.port.take_lost(), Some((ba, false)));
+    a.tend();
+    assert_eq!(a.port.take_lost(), Some((ab, false)), "the other end sees that it was hung up on");
+    assert!(a.port.room(ab).is_none());
+}
+
+#[test]
+fn hellos_of_doors_and_of_routers_are_not_mistaken() {
+    let (mut a, b) = (end(), end());
+    // A hello as it goes through a door, on a socket of the router.
+    let (ours, theirs) = pair();
+    a.port.admit(now_ns(), &peer(1, false), theirs, &a.waiter);
+    let (_, memory) = crate::shm::segment::Segment::create(8192).unwrap();
+    let mut hello = [0u8; 40];
+    hello[..8].copy_from_slice(b"gdrshm\x02\0");
+    hello[8..12].copy_from_slice(&8192u32.to_le_bytes());
+    crate::shm::door::send_with(std::os::fd::AsRawFd::as_raw_fd(&ours), &hello, memory.raw()).unwrap();
+    a.tend();
+    assert_eq!((a.port.counters().broken, a.port.callers.iter().flatten().count()), (1, 0));
+    // And the other way round.
+    let (ours, theirs) = pair();
+    let _link = greet_brokered(own(ours).unwrap(), 8192).unwrap();
+    assert!(Bell::brokered(own(theirs).unwrap()).receive().is_err());
+    drop(b);
+}
+
+#[test]
+fn who_asks_for_memory_where_none_is_lent_is_hung_up_on() {
+    for loans in [true, false] {
+        let (mut a, mut b) = (end(), end());
+        let ab = a.link(1, &mut b, 2, loans);
+        b.tend();
+        let ask = Ask { from_qpn: 1, qpn: 2, rkey: 3 };
+        assert!(a.bell(ab).say(&ask.emit(ASK), None));
+        b.tend();
+        assert_eq!(b.port.take_asked().is_some(), loans);
+        assert_eq!(matches!(a.bell(ab).hear(), Heard::Gone), !loans);
+    }
+}

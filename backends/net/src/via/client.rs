@@ -1,0 +1,144 @@
+//! The tenant's half of the protocol: what each message of the router means. No system call.
+
+use super::proto::{link_flag, Envelope, Fault, Link, Message, RouteEvent};
+
+/// What a message asks of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// It lives for a moment, where no byte may be allocated.
+#[allow(clippy::large_enum_variant)]
+pub enum Step {
+    /// The answer to what was asked last.
+    Answer(Envelope),
+    /// Another session's link, to be answered; its socket came with the message.
+    Link(u32, Link),
+    /// News of a route.
+    Event(RouteEvent),
+    /// To be answered.
+    Ping(u32),
+    /// Nothing.
+    Nothing,
+    /// The router has ended the session: its BYE's errno.
+    End(i32),
+}
+
+/// Why the session cannot go on: the router has said what no router says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// No message.
+    Fault(Fault),
+    /// One that a router does not send, or not now.
+    Unexpected(u16),
+    /// A message with descriptors that it does not have, or without.
+    Descriptors(u16),
+}
+
+/// A session's numbers.
+#[derive(Debug, Default)]
+pub struct Client {
+    last: u32,
+    /// The message that is waited for: its number and type.
+    waits: Option<(u32, u16)>,
+}
+
+impl Client {
+    /// Nothing was asked yet.
+    pub const fn new() -> Client {
+        Client { last: 0, waits: None }
+    }
+
+    /// A question. An answer to an earlier one counts no more.
+    pub fn ask(&mut self, message: Message) -> Envelope {
+        self.last = self.last.wrapping_add(1);
+        self.waits = Some((self.last, answer_to(message.kind())));
+        Envelope::new(self.last, message)
+    }
+
+    /// What a datagram means that had `fds` descriptors.
+    ///
+    /// # Errors
+    /// [`Broken`]: hang up.
+    pub fn take(&mut self, bytes: &[u8], fds: usize) -> Result<Step, Broken> {
+        let e = Envelope::parse(bytes).map_err(Broken::Fault)?;
+        let kind = e.message.kind();
+        let may_have = match e.message {
+            Message::Link(_) if !e.answer => 1..=1,
+            Message::Routed(_) => 0..=1,
+            _ => 0..=0,
+        };
+        if !may_have.contains(&fds) {
+            return Err(Broken::Descriptors(kind));
+        }
+        if e.answer {
+            // One that nobody waits for any more came too late.
+            let awaited = self.waits == Some((e.seq, kind));
+            if awaited {
+                self.waits = None;
+            }
+            return Ok(if awaited { Step::Answer(e) } else { Step::Nothing });
+        }
+        match e.message {
+            Message::Link(link) if link.flags & !link_flag::NO_LOANS == 0 => Ok(Step::Link(e.seq, link)),
+            Message::RouteEvent(event) => Ok(Step::Event(event)),
+            Message::Ping(()) => Ok(Step::Ping(e.seq)),
+            Message::Drain(_) => Ok(Step::Nothing),
+            Message::Bye(bye) => Ok(Step::End(bye.errno)),
+            _ => Err(Broken::Unexpected(kind)),
+        }
+    }
+}
+
+/// The type of a message's answer.
+const fn answer_to(kind: u16) -> u16 {
+    match kind {
+        1 => 2, // HELLO, WELCOME
+        3 => 4, // ROUTE, ROUTED
+        same => same,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{Bye, Route, Routed, Text, MESSAGE_MAX};
+    use super::*;
+
+    fn bytes(e: &Envelope) -> Vec<u8> {
+        let mut buffer = [0; MESSAGE_MAX];
+        let n = e.emit(&mut buffer);
+        buffer[..n].to_vec()
+    }
+
+    fn routed() -> Message {
+        Message::Routed(Routed::refused(Text::EMPTY))
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_only_for_what_was_asked_last() {
+        let mut c = Client::new();
+        let route = Message::Route(Route { gid: [1; 16], sgid_index: 0, qpn: 5, traffic_class: 0 });
+        let (first, second) = (c.ask(route), c.ask(route));
+        let late = bytes(&Envelope::answer(first.seq, 0, routed()));
+        assert_eq!(c.take(&late, 0), Ok(Step::Nothing));
+        let other = bytes(&Envelope::answer(second.seq, 0, Message::Ping(())));
+        assert_eq!(c.take(&other, 0), Ok(Step::Nothing));
+        let right = Envelope::answer(second.seq, 0, routed());
+        assert_eq!(c.take(&bytes(&right), 1), Ok(Step::Answer(right)));
+        assert_eq!(c.take(&bytes(&right), 1), Ok(Step::Nothing), "it was answered");
+    }
+
+    #[test]
+    fn what_no_router_says_ends_the_session() {
+        let mut c = Client::new();
+        let link = |flags| Message::Link(Link { gid: [1; 16], peer: 3, flags });
+        let take = |c: &mut Client, m, fds| c.take(&bytes(&Envelope::new(9, m)), fds);
+        assert!(matches!(take(&mut c, link(1), 1), Ok(Step::Link(9, Link { peer: 3, .. }))));
+        assert_eq!(take(&mut c, link(0), 0), Err(Broken::Descriptors(6)));
+        assert_eq!(take(&mut c, link(0), 2), Err(Broken::Descriptors(6)));
+        assert_eq!(take(&mut c, link(2), 1), Err(Broken::Unexpected(6)), "a flag that is not known");
+        assert_eq!(take(&mut c, Message::Ping(()), 1), Err(Broken::Descriptors(12)));
+        assert_eq!(take(&mut c, Message::Ping(()), 0), Ok(Step::Ping(9)));
+        assert_eq!(take(&mut c, routed(), 0), Err(Broken::Unexpected(4)), "no answer");
+        assert_eq!(c.take(b"x", 0), Err(Broken::Fault(Fault::Length)));
+        let bye = Message::Bye(Bye { errno: 22, text: Text::new("x") });
+        assert_eq!(take(&mut c, bye, 0), Ok(Step::End(22)));
+    }
+}

@@ -1,0 +1,248 @@
+//! The protocol between a tenant's process and its router: messages as bytes.
+//!
+//! A message is one datagram of a `SOCK_SEQPACKET` socket, little-endian, at most [`MESSAGE_MAX`] bytes and [`FDS_MAX`] descriptors:
+//!
+//! ```text
+//!  0  u16 type    2  u16 flags (1: an answer)    4  u32 number, which an answer repeats
+//!  8  i32 status (0, or -errno; answers)        12  u32 length of the whole message
+//! 16  the body
+//! ```
+//!
+//! A body may grow at its end in later versions: a shorter one is filled up with zeroes, and of a longer one everything that is not
+//! known must be zero, else [`Fault::TooBig`]. Texts are UTF-8, padded with zeroes.
+//!
+//! | type | from | body | answer | descriptors |
+//! |---|---|---|---|---|
+//! | 1 HELLO | tenant | [`Hello`] | WELCOME | |
+//! | 2 WELCOME | router | [`Welcome`] | | none yet; a relay's rings later |
+//! | 3 ROUTE | tenant | [`Route`] | ROUTED | |
+//! | 4 ROUTED | router | [`Routed`] | | 1: the socket of a direct link |
+//! | 5 UNROUTE | tenant | [`Unroute`] | itself | |
+//! | 6 LINK | router | [`Link`] | itself | 1: the socket of a direct link |
+//! | 7 ROUTE_EVENT | router | [`RouteEvent`] | | |
+//! | 8 LISTEN, 9 UNLISTEN | tenant | [`Service`] | itself | |
+//! | 12 PING | both | none | itself | |
+//! | 13 DRAIN | router | [`Drain`] | | |
+//! | 14 BYE | both | [`Bye`] | | |
+//!
+//! Nothing here allocates or calls the system. The codec believes nothing: any bytes are a message or a [`Fault`].
+
+mod body;
+mod bytes;
+mod text;
+
+pub use body::{Bye, Drain, Hello, Link, Route, RouteEvent, Routed, Service, Unroute, Welcome, GIDS};
+pub use text::Text;
+
+use body::Body;
+use bytes::{Reader, Writer};
+
+/// Most bytes of a message.
+pub const MESSAGE_MAX: usize = 4096;
+/// Most descriptors of a message; a sender of more is hung up on.
+pub const FDS_MAX: usize = 4;
+/// Bytes before the body.
+pub const HEAD_LEN: usize = 16;
+/// The one version of the protocol so far.
+pub const VERSION: u32 = 1;
+/// First bytes of a HELLO's body.
+pub const MAGIC: [u8; 8] = *b"gdrcrtr\0";
+
+/// In the head's flags: an answer.
+const ANSWER: u16 = 1;
+
+/// Bits of [`Hello::features`] and [`Welcome::features`].
+pub mod feature {
+    /// Links between tenants of one host, which the router makes and then has no part in.
+    pub const DIRECT: u64 = 1;
+}
+
+/// Values of [`Hello::mode`] and [`Welcome::mode`].
+pub mod mode {
+    /// Whatever the router offers.
+    pub const ANY: u32 = 0;
+    /// The engine is the tenant's.
+    pub const SWITCH: u32 = 1;
+}
+
+/// Values of [`Routed::kind`].
+pub mod route_kind {
+    /// Over a link of the two processes' own.
+    pub const DIRECT: u32 = 1;
+}
+
+/// Bits of [`Routed::flags`] and [`Link::flags`].
+pub mod link_flag {
+    /// No memory is lent over it: the ends are not of one tenant.
+    pub const NO_LOANS: u32 = 1;
+}
+
+/// Values of [`RouteEvent::event`].
+pub mod route_event {
+    /// The session at its other end is gone.
+    pub const DOWN: u32 = 1;
+    /// Policy allows it no more.
+    pub const REVOKED: u32 = 4;
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Shorter than a head, longer than [`MESSAGE_MAX`], or not as long as it says.
+    Length,
+    /// A flag that is not known.
+    Flags(u16),
+    /// No such type.
+    Unknown(u16),
+    /// Fields that this version does not know are not zero.
+    TooBig,
+    /// A HELLO without [`MAGIC`], a text that is none, or a number that does not fit its field.
+    Value,
+}
+
+impl Fault {
+    /// The positive errno that a BYE over it has.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Fault::Length | Fault::Value | Fault::Flags(_) => 22, // EINVAL
+            Fault::Unknown(_) => 95,                              // EOPNOTSUPP
+            Fault::TooBig => 7,                                   // E2BIG
+        }
+    }
+}
+
+impl core::fmt::Display for Fault {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Fault::Length => f.write_str("a message of the wrong length"),
+            Fault::Flags(flags) => write!(f, "a message with the unknown flags {flags:#x}"),
+            Fault::Unknown(kind) => write!(f, "a message of the unknown type {kind}"),
+            Fault::TooBig => f.write_str("a message with fields of a later version"),
+            Fault::Value => f.write_str("a message with a value that means nothing"),
+        }
+    }
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $body:ty;)+) => {
+        /// What a message says.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(clippy::large_enum_variant)]
+        pub enum Message {
+            $($(#[$doc])* $name($body),)+
+        }
+
+        impl Message {
+            /// Its number on the wire.
+            pub const fn kind(&self) -> u16 {
+                match self { $(Message::$name(_) => $number,)+ }
+            }
+
+            fn emit_body(&self, to: &mut Writer<'_>) {
+                match self { $(Message::$name(body) => body.emit(to),)+ }
+            }
+
+            fn parse_body(kind: u16, from: &mut Reader<'_>) -> Result<Message, Fault> {
+                match kind {
+                    $($number => <$body>::parse(from).map(Message::$name),)+
+                    _ => Err(Fault::Unknown(kind)),
+                }
+            }
+        }
+
+        /// All types that there are.
+        pub const KINDS: &[u16] = &[$($number),+];
+    };
+}
+
+messages! {
+    /// The first message of a session.
+    Hello = 1, Hello;
+    /// Its answer: an identity, or why there is none.
+    Welcome = 2, Welcome;
+    /// Asks for a way to a queue pair.
+    Route = 3, Route;
+    /// Its answer.
+    Routed = 4, Routed;
+    /// A route is not used any more.
+    Unroute = 5, Unroute;
+    /// Another session's link to this one.
+    Link = 6, Link;
+    /// What became of a route.
+    RouteEvent = 7, RouteEvent;
+    /// A port of the connection manager is listened at.
+    Listen = 8, Service;
+    /// It is not any more.
+    Unlisten = 9, Service;
+    /// Whether the other end is there.
+    Ping = 12, ();
+    /// The router is about to end.
+    Drain = 13, Drain;
+    /// The session ends.
+    Bye = 14, Bye;
+}
+
+/// A message with its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// It answers the message of this number.
+    pub answer: bool,
+    /// Its number, or that of what it answers.
+    pub seq: u32,
+    /// Of an answer: 0, or a negative errno.
+    pub status: i32,
+    /// What it says.
+    pub message: Message,
+}
+
+impl Envelope {
+    /// A message that is no answer.
+    pub const fn new(seq: u32, message: Message) -> Envelope {
+        Envelope { answer: false, seq, status: 0, message }
+    }
+
+    /// An answer.
+    pub const fn answer(seq: u32, status: i32, message: Message) -> Envelope {
+        Envelope { answer: true, seq, status, message }
+    }
+
+    /// Writes the message; returns its length, at most [`MESSAGE_MAX`].
+    pub fn emit(&self, to: &mut [u8; MESSAGE_MAX]) -> usize {
+        let mut w = Writer::new(to);
+        w.u16(self.message.kind());
+        w.u16(if self.answer { ANSWER } else { 0 });
+        w.u32(self.seq);
+        w.i32(self.status);
+        w.u32(0);
+        self.message.emit_body(&mut w);
+        let len = w.len();
+        to[12..16].copy_from_slice(&(len as u32).to_le_bytes());
+        len
+    }
+
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// [`Fault`]: it is no message.
+    pub fn parse(bytes: &[u8]) -> Result<Envelope, Fault> {
+        if !(HEAD_LEN..=MESSAGE_MAX).contains(&bytes.len()) {
+            return Err(Fault::Length);
+        }
+        let mut r = Reader::new(bytes);
+        let (kind, flags, seq, status, length) = (r.u16(), r.u16(), r.u32(), r.i32(), r.u32());
+        if length as usize != bytes.len() {
+            return Err(Fault::Length);
+        }
+        if flags & !ANSWER != 0 {
+            return Err(Fault::Flags(flags));
+        }
+        let message = Message::parse_body(kind, &mut r)?;
+        if !r.rest_is_zero() {
+            return Err(Fault::TooBig);
+        }
+        Ok(Envelope { answer: flags & ANSWER != 0, seq, status, message })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Fields one after the other, little-endian.
+
+use super::{Fault, MESSAGE_MAX};
+
+/// Writes fields into a message. What does not fit is not written; no message is that long (a test emits each).
+pub(super) struct Writer<'a> {
+    bytes: &'a mut [u8; MESSAGE_MAX],
+    at: usize,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(bytes: &'a mut [u8; MESSAGE_MAX]) -> Self {
+        Writer { bytes, at: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn bytes(&mut self, field: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.at..self.at + field.len()) {
+            place.copy_from_slice(field);
+            self.at += field.len();
+        }
+    }
+
+    pub(super) fn u16(&mut self, v: u16) {
+        self.bytes(&v.to_le_bytes());
+    }
+
+    pub(super) fn u32(&mut self, v: u32) {
+        self.bytes(&v.to_le_bytes());
+    }
+
+    pub(super) fn i32(&mut self, v: i32) {
+        self.bytes(&v.to_le_bytes());
+    }
+
+    pub(super) fn u64(&mut self, v: u64) {
+        self.bytes(&v.to_le_bytes());
+    }
+}
+
+/// Reads fields; behind the end everything is zero.
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Reader { rest: bytes }
+    }
+
+    pub(super) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut field = [0; N];
+        let n = N.min(self.rest.len());
+        let (head, rest) = self.rest.split_at(n);
+        field[..n].copy_from_slice(head);
+        self.rest = rest;
+        field
+    }
+
+    pub(super) fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.bytes())
+    }
+
+    pub(super) fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.bytes())
+    }
+
+    pub(super) fn i32(&mut self) -> i32 {
+        i32::from_le_bytes(self.bytes())
+    }
+
+    pub(super) fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes())
+    }
+
+    /// A word of which only `MAX` values or fewer mean something.
+    pub(super) fn below(&mut self, max: u32) -> Result<u32, Fault> {
+        Some(self.u32()).filter(|&v| v < max).ok_or(Fault::Value)
+    }
+
+    pub(super) fn rest_is_zero(&self) -> bool {
+        self.rest.iter().all(|&b| b == 0)
+    }
+}

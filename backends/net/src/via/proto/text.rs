@@ -1,0 +1,85 @@
+//! Text in a field of fixed length.
+
+use super::bytes::{Reader, Writer};
+use super::Fault;
+use core::fmt::{self, Write};
+
+/// UTF-8, at most `N` bytes, padded with zeroes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text<const N: usize>([u8; N]);
+
+impl<const N: usize> Text<N> {
+    /// No text.
+    pub const EMPTY: Text<N> = Text([0; N]);
+
+    /// As much of a text as fits, cut between characters and at a zero.
+    pub fn new(text: &str) -> Self {
+        let mut t = Text::EMPTY;
+        // It never fails: what does not fit is cut.
+        let _ = Filler { text: &mut t, at: 0 }.write_str(text);
+        t
+    }
+
+    /// The same of what a format makes.
+    pub fn format(words: fmt::Arguments<'_>) -> Self {
+        let mut t = Text::EMPTY;
+        let _ = Filler { text: &mut t, at: 0 }.write_fmt(words);
+        t
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        let end = self.0.iter().position(|&b| b == 0).unwrap_or(N);
+        core::str::from_utf8(&self.0[..end]).unwrap_or("")
+    }
+
+    pub(super) fn emit(&self, to: &mut Writer<'_>) {
+        to.bytes(&self.0);
+    }
+
+    /// Only what [`Text::new`] makes, so that equal texts are equal bytes.
+    pub(super) fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
+        let t = Text(from.bytes());
+        let end = t.0.iter().position(|&b| b == 0).unwrap_or(N);
+        let padded = t.0[end..].iter().all(|&b| b == 0);
+        if padded && core::str::from_utf8(&t.0[..end]).is_ok() {
+            Ok(t)
+        } else {
+            Err(Fault::Value)
+        }
+    }
+}
+
+impl<const N: usize> fmt::Debug for Text<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl<const N: usize> fmt::Display for Text<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+struct Filler<'a, const N: usize> {
+    text: &'a mut Text<N>,
+    at: usize,
+}
+
+impl<const N: usize> Write for Filler<'_, N> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for c in s.chars().take_while(|&c| c != '\0') {
+            let mut utf8 = [0; 4];
+            let c = c.encode_utf8(&mut utf8).as_bytes();
+            let Some(place) = self.text.0.get_mut(self.at..self.at + c.len()) else {
+                // What follows a cut must not be appended.
+                self.at = N;
+                return Err(fmt::Error);
+            };
+            place.copy_from_slice(c);
+            self.at += c.len();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! The router's broker: what any number of processes may say, in any order, while time passes and policies change.
+
+use crate::bytes::Bytes;
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::via::client::Client;
+use gdrcore_net::via::proto::{
+    link_flag, Envelope, Hello, Link, Message, Route, Service, Text, Unroute, HEAD_LEN, MESSAGE_MAX,
+};
+use gdrcore_router::broker::{Action, Broker, SessionId, State};
+use gdrcore_router::identity::{Namespace, Seen, World};
+use gdrcore_router::policy::{wants, Policy};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// What strings led to, so that a test can tell whether they reach anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Routed {
+    /// Sessions with an identity.
+    pub welcomed: u32,
+    /// Links.
+    pub links: u32,
+    /// Routes that were refused.
+    pub refused: u32,
+    /// Sessions that were thrown out.
+    pub expelled: u32,
+    /// Links that another policy has ended.
+    pub revoked: u32,
+    /// Policies of the string that were one.
+    pub policies: u32,
+}
+
+impl Routed {
+    /// Adds.
+    pub fn add(&mut self, other: &Routed) {
+        self.welcomed += other.welcomed;
+        self.links += other.links;
+        self.refused += other.refused;
+        self.expelled += other.expelled;
+        self.revoked += other.revoked;
+        self.policies += other.policies;
+    }
+}
+
+struct Host;
+
+impl World for Host {
+    fn netns(&self, _: &Path) -> Option<Namespace> {
+        None
+    }
+}
+
+/// Policies to change between.
+const POLICIES: [&str; 3] = [
+    "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { uid = 0 }\n[tenant.b]\nmatch = { uid = 1 }\n[network.n]\n[tenant.c]\nmatch = { uid = 2 }\nnetwork = \"n\"\n",
+    "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { uid = 0 }\nallow = []\nsessions = 2\n[tenant.b]\nmatch = { uid = 1 }\nroutes = 2\nroute_rate = 3\n",
+    "[router]\nlisten = \"/s\"\nunmatched = \"uid\"\npool = \"10.0.0.0/30\"\n",
+];
+
+/// The string says who connects, what each says, when time passes and when the policy changes. Checked after each step: nobody is sent
+/// anything who is gone, links go only to who may be linked, and what goes to a process is a message that its end of the protocol takes.
+pub fn router(data: &[u8]) -> Routed {
+    let mut input = Bytes::new(data);
+    let mut seen = Routed::default();
+    let mut broker = Broker::new(policy(0), 1);
+    let mut here: BTreeMap<SessionId, Client> = BTreeMap::new();
+    let mut now = 0u64;
+    while !input.is_empty() && here.len() < 24 {
+        let mut out = Vec::new();
+        let ids: Vec<SessionId> = here.keys().copied().collect();
+        let id = if ids.is_empty() { 0 } else { ids[input.below(ids.len())] };
+        match input.u8() % 16 {
+            0 | 1 => {
+                let seen = Seen { socket: "/s".into(), uid: Some(input.u8().into()), ..Seen::default() };
+                here.insert(broker.connect(now, seen), Client::new());
+            }
+            2 => now += u64::from(input.u16()) << 16,
+            3 => broker.tick(now, &mut out),
+            4 => broker.gone(now, id, &mut out),
+            5 => broker.reload(now, policy(input.below(POLICIES.len())), &Host, &mut out),
+            6 => {
+                let text = String::from_utf8_lossy(input.take(60)).into_owned();
+                seen.policies += u32::from(Policy::parse(&text).is_ok());
+            }
+            _ => {
+                let (bytes, fds) = message(&mut input, &broker, id);
+                broker.handle(now, id, &bytes, fds, &Host, &mut out);
+            }
+        }
+        for action in out {
+            check(&mut broker, &mut here, action, &mut input, &mut seen);
+        }
+    }
+    let known: BTreeSet<SessionId> = broker.sessions().map(|(id, _)| id).collect();
+    assert!(known.iter().eq(here.keys()), "a session that nobody was told the end of");
+    seen
+}
+
+fn policy(n: usize) -> Policy {
+    Policy::parse(POLICIES[n]).unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+/// What a process says: mostly a message that means something, sometimes any bytes, seldom with descriptors.
+fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, usize) {
+    let peers: Vec<_> = broker
+        .sessions()
+        .filter_map(|(_, s)| match &s.state {
+            State::Up(up) => Some((up.gid, up.blocks.start * QPN_UNIT, up.unanswered.clone())),
+            State::New(_) => None,
+        })
+        .collect();
+    let waiting = broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
+        State::Up(up) => up.unanswered.first().copied(),
+        State::New(_) => None,
+    });
+    let (gid, qpn) = match peers.len() {
+        0 => ([0; 16], 0),
+        n => peers.get(input.below(n)).map_or(([0; 16], 0), |p| (p.0, p.1)),
+    };
+    let service = Service { space: 1, port: (input.u8() % 4).into() };
+    let e = match input.u8() % 12 {
+        0..=3 => Envelope::new(1, Message::Hello(hello(input))),
+        4..=6 => {
+            let qpn = qpn + u32::from(input.u8() & 3);
+            Envelope::new(
+                2,
+                Message::Route(Route { gid, sgid_index: u32::from(input.u8() == 9), qpn, traffic_class: 0 }),
+            )
+        }
+        7 => {
+            let link = Link { gid, peer: 0, flags: 0 };
+            Envelope::answer(waiting.unwrap_or(input.u8().into()), 0, Message::Link(link))
+        }
+        8 => Envelope::new(3, Message::Listen(service)),
+        9 => Envelope::new(3, Message::Unlisten(service)),
+        10 => Envelope::new(3, Message::Unroute(Unroute { route: input.u8().into() })),
+        _ => Envelope::new(4, Message::Ping(())),
+    };
+    let mut bytes = [0; MESSAGE_MAX];
+    let n = e.emit(&mut bytes);
+    let mut bytes = bytes[..n].to_vec();
+    match input.u8() {
+        0 => return (input.take(80).to_vec(), 0),
+        1 => {
+            let at = input.below(bytes.len());
+            bytes[at] ^= input.u8();
+        }
+        2 => {
+            bytes.truncate(HEAD_LEN + input.below(bytes.len() - HEAD_LEN + 1));
+            let len = bytes.len() as u32;
+            bytes[12..16].copy_from_slice(&len.to_le_bytes());
+        }
+        3 => return (bytes, 1 + input.below(5)),
+        _ => {}
+    }
+    (bytes, 0)
+}
+
+fn hello(input: &mut Bytes<'_>) -> Hello {
+    let odd = input.u8() < 16;
+    Hello {
+        versions: if odd { (2, 3) } else { (0, 5) },
+        features: 1,
+        mode: 0,
+        qpns: QPN_UNIT * u32::from(input.u8() % 5),
+        ffr_id: -1,
+        program: Text::new("fuzz"),
+        token: [0; 64],
+    }
+}
+
+/// Does what the daemon does, and looks whether it may be done.
+fn check(
+    broker: &mut Broker,
+    here: &mut BTreeMap<SessionId, Client>,
+    action: Action,
+    input: &mut Bytes<'_>,
+    seen: &mut Routed,
+) {
+    let tell = |here: &mut BTreeMap<SessionId, Client>, id: SessionId, e: &Envelope, fds: usize| {
+        let client = here.get_mut(&id).unwrap_or_else(|| panic!("session {id} is gone, and is told {e:?}"));
+        let mut bytes = [0; MESSAGE_MAX];
+        let n = e.emit(&mut bytes);
+        client.take(&bytes[..n], fds).unwrap_or_else(|broken| panic!("{e:?}: {broken:?}"));
+    };
+    match action {
+        Action::Send(id, e) => {
+            tell(here, id, &e, 0);
+            match e.message {
+                Message::Welcome(_) if e.status == 0 => seen.welcomed += 1,
+                Message::Routed(_) => seen.refused += 1,
+                Message::Bye(_) => seen.expelled += 1,
+                Message::RouteEvent(event) if event.event == 4 => seen.revoked += 1,
+                _ => {}
+            }
+        }
+        Action::Connect { caller, routed, owner, link } => {
+            let up = |id| {
+                broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
+                    State::Up(up) => Some(up),
+                    State::New(_) => None,
+                })
+            };
+            let (Some(a), Some(b)) = (up(caller), up(owner)) else { panic!("a link of sessions that are not there") };
+            assert_eq!(a.tenant.network, b.tenant.network);
+            assert!(wants(&a.tenant, &b.tenant.name, &b.gid) && wants(&b.tenant, &a.tenant.name, &a.gid));
+            let Message::Link(said) = link.message else { panic!("{link:?}") };
+            assert_eq!((said.gid, said.peer), (a.gid, caller), "the caller's own address and number, and no others");
+            assert_eq!(said.flags & link_flag::NO_LOANS == 0, a.tenant.name == b.tenant.name);
+            seen.links += 1;
+            // Sometimes it does not fit.
+            if input.u8() == 7 {
+                return broker.link_failed(owner, link.seq);
+            }
+            tell(here, owner, &link, 1);
+            tell(here, caller, &routed, 1);
+        }
+        Action::End(id, _) => assert!(here.remove(&id).is_some(), "session {id} ends twice"),
+    }
+}

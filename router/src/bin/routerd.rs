@@ -1,0 +1,85 @@
+//! `gdrcore-routerd`: the router as a program.
+
+use gdrcore_router::daemon::{note, read_policy, Daemon, Options};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: gdrcore-routerd [OPTION]... [FILE]
+Gives containers of this host RDMA without a NIC: identities, addresses and links, by the policy in FILE (TOML).
+
+  --listen PATH   without FILE: the socket to listen at; every user is a tenant
+                  of its own
+  --admin PATH    the socket for gdrcore-routerctl, where FILE names none
+  --check         read FILE, say what is wrong with it, and end
+  -v, --verbose   say on standard error who comes and goes
+  --help, --version
+
+SIGHUP reads FILE anew; SIGTERM ends the router, and links that stand go on. docs/ROUTER.md tells all of it.
+";
+
+enum Wish {
+    Run(Options),
+    Check(PathBuf),
+    Say(String),
+}
+
+fn parse(mut words: impl Iterator<Item = std::ffi::OsString>) -> Result<Wish, String> {
+    let mut options = Options::default();
+    let mut check = false;
+    while let Some(word) = words.next() {
+        let mut value = || words.next().map(PathBuf::from).ok_or(format!("{} needs a path", word.display()));
+        match word.to_str() {
+            Some("--listen") => options.listen = Some(value()?),
+            Some("--admin") => options.admin = Some(value()?),
+            Some("--check") => check = true,
+            Some("-v" | "--verbose") => options.verbose = true,
+            Some("-h" | "--help") => return Ok(Wish::Say(HELP.into())),
+            Some("-V" | "--version") => {
+                return Ok(Wish::Say(format!("gdrcore-routerd {}\n", env!("CARGO_PKG_VERSION"))))
+            }
+            Some(text) if text.starts_with('-') => return Err(format!("no such option: {text}")),
+            _ if options.file.is_some() => return Err("more than one FILE".into()),
+            _ => options.file = Some(word.into()),
+        }
+    }
+    if options.file.is_some() && options.listen.is_some() {
+        return Err("--listen and FILE: the file says where".into());
+    }
+    match options.file {
+        Some(file) if check => Ok(Wish::Check(file)),
+        None if check => Err("--check needs a FILE".into()),
+        _ => Ok(Wish::Run(options)),
+    }
+}
+
+fn run(wish: Wish) -> Result<(), String> {
+    match wish {
+        Wish::Say(text) => std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("standard output: {e}")),
+        Wish::Check(file) => read_policy(&file).map(drop),
+        Wish::Run(options) => {
+            let mut daemon = Daemon::open(&options)?;
+            // Whoever started it may wait for this line.
+            note(format_args!("ready"));
+            daemon.run()
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let wish = match parse(std::env::args_os().skip(1)) {
+        Ok(wish) => wish,
+        Err(what) => {
+            note(format_args!("{what}\n{HELP}"));
+            return ExitCode::from(2);
+        }
+    };
+    match run(wish) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            note(format_args!("{what}"));
+            ExitCode::FAILURE
+        }
+    }
+}

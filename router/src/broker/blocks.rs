@@ -1,0 +1,98 @@
+//! Blocks of queue pair numbers: given to sessions, and rested before they are given again, so that packets of a dead session find nobody.
+
+use gdrcore_core::config::QPN_UNIT;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+/// The first block and the last; 0 has the numbers that are reserved.
+const FIRST: u32 = 1;
+const LAST: u32 = 1015;
+/// How long a block rests.
+const REST_NS: u64 = 60_000_000_000;
+
+/// Who has which block of the host.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    /// By their first block: how many, and whose.
+    given: BTreeMap<u32, (u32, u32)>,
+    /// Those that rest, and until when, the oldest first.
+    resting: VecDeque<(u32, u64)>,
+}
+
+impl Blocks {
+    /// Gives a session so many blocks that stand together; `None`: there are not so many, or they rest.
+    pub fn take(&mut self, now: u64, count: u32, session: u32) -> Option<Range<u32>> {
+        while self.resting.front().is_some_and(|&(_, until)| now >= until) {
+            self.resting.pop_front();
+        }
+        let mut first = FIRST;
+        let mut taken: Vec<(u32, u32)> = self.given.iter().map(|(&at, &(n, _))| (at, n)).collect();
+        taken.extend(self.resting.iter().map(|&(at, _)| (at, 1)));
+        taken.sort_unstable();
+        for (at, n) in taken {
+            if first + count <= at {
+                break;
+            }
+            first = first.max(at + n);
+        }
+        let fits = count > 0 && first + count <= LAST + 1;
+        fits.then(|| {
+            self.given.insert(first, (count, session));
+            first..first + count
+        })
+    }
+
+    /// Takes a session's blocks back.
+    pub fn put(&mut self, now: u64, blocks: Range<u32>) {
+        if self.given.remove(&blocks.start).is_some() {
+            self.resting.extend(blocks.map(|block| (block, now + REST_NS)));
+        }
+    }
+
+    /// The session that has a queue pair number.
+    pub fn owner(&self, qpn: u32) -> Option<u32> {
+        let block = qpn / QPN_UNIT;
+        let (&first, &(count, session)) = self.given.range(..=block).next_back()?;
+        (block < first + count).then_some(session)
+    }
+
+    /// How many are given.
+    pub fn given(&self) -> u32 {
+        self.given.values().map(|(count, _)| count).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_one_owner_and_rest_when_it_is_gone() {
+        let mut b = Blocks::default();
+        let a = b.take(0, 1, 10).unwrap();
+        let c = b.take(0, 2, 11).unwrap();
+        assert_eq!((a.clone(), c.clone()), (1..2, 2..4));
+        let owners = [0, 1, 2, 3, 4].map(|block| b.owner(block * QPN_UNIT + 5));
+        assert_eq!(owners, [None, Some(10), Some(11), Some(11), None]);
+        b.put(1000, a.clone());
+        b.put(1000, a.clone());
+        assert_eq!((b.owner(QPN_UNIT), b.given()), (None, 2));
+        assert_eq!(b.take(1000 + REST_NS - 1, 1, 12), Some(4..5), "it rests");
+        assert_eq!(b.take(1000 + REST_NS, 1, 13), Some(1..2));
+    }
+
+    #[test]
+    fn there_are_only_so_many() {
+        let mut b = Blocks::default();
+        for n in FIRST..=LAST {
+            assert_eq!(b.take(0, 1, n), Some(n..n + 1));
+        }
+        assert_eq!((b.take(0, 1, 0), b.given()), (None, LAST));
+        b.put(0, 500..501);
+        b.put(0, 502..503);
+        assert_eq!(b.take(REST_NS, 2, 0), None, "not two together");
+        b.put(REST_NS, 501..502);
+        assert_eq!(b.take(2 * REST_NS, 3, 7), Some(500..503));
+        assert_eq!(Blocks::default().take(0, 0, 1), None);
+    }
+}

@@ -1,0 +1,407 @@
+//! Sessions, addresses, queue pair numbers and links, as a state machine: a message of a process in, what is to be done out. It makes no system
+//! call, knows no time but what it is told, and believes nothing.
+//!
+//! ```text
+//! connect -> New --HELLO--> Up --BYE, a fault, the end of the process--> gone
+//!             |no HELLO within a second, or no such tenant: gone
+//! ```
+
+mod blocks;
+mod reload;
+mod route;
+mod session;
+mod vips;
+
+pub use session::{Session, SessionId, State, Up};
+
+use crate::identity::{tenant_of, Seen, World};
+use crate::policy::Policy;
+use blocks::Blocks;
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::via::proto::{
+    feature, mode, route_event, Bye, Envelope, Hello, Link, Message, RouteEvent, Routed, Service, Text, Welcome, GIDS,
+    VERSION,
+};
+use session::{Rate, HELLO_NS};
+use std::collections::BTreeMap;
+use vips::Vips;
+
+/// Most blocks that one session may have.
+const BLOCKS_MAX: u32 = 16;
+/// Bytes of payload of a packet over a link.
+const MTU: u32 = 4096;
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)]
+pub enum Action {
+    /// A message to a session.
+    Send(SessionId, Envelope),
+    /// Two ends of a new socket: one with `link` to `owner`, and if that went the other with `routed` to `caller`; if it did not, see
+    /// [`Broker::link_failed`].
+    Connect {
+        /// Who asked.
+        caller: SessionId,
+        /// Its answer.
+        routed: Envelope,
+        /// Whose queue pair was named.
+        owner: SessionId,
+        /// What it is told.
+        link: Envelope,
+    },
+    /// The session is gone: what was sent is delivered, then its connection is closed. Why, for the log; empty: by its own wish.
+    End(SessionId, String),
+}
+
+/// The router's state.
+#[derive(Debug)]
+pub struct Broker {
+    policy: Policy,
+    epoch: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    last: SessionId,
+    blocks: Blocks,
+    vips: Vips,
+}
+
+/// errno numbers of answers; asm-generic/errno.h.
+mod errno {
+    pub const INVALID: i32 = 22;
+    pub const AGAIN: i32 = 11;
+    pub const ACCESS: i32 = 13;
+    pub const NO_SPACE: i32 = 28;
+    pub const VERSION: i32 = 93; // EPROTONOSUPPORT
+    pub const UNSUPPORTED: i32 = 95;
+    pub const IN_USE: i32 = 98;
+    pub const UNREACHABLE: i32 = 113;
+    pub const QUOTA: i32 = 122;
+    pub const PROTOCOL: i32 = 71;
+}
+
+/// A refusal: errno and why.
+type Refusal = (i32, String);
+
+macro_rules! because {
+    ($errno:expr, $($words:tt)+) => { ($errno, format!($($words)+)) };
+}
+use because;
+
+impl Broker {
+    /// Nobody is there yet. `epoch`: a number that tells this life of the router from others.
+    pub fn new(policy: Policy, epoch: u64) -> Broker {
+        Broker { policy, epoch, sessions: BTreeMap::new(), last: 0, blocks: Blocks::default(), vips: Vips::default() }
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The sessions, those without a HELLO among them.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.sessions.iter().map(|(&id, s)| (id, s))
+    }
+
+    /// Blocks of queue pair numbers that sessions have.
+    pub fn blocks_given(&self) -> u32 {
+        self.blocks.given()
+    }
+
+    /// Somebody has connected.
+    pub fn connect(&mut self, now: u64, seen: Seen) -> SessionId {
+        // One in 2^32, and never one that lives.
+        loop {
+            self.last = self.last.wrapping_add(1);
+            if self.last != 0 && !self.sessions.contains_key(&self.last) {
+                break;
+            }
+        }
+        self.sessions.insert(self.last, Session { seen, state: State::New(now) });
+        self.last
+    }
+
+    /// A datagram of a session, with so many descriptors.
+    pub fn handle(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        bytes: &[u8],
+        fds: usize,
+        world: &dyn World,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let is_up = matches!(session.state, State::Up(_));
+        let e = match Envelope::parse(bytes) {
+            Ok(e) => e,
+            Err(fault) => return self.end(now, id, because!(fault.errno(), "{fault}"), out),
+        };
+        let kind = e.message.kind();
+        if fds > 0 {
+            return self.end(
+                now,
+                id,
+                because!(errno::PROTOCOL, "message {kind} with {fds} descriptors, and it has none"),
+                out,
+            );
+        }
+        match (is_up, e.answer, e.message) {
+            (false, false, Message::Hello(hello)) => self.hello(now, id, e.seq, &hello, world, out),
+            (_, false, Message::Bye(_)) => self.leave(now, id, out),
+            (true, false, Message::Route(route)) => self.route(now, id, e.seq, &route, out),
+            (true, false, Message::Unroute(unroute)) => {
+                let known = self.up_mut(id).is_some_and(|up| {
+                    let before = up.routes.len();
+                    up.routes.retain(|_, &mut n| n != unroute.route);
+                    up.routes.len() < before
+                });
+                let status = if known { 0 } else { -errno::INVALID };
+                out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
+            }
+            (true, false, Message::Listen(service)) => {
+                let status = self.listen(id, &service).map_or_else(|n| -n, |()| 0);
+                out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
+            }
+            (true, false, Message::Unlisten(s)) => {
+                let known = self.up_mut(id).is_some_and(|up| up.listens.remove(&(s.space, s.port)));
+                let status = if known { 0 } else { -errno::INVALID };
+                out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
+            }
+            (true, false, Message::Ping(())) => out.push(Action::Send(id, Envelope::answer(e.seq, 0, e.message))),
+            (true, true, Message::Ping(())) => {}
+            (true, true, Message::Link(_)) if self.up_mut(id).is_some_and(|up| up.unanswered.remove(&e.seq)) => {}
+            (up, answer, _) => {
+                let (before, what) =
+                    (if up { "" } else { "before its HELLO, " }, if answer { "answer" } else { "message" });
+                self.end(now, id, because!(errno::PROTOCOL, "{before}{what} {kind}, which is not expected"), out);
+            }
+        }
+    }
+
+    /// A session's process has ended, or its connection.
+    pub fn gone(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
+        if self.sessions.contains_key(&id) {
+            self.leave(now, id, out);
+        }
+    }
+
+    /// A session must end: `why` is for its program and for the log.
+    pub fn expel(&mut self, now: u64, id: SessionId, errno: i32, why: &str, out: &mut Vec<Action>) {
+        self.end(now, id, because!(errno, "{why}"), out);
+    }
+
+    /// The LINK of an [`Action::Connect`] could not be sent, or no socket be made; the caller has been told another way.
+    pub fn link_failed(&mut self, owner: SessionId, seq: u32) {
+        if let Some(up) = self.up_mut(owner) {
+            up.unanswered.remove(&seq);
+        }
+    }
+
+    /// What time brings: connections that say nothing end.
+    pub fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
+        let late = |s: &Session| matches!(s.state, State::New(since) if now.saturating_sub(since) >= HELLO_NS);
+        let late: Vec<_> = self.sessions.iter().filter(|(_, s)| late(s)).map(|(&id, _)| id).collect();
+        for id in late {
+            self.end(now, id, because!(errno::PROTOCOL, "no HELLO within a second"), out);
+        }
+    }
+
+    /// When [`Broker::tick`] is wanted.
+    pub fn deadline(&self) -> Option<u64> {
+        let of = |s: &Session| match s.state {
+            State::New(since) => Some(since + HELLO_NS),
+            State::Up(_) => None,
+        };
+        self.sessions.values().filter_map(of).min()
+    }
+
+    fn up(&self, id: SessionId) -> Option<&Up> {
+        match &self.sessions.get(&id)?.state {
+            State::Up(up) => Some(up),
+            State::New(_) => None,
+        }
+    }
+
+    fn up_mut(&mut self, id: SessionId) -> Option<&mut Up> {
+        match &mut self.sessions.get_mut(&id)?.state {
+            State::Up(up) => Some(up),
+            State::New(_) => None,
+        }
+    }
+
+    /// Sessions that are up.
+    fn all_up(&self) -> impl Iterator<Item = (SessionId, &Up)> {
+        self.sessions.iter().filter_map(|(&id, s)| match &s.state {
+            State::Up(up) => Some((id, &**up)),
+            State::New(_) => None,
+        })
+    }
+
+    fn hello(&mut self, now: u64, id: SessionId, seq: u32, hello: &Hello, world: &dyn World, out: &mut Vec<Action>) {
+        match self.welcome(now, id, hello, world) {
+            Ok((up, welcome)) => {
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.state = State::Up(Box::new(up));
+                }
+                out.push(Action::Send(id, Envelope::answer(seq, 0, Message::Welcome(welcome))));
+            }
+            Err((errno, cause)) => {
+                out.push(Action::Send(
+                    id,
+                    Envelope::answer(seq, -errno, Message::Welcome(Welcome::refused(Text::new(&cause)))),
+                ));
+                self.sessions.remove(&id);
+                out.push(Action::End(id, cause));
+            }
+        }
+    }
+
+    fn welcome(&mut self, now: u64, id: SessionId, h: &Hello, world: &dyn World) -> Result<(Up, Welcome), Refusal> {
+        let (least, most) = h.versions;
+        if !(least..=most).contains(&VERSION) {
+            return Err(because!(
+                errno::VERSION,
+                "this router speaks version {VERSION}, the program {least} to {most}"
+            ));
+        }
+        if !matches!(h.mode, mode::ANY | mode::SWITCH) || h.features & feature::DIRECT == 0 {
+            return Err(because!(
+                errno::UNSUPPORTED,
+                "this router makes direct links only, and the program wants none"
+            ));
+        }
+        let Some(session) = self.sessions.get(&id) else { return Err(because!(errno::INVALID, "no session")) };
+        let Some(tenant) = tenant_of(&self.policy, &session.seen, h.ffr_id, world) else {
+            return Err(because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
+        };
+        let name = &tenant.name;
+        let own = || self.all_up().filter(|(_, up)| up.tenant.name == *name);
+        let quotas = tenant.quotas;
+        if own().count() >= quotas.sessions as usize {
+            return Err(because!(errno::QUOTA, "tenant {name} has {} sessions, its most", quotas.sessions));
+        }
+        let blocks = h.qpns.div_ceil(QPN_UNIT);
+        let has: usize = own().map(|(_, up)| up.blocks.len()).sum();
+        if blocks > BLOCKS_MAX || has + blocks as usize > quotas.blocks as usize {
+            let n = h.qpns;
+            return Err(because!(
+                errno::QUOTA,
+                "{n} queue pair numbers: more than tenant {name} or a session may have"
+            ));
+        }
+        let lives =
+            |other: &str| self.sessions.values().any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other));
+        let Some(gid) = self.vips.of(&self.policy, &tenant, lives) else {
+            return Err(because!(
+                errno::NO_SPACE,
+                "no address is left for tenant {name} in network {}",
+                tenant.network
+            ));
+        };
+        let blocks = match blocks {
+            0 => 0..0,
+            n => self.blocks.take(now, n, id).ok_or_else(|| {
+                because!(
+                    errno::NO_SPACE,
+                    "no queue pair numbers are left on this host; those of sessions that end rest for a minute"
+                )
+            })?,
+        };
+        let mut gids = [[0; 16]; GIDS];
+        gids[0] = gid;
+        let welcome = Welcome {
+            version: VERSION,
+            features: feature::DIRECT,
+            mode: mode::SWITCH,
+            session: id,
+            epoch: self.epoch,
+            tenant: Text::new(name),
+            network: Text::new(&tenant.network),
+            gids,
+            qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
+            mtu: MTU,
+            line_rate: 0,
+            rings: (0, 0),
+            max_routes: quotas.routes,
+            token: [0; 64],
+            cause: Text::EMPTY,
+        };
+        let up = Up {
+            gid,
+            blocks,
+            program: h.program.as_str().into(),
+            ffr_id: h.ffr_id,
+            routes: BTreeMap::new(),
+            linked_by: Default::default(),
+            listens: Default::default(),
+            unanswered: Default::default(),
+            rate: Rate::new(now, quotas.route_rate),
+            rates: Default::default(),
+            last_seq: 0,
+            last_route: 0,
+            tenant,
+        };
+        Ok((up, welcome))
+    }
+
+    /// One listener a port among all sessions of an address.
+    fn listen(&mut self, id: SessionId, s: &Service) -> Result<(), i32> {
+        let up = self.up(id).ok_or(errno::INVALID)?;
+        let same = |other: &Up| other.gid == up.gid && other.tenant.network == up.tenant.network;
+        if self.all_up().any(|(_, other)| same(other) && other.listens_at(s)) {
+            return Err(errno::IN_USE);
+        }
+        let up = self.up_mut(id).ok_or(errno::INVALID)?;
+        if up.listens.len() >= up.tenant.quotas.listens as usize {
+            return Err(errno::QUOTA);
+        }
+        up.listens.insert((s.space, s.port));
+        Ok(())
+    }
+
+    /// A session ends by its own wish, or with its process.
+    fn leave(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
+        self.remove(now, id, route_event::DOWN, "the session at the other end is gone", out);
+        out.push(Action::End(id, String::new()));
+    }
+
+    /// A session ends because of what it did, or must end.
+    fn end(&mut self, now: u64, id: SessionId, (errno, why): Refusal, out: &mut Vec<Action>) {
+        if !self.sessions.contains_key(&id) {
+            return;
+        }
+        // Its process may live on, and so may its links.
+        self.remove(now, id, route_event::REVOKED, "the router has ended the session at the other end", out);
+        out.push(Action::Send(id, Envelope::new(0, Message::Bye(Bye { errno, text: Text::new(&why) }))));
+        out.push(Action::End(id, why));
+    }
+
+    /// Takes a session out of everything, and tells those who have links with it.
+    fn remove(&mut self, now: u64, id: SessionId, event: u32, cause: &str, out: &mut Vec<Action>) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        let State::Up(up) = session.state else { return };
+        self.blocks.put(now, up.blocks.clone());
+        let linked = |p: &SessionId, o: &Up| o.linked_by.contains(&id) || up.linked_by.contains(p);
+        let to: Vec<SessionId> = self.all_up().filter(|(p, o)| linked(p, o)).map(|(p, _)| p).collect();
+        for peer in to {
+            self.tell(peer, id, event, cause, out);
+        }
+        for session in self.sessions.values_mut() {
+            if let State::Up(other) = &mut session.state {
+                other.rates.remove(&id);
+            }
+        }
+    }
+
+    /// Tells a session what has become of its links with another, and forgets its route there.
+    fn tell(&mut self, id: SessionId, peer: SessionId, event: u32, cause: &str, out: &mut Vec<Action>) {
+        let Some(up) = self.up_mut(id) else { return };
+        let route = up.routes.remove(&peer).unwrap_or(0);
+        up.linked_by.remove(&peer);
+        let news = RouteEvent { route, event, peer, final_ms: 0, cause: Text::new(cause) };
+        out.push(Action::Send(id, Envelope::new(up.next_seq(), Message::RouteEvent(news))));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! One process's session: what it is, what it has, and how much it may ask.
+
+use crate::identity::Seen;
+use crate::policy::Tenant;
+use gdrcore_net::via::proto::Service;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// How long a connection may say nothing before its HELLO.
+pub const HELLO_NS: u64 = 1_000_000_000;
+/// Links of others that a session has been sent and has not answered; it gets no more until it does.
+pub const UNANSWERED: usize = 16;
+
+/// Links in a second that one session may have made to the same other. Each costs that other a ring to map: who is allowed to talk to a process must
+/// not keep it busy with nothing but new links.
+pub const LINKS_PER_SECOND: u32 = 32;
+
+/// The number of a session, given once in the router's life.
+pub type SessionId = u32;
+
+/// Where a session stands. What ends is gone at once, and has no state.
+#[derive(Debug)]
+pub enum State {
+    /// Connected; its HELLO has not come. Since when.
+    New(u64),
+    /// It has an identity.
+    Up(Box<Up>),
+}
+
+/// A session that is up.
+#[derive(Debug)]
+pub struct Up {
+    /// What policy said of it when it came.
+    pub tenant: Tenant,
+    /// Its address.
+    pub gid: [u8; 16],
+    /// Its blocks of queue pair numbers; empty: it only wanted to know who it is.
+    pub blocks: Range<u32>,
+    /// What the process calls itself.
+    pub program: String,
+    /// The number by which it asked for an identity.
+    pub ffr_id: i32,
+    /// The sessions that it has routes to, and their numbers.
+    pub routes: BTreeMap<SessionId, u32>,
+    /// The sessions that have links to this one. What a session says of its routes changes nothing here.
+    pub linked_by: BTreeSet<SessionId>,
+    /// Ports of the connection manager.
+    pub listens: BTreeSet<(u16, u16)>,
+    /// Numbers of LINKs that wait for an answer.
+    pub unanswered: BTreeSet<u32>,
+    /// What it may still ask for.
+    pub rate: Rate,
+    /// And of whom. Stays when a route is given back.
+    pub rates: BTreeMap<SessionId, Rate>,
+    /// The number of the router's last message to it.
+    pub last_seq: u32,
+    /// The number of its last route.
+    pub last_route: u32,
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    /// What the kernel says of it.
+    pub seen: Seen,
+    /// Where it stands.
+    pub state: State,
+}
+
+impl Up {
+    /// The next number of the router's.
+    pub fn next_seq(&mut self) -> u32 {
+        self.last_seq = self.last_seq.wrapping_add(1);
+        self.last_seq
+    }
+
+    /// A route to a session: the one that there is, or a new number; `None`: it has too many.
+    pub fn route_to(&mut self, peer: SessionId) -> Option<u32> {
+        if let Some(&number) = self.routes.get(&peer) {
+            return Some(number);
+        }
+        if self.routes.len() >= self.tenant.quotas.routes as usize {
+            return None;
+        }
+        // Numbers of 24 bits, from 1 on; those in use are few.
+        loop {
+            self.last_route = self.last_route % ((1 << 24) - 1) + 1;
+            if !self.routes.values().any(|&n| n == self.last_route) {
+                self.routes.insert(peer, self.last_route);
+                return Some(self.last_route);
+            }
+        }
+    }
+
+    /// Whether it listens at a port.
+    pub fn listens_at(&self, s: &Service) -> bool {
+        self.listens.contains(&(s.space, s.port))
+    }
+}
+
+/// A number of things in a second, and as many at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    per_second: u32,
+    /// In billionths.
+    left: u64,
+    at: u64,
+}
+
+impl Rate {
+    /// Full.
+    pub fn new(now: u64, per_second: u32) -> Rate {
+        Rate { per_second, left: u64::from(per_second) * 1_000_000_000, at: now }
+    }
+
+    /// One of them, if there is one.
+    pub fn take(&mut self, now: u64) -> bool {
+        let most = u64::from(self.per_second) * 1_000_000_000;
+        let more = now.saturating_sub(self.at).saturating_mul(self.per_second.into());
+        self.left = self.left.saturating_add(more).min(most);
+        self.at = now;
+        let may = self.left >= 1_000_000_000;
+        if may {
+            self.left -= 1_000_000_000;
+        }
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rate;
+
+    #[test]
+    fn a_rate_is_so_many_at_once_and_so_many_in_a_second() {
+        let mut r = Rate::new(5, 3);
+        let mut at = |now, n: usize| (0..n).filter(|_| r.take(now)).count();
+        assert_eq!(at(5, 10), 3);
+        assert_eq!(at(5 + 333_333_333, 10), 0);
+        assert_eq!(at(5 + 333_333_334, 10), 1);
+        assert_eq!(at(5 + 10_000_000_000, 10), 3, "no more than at once");
+        assert_eq!(at(7, 10), 0, "a clock that stands");
+        assert_eq!(at(u64::MAX, 10), 3);
+    }
+}

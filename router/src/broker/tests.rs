@@ -1,0 +1,419 @@
+use super::session::UNANSWERED;
+use super::*;
+use crate::identity::Namespace;
+use crate::policy::show;
+use gdrcore_net::via::proto::{link_flag, Drain, Fault, Route, Unroute, KINDS, MESSAGE_MAX};
+use std::path::Path;
+
+struct Host;
+
+impl World for Host {
+    fn netns(&self, _: &Path) -> Option<Namespace> {
+        None
+    }
+}
+
+/// Three tenants by their users: blue and red of one network, green of another. Blue has a second name.
+const POLICY: &str = r#"
+[router]
+listen = "/s"
+[network.far]
+[tenant.blue]
+match = { uid = 1 }
+vip = "10.0.0.1"
+[tenant.red]
+match = { uid = 2 }
+vip = "10.0.0.2"
+sessions = 3
+route_rate = 100
+listens = 2
+[tenant.green]
+match = { uid = 3 }
+vip = "10.0.0.2"
+network = "far"
+"#;
+
+const SECOND: u64 = 1_000_000_000;
+
+struct Bench {
+    broker: Broker,
+    now: u64,
+    out: Vec<Action>,
+}
+
+impl Bench {
+    fn new(policy: &str) -> Bench {
+        Bench { broker: Broker::new(Policy::parse(policy).unwrap(), 7), now: 0, out: Vec::new() }
+    }
+
+    fn seen(uid: u32) -> Seen {
+        Seen { socket: "/s".into(), pid: 100, uid: Some(uid), ..Seen::default() }
+    }
+
+    fn connect(&mut self, uid: u32) -> SessionId {
+        self.broker.connect(self.now, Bench::seen(uid))
+    }
+
+    fn raw(&mut self, id: SessionId, bytes: &[u8], fds: usize) -> Vec<Action> {
+        self.broker.handle(self.now, id, bytes, fds, &Host, &mut self.out);
+        std::mem::take(&mut self.out)
+    }
+
+    fn say(&mut self, id: SessionId, e: &Envelope) -> Vec<Action> {
+        let mut bytes = [0; MESSAGE_MAX];
+        let n = e.emit(&mut bytes);
+        self.raw(id, &bytes[..n], 0)
+    }
+
+    fn hello(&mut self, id: SessionId, hello: Hello) -> Vec<Action> {
+        self.say(id, &Envelope::new(1, Message::Hello(hello)))
+    }
+
+    /// A session that is up.
+    fn up(&mut self, uid: u32) -> (SessionId, Welcome) {
+        let id = self.connect(uid);
+        match &self.hello(id, hello())[..] {
+            [Action::Send(to, Envelope { answer: true, seq: 1, status: 0, message: Message::Welcome(w) })] => {
+                assert_eq!(*to, id);
+                (id, *w)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn route(&mut self, id: SessionId, gid: [u8; 16], qpn: u32) -> Vec<Action> {
+        let route = Route { gid, sgid_index: 0, qpn, traffic_class: 0 };
+        self.say(id, &Envelope::new(9, Message::Route(route)))
+    }
+
+    /// A link that is made: the answer, and the owner's message.
+    fn linked(&mut self, id: SessionId, to: &Welcome) -> (Routed, SessionId, u32, Link) {
+        match &self.route(id, to.gids[0], to.qpns.0 + 5)[..] {
+            [Action::Connect { caller, routed, owner, link }] => {
+                assert_eq!((*caller, routed.seq, routed.status), (id, 9, 0));
+                let (Message::Routed(r), Message::Link(l)) = (routed.message, link.message) else { panic!() };
+                (r, *owner, link.seq, l)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(&mut self, id: SessionId, gid: [u8; 16], qpn: u32) -> (i32, String) {
+        match &self.route(id, gid, qpn)[..] {
+            [Action::Send(to, Envelope { answer: true, seq: 9, status, message: Message::Routed(r) })] => {
+                assert_eq!(*to, id);
+                (-status, r.cause.as_str().to_string())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn hello() -> Hello {
+    Hello {
+        versions: (1, 1),
+        features: feature::DIRECT,
+        mode: mode::SWITCH,
+        qpns: QPN_UNIT,
+        ffr_id: -1,
+        program: Text::new("test"),
+        token: [0; 64],
+    }
+}
+
+/// How a session was ended: errno and words.
+fn end_of(actions: &[Action], id: SessionId) -> (i32, String) {
+    match actions {
+        [.., Action::Send(a, Envelope { message: Message::Bye(bye), .. }), Action::End(b, why)] => {
+            assert_eq!((*a, *b, bye.text.as_str()), (id, id, why.as_str()));
+            (bye.errno, why.clone())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_session_has_an_identity_an_address_and_numbers_of_its_own() {
+    let mut b = Bench::new(POLICY);
+    let (one, w) = b.up(1);
+    assert_eq!((w.tenant.as_str(), w.network.as_str(), show(&w.gids[0]).as_str()), ("blue", "default", "10.0.0.1"));
+    assert_eq!((w.qpns, w.epoch, w.session), ((QPN_UNIT, QPN_UNIT), 7, one));
+    let (_, other) = b.up(1);
+    assert_eq!((other.gids[0], other.qpns.0), (w.gids[0], 2 * QPN_UNIT), "the same tenant, other numbers");
+    // Who only asks who it is takes none.
+    let id = b.connect(2);
+    let asked = b.hello(id, Hello { qpns: 0, ..hello() });
+    assert!(matches!(&asked[..], [Action::Send(_, Envelope { message: Message::Welcome(w), .. })] if w.qpns.1 == 0));
+}
+
+#[test]
+fn who_is_refused_hears_why() {
+    let mut b = Bench::new(POLICY);
+    let mut refused = |uid, h: Hello| {
+        let id = b.connect(uid);
+        match &b.hello(id, h)[..] {
+            [Action::Send(to, Envelope { answer: true, status, message: Message::Welcome(w), .. }), Action::End(end, why)] =>
+            {
+                assert_eq!((*to, *end, w.cause.as_str()), (id, id, why.as_str()));
+                (-*status, why.clone())
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let (n, why) = refused(99, hello());
+    assert!(n == libc::EACCES && why.contains("uid 99") && why.contains("/s"), "{n} {why}");
+    assert_eq!(refused(1, Hello { versions: (2, 9), ..hello() }).0, libc::EPROTONOSUPPORT);
+    assert_eq!(refused(1, Hello { mode: 2, ..hello() }).0, libc::EOPNOTSUPP);
+    assert_eq!(refused(1, Hello { features: 0, ..hello() }).0, libc::EOPNOTSUPP);
+    assert_eq!(refused(1, Hello { qpns: 17 * QPN_UNIT, ..hello() }).0, libc::EDQUOT);
+    for _ in 0..3 {
+        b.up(2);
+    }
+    let id = b.connect(2);
+    let fourth = b.hello(id, hello());
+    assert!(matches!(&fourth[0], Action::Send(_, e) if e.status == -libc::EDQUOT), "{fourth:?}");
+}
+
+#[test]
+fn two_that_may_talk_get_the_ends_of_a_socket() {
+    let mut b = Bench::new(POLICY);
+    let ((blue, _), (red, w)) = (b.up(1), b.up(2));
+    let (routed, owner, seq, link) = b.linked(blue, &w);
+    assert_eq!((owner, routed.peer, routed.qpns, routed.flags), (red, red, w.qpns, link_flag::NO_LOANS));
+    assert_eq!((show(&link.gid).as_str(), link.peer, link.flags), ("10.0.0.1", blue, link_flag::NO_LOANS));
+    // The answer to the link, once.
+    let answer = Envelope::answer(seq, 0, Message::Link(link));
+    assert_eq!(b.say(red, &answer), []);
+    assert_eq!(end_of(&b.say(red, &answer), red).0, libc::EPROTO);
+    // Of one tenant: memory may be lent.
+    let (_, w) = b.up(1);
+    assert_eq!(b.linked(blue, &w).0.flags, 0);
+}
+
+#[test]
+fn a_route_that_leads_nowhere_or_is_forbidden_says_so() {
+    let mut b = Bench::new(&POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\nallow = [\"blue\"]"));
+    let ((blue, wb), (red, wr), (green, wg)) = (b.up(1), b.up(2), b.up(3));
+    for (from, to) in [(blue, &wr), (red, &wb)] {
+        let (n, why) = b.refused(from, to.gids[0], to.qpns.0);
+        assert!(n == libc::EACCES && why.contains("tenant blue"), "both must want it: {n} {why}");
+    }
+    let (n, why) = b.refused(red, [9; 16], wb.qpns.0);
+    assert!(n == libc::EHOSTUNREACH && why.contains("nobody in network default"), "{n} {why}");
+    let (n, why) = b.refused(red, wb.gids[0], wg.qpns.0);
+    assert!(n == libc::EHOSTUNREACH && why.contains("no queue pair"), "{n} {why}");
+    // The same address in another network is another's.
+    assert_eq!(b.refused(green, wb.gids[0], wb.qpns.0).0, libc::EHOSTUNREACH);
+    assert_eq!(b.refused(green, wr.gids[0], wr.qpns.0).0, libc::EHOSTUNREACH, "its own address, and red's number");
+    assert_eq!(b.refused(red, wr.gids[0], wr.qpns.0).0, libc::EINVAL, "its own number");
+    assert_eq!(b.refused(red, wb.gids[0], 0).0, libc::EOPNOTSUPP, "datagrams");
+    let route = Route { gid: wb.gids[0], sgid_index: 1, qpn: wb.qpns.0, traffic_class: 0 };
+    let answer = b.say(red, &Envelope::new(9, Message::Route(route)));
+    assert!(matches!(&answer[..], [Action::Send(_, e)] if e.status == -libc::EINVAL));
+}
+
+#[test]
+fn one_who_asks_too_much_is_told_later_and_who_takes_nothing_gets_no_more() {
+    let mut b = Bench::new(POLICY);
+    let ((blue, wb), (red, _)) = (b.up(1), b.up(2));
+    let mut links = Vec::new();
+    for _ in 0..UNANSWERED {
+        links.push(b.linked(red, &wb).2);
+    }
+    let (n, why) = b.refused(red, wb.gids[0], wb.qpns.0);
+    assert!(n == libc::EAGAIN && why.contains("stopped"), "{n} {why}");
+    // One that could not be sent does not count.
+    b.broker.link_failed(blue, links[0]);
+    assert_eq!(b.linked(red, &wb).1, blue);
+    let mut refused = 0;
+    while b.refused(red, wb.gids[0], wb.qpns.0).1.contains("stopped") {
+        refused += 1;
+        assert!(refused < 200);
+    }
+    let (n, why) = b.refused(red, wb.gids[0], wb.qpns.0);
+    assert!(n == libc::EAGAIN && why.contains("more than 100 routes in a second"), "{n} {why}");
+    b.now += SECOND;
+    assert!(b.refused(red, wb.gids[0], wb.qpns.0).1.contains("stopped"));
+}
+
+#[test]
+fn nobody_is_kept_busy_with_new_links() {
+    let mut b = Bench::new(&POLICY.replace("route_rate = 100", ""));
+    let ((_, wb), (_, w2), (red, _)) = (b.up(1), b.up(1), b.up(2));
+    let link = |b: &mut Bench, to: &Welcome| match &b.route(red, to.gids[0], to.qpns.0 + 5)[..] {
+        [Action::Connect { owner, link, .. }] => {
+            let (owner, answer) = (*owner, Envelope { answer: true, ..*link });
+            b.say(owner, &answer);
+            true
+        }
+        // A route that is given back begins no new count.
+        [Action::Send(..)] => {
+            b.say(red, &Envelope::new(3, Message::Unroute(Unroute { route: 1 })));
+            false
+        }
+        other => panic!("{other:?}"),
+    };
+    let made = |b: &mut Bench, to: &Welcome| (0..100).filter(|_| link(b, to)).count();
+    assert_eq!((made(&mut b, &wb), made(&mut b, &w2)), (32, 32), "each by itself");
+    assert!(b.refused(red, wb.gids[0], wb.qpns.0).1.contains("more than 32 links in a second"));
+    b.now += SECOND / 2;
+    assert_eq!(made(&mut b, &wb), 16);
+}
+
+#[test]
+fn the_end_of_a_session_is_told_to_those_with_links() {
+    let mut b = Bench::new(POLICY);
+    let ((blue, wb), (red, wr), (other, _)) = (b.up(1), b.up(2), b.up(1));
+    b.linked(blue, &wr);
+    // What a session says of its routes does not hide its links.
+    let (routed, ..) = b.linked(red, &wb);
+    let unroute = Message::Unroute(Unroute { route: routed.route });
+    assert!(matches!(&b.say(red, &Envelope::new(3, unroute))[..], [Action::Send(_, e)] if e.status == 0));
+    assert!(matches!(&b.say(red, &Envelope::new(3, unroute))[..], [Action::Send(_, e)] if e.status == -libc::EINVAL));
+    let mut out = Vec::new();
+    b.broker.gone(b.now, red, &mut out);
+    match &out[..] {
+        [Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }), Action::End(end, why)] => {
+            assert_eq!((*to, *end, e.peer, e.event, why.as_str()), (blue, red, red, route_event::DOWN, ""));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(b.refused(blue, wr.gids[0], wr.qpns.0).0, libc::EHOSTUNREACH);
+    assert_eq!(b.broker.blocks_given(), 2);
+    b.broker.gone(b.now, red, &mut out);
+    // One that the router throws out may go on: its peers are told that nothing of it counts any more.
+    let (red, wr) = b.up(2);
+    b.linked(blue, &wr);
+    let out = b.raw(red, b"nonsense", 0);
+    assert!(matches!(&out[0], Action::Send(to, Envelope { message: Message::RouteEvent(e), .. })
+        if *to == blue && e.event == route_event::REVOKED && e.peer == red));
+    assert_eq!(end_of(&out, red).0, libc::EINVAL);
+    assert!(b.broker.up(other).is_some());
+}
+
+#[test]
+fn messages_that_are_not_expected_end_the_session() {
+    let hello = Message::Hello(hello());
+    let messages = [
+        (Message::Routed(Routed::refused(Text::EMPTY)), true),
+        (Message::Welcome(Welcome::refused(Text::EMPTY)), true),
+        (Message::Link(Link { gid: [1; 16], peer: 1, flags: 0 }), true),
+        (Message::RouteEvent(RouteEvent { route: 1, event: 1, peer: 1, final_ms: 0, cause: Text::EMPTY }), true),
+        (Message::Drain(Drain { deadline_ms: 1, text: Text::EMPTY }), true),
+        (hello, true),
+        (Message::Ping(()), false),
+        (Message::Route(Route { gid: [1; 16], sgid_index: 0, qpn: 1, traffic_class: 0 }), false),
+        (Message::Listen(Service { space: 1, port: 1 }), false),
+    ];
+    for (message, up) in messages {
+        let mut b = Bench::new(POLICY);
+        let id = if up { b.up(1).0 } else { b.connect(1) };
+        let out = b.say(id, &Envelope::new(5, message));
+        let (n, why) = end_of(&out, id);
+        assert!(n == libc::EPROTO && why.contains(&message.kind().to_string()), "{n} {why}");
+        assert!(b.say(id, &Envelope::new(5, message)).is_empty(), "it is gone");
+    }
+    let mut b = Bench::new(POLICY);
+    let id = b.up(1).0;
+    let mut bytes = [0; MESSAGE_MAX];
+    let n = Envelope::new(5, Message::Ping(())).emit(&mut bytes);
+    let out = b.raw(id, &bytes[..n], 1);
+    assert!(end_of(&out, id).1.contains("1 descriptors"));
+    let id = b.up(1).0;
+    bytes[..2].copy_from_slice(&77u16.to_le_bytes());
+    let out = b.raw(id, &bytes[..n], 0);
+    assert_eq!(end_of(&out, id), (Fault::Unknown(77).errno(), Fault::Unknown(77).to_string()));
+}
+
+#[test]
+fn a_ping_is_answered_and_a_bye_ends_it() {
+    let mut b = Bench::new(POLICY);
+    let id = b.up(1).0;
+    let ping = Envelope::new(6, Message::Ping(()));
+    assert_eq!(b.say(id, &ping), [Action::Send(id, Envelope { answer: true, ..ping })]);
+    assert_eq!(b.say(id, &Envelope::answer(6, 0, Message::Ping(()))), []);
+    let bye = Message::Bye(Bye { errno: 0, text: Text::EMPTY });
+    assert_eq!(b.say(id, &Envelope::new(7, bye)), [Action::End(id, String::new())]);
+    let fresh = b.connect(1);
+    assert_eq!(b.say(fresh, &Envelope::new(7, bye)), [Action::End(fresh, String::new())]);
+}
+
+#[test]
+fn a_port_has_one_listener_at_an_address() {
+    let mut b = Bench::new(POLICY);
+    let (one, two, red) = (b.up(1).0, b.up(1).0, b.up(2).0);
+    let mut status = |id, on: bool, port| {
+        let service = Service { space: 0x106, port };
+        let message = if on { Message::Listen(service) } else { Message::Unlisten(service) };
+        match &b.say(id, &Envelope::new(4, message))[..] {
+            [Action::Send(_, e)] => -e.status,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(status(one, true, 7), 0);
+    assert_eq!(status(two, true, 7), libc::EADDRINUSE);
+    assert_eq!(status(red, true, 7), 0, "another address");
+    assert_eq!(status(two, false, 7), libc::EINVAL, "it is not its own");
+    assert_eq!(status(one, false, 7), 0);
+    assert_eq!(status(two, true, 7), 0);
+    assert_eq!((status(red, true, 8), status(red, true, 9)), (0, libc::EDQUOT));
+}
+
+#[test]
+fn a_connection_that_says_nothing_ends() {
+    let mut b = Bench::new(POLICY);
+    let id = b.connect(1);
+    assert_eq!(b.broker.deadline(), Some(SECOND));
+    let mut out = Vec::new();
+    b.broker.tick(SECOND - 1, &mut out);
+    assert!(out.is_empty());
+    b.broker.tick(SECOND, &mut out);
+    assert!(end_of(&out, id).1.contains("no HELLO"));
+    b.up(1);
+    assert_eq!(b.broker.deadline(), None, "who is up may be silent");
+}
+
+#[test]
+fn another_policy_ends_what_it_does_not_allow() {
+    let mut b = Bench::new(POLICY);
+    let ((blue, wb), (red, wr), (green, _)) = (b.up(1), b.up(2), b.up(3));
+    b.linked(blue, &wr);
+    let mut reload = |policy: &str| {
+        let mut out = Vec::new();
+        b.broker.reload(b.now, Policy::parse(policy).unwrap(), &Host, &mut out);
+        out
+    };
+    assert_eq!(reload(POLICY), []);
+    // Links end, and sessions stay.
+    let apart = POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\nallow = []");
+    let out = reload(&apart);
+    let revoked = |a: &Action| match a {
+        Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }) if e.event == route_event::REVOKED => {
+            (*to, e.peer)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(out.iter().map(revoked).collect::<Vec<_>>(), [(red, blue), (blue, red)]);
+    assert_eq!(reload(&apart), []);
+    // Another address, or none: the session ends.
+    let out = reload(&POLICY.replace("10.0.0.1", "10.0.0.9"));
+    assert_eq!(end_of(&out, blue).0, libc::EACCES);
+    let out = reload(&POLICY.replace("uid = 3", "uid = 4"));
+    assert_eq!(end_of(&out, green).0, libc::EACCES);
+    assert_eq!(b.refused(red, wb.gids[0], wb.qpns.0).0, libc::EHOSTUNREACH);
+    assert_eq!(KINDS.len(), 12, "all messages have their test above");
+}
+
+#[test]
+fn sessions_come_and_go_without_a_trace() {
+    let mut b = Bench::new(POLICY);
+    for _ in 0..3000 {
+        let ((blue, _), (red, w)) = (b.up(1), b.up(2));
+        b.linked(blue, &w);
+        let mut out = Vec::new();
+        b.broker.gone(b.now, blue, &mut out);
+        b.broker.gone(b.now, red, &mut out);
+        b.now += SECOND;
+    }
+    assert_eq!((b.broker.sessions().count(), b.broker.blocks_given()), (0, 0));
+}

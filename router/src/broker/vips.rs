@@ -1,0 +1,82 @@
+//! Virtual addresses: one for each tenant, unique in its network.
+
+use crate::policy::{Cidr, Policy, Tenant};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A tenant's name and network.
+type Key = (String, String);
+
+/// Which tenant has which address. A tenant that comes back has the one that it had.
+#[derive(Debug, Default)]
+pub struct Vips {
+    by_tenant: BTreeMap<Key, [u8; 16]>,
+}
+
+impl Vips {
+    /// The address of a tenant: the policy's, or the lowest of its network's pool that is free. `lives`: whether a tenant of the network has a
+    /// session; where all are taken, one of a tenant without is given away. `None`: none is left.
+    pub fn of(&mut self, policy: &Policy, tenant: &Tenant, lives: impl Fn(&str) -> bool) -> Option<[u8; 16]> {
+        if let Some(vip) = tenant.vip {
+            return Some(vip);
+        }
+        let pool = policy.network(&tenant.network)?.pool;
+        let own = (tenant.network.clone(), tenant.name.clone());
+        // Of another policy's pool, perhaps, or now somebody's by name.
+        let named: BTreeSet<[u8; 16]> =
+            policy.tenants.iter().filter(|t| t.network == tenant.network).filter_map(|t| t.vip).collect();
+        if let Some(&vip) = self.by_tenant.get(&own).filter(|v| pool.contains(v) && !named.contains(*v)) {
+            return Some(vip);
+        }
+        self.by_tenant.remove(&own);
+        let vip = self.free(pool, &named, &tenant.network).or_else(|| {
+            let idle = |key: &Key, vip: &[u8; 16]| key.0 == tenant.network && pool.contains(vip) && !lives(&key.1);
+            let key = self.by_tenant.iter().find(|(key, vip)| idle(key, vip)).map(|(key, _)| key.clone())?;
+            self.by_tenant.remove(&key)
+        })?;
+        self.by_tenant.insert(own, vip);
+        Some(vip)
+    }
+
+    fn free(&self, pool: Cidr, named: &BTreeSet<[u8; 16]>, network: &str) -> Option<[u8; 16]> {
+        let of_network = self.by_tenant.iter().filter(|(key, _)| key.0 == network);
+        let taken: BTreeSet<[u8; 16]> = of_network.map(|(_, vip)| *vip).collect();
+        // As many are looked at as are taken, and one more.
+        pool.hosts().find(|vip| !taken.contains(vip) && !named.contains(vip))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{show, tenant_of_uid};
+
+    fn policy(pool: &str, more: &str) -> Policy {
+        Policy::parse(&format!("[router]\nlisten = \"/s\"\nunmatched = \"uid\"\npool = \"{pool}\"\n{more}")).unwrap()
+    }
+
+    #[test]
+    fn the_lowest_that_nobody_has_is_given_and_kept() {
+        let p = policy("10.0.0.0/29", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.2\"\n");
+        let mut v = Vips::default();
+        let mut of = |uid| v.of(&p, &tenant_of_uid(uid), |_| true).map(|g| show(&g));
+        assert_eq!(of(7).as_deref(), Some("10.0.0.1"));
+        assert_eq!(of(8).as_deref(), Some("10.0.0.3"), "the second is a's by name");
+        assert_eq!(of(7).as_deref(), Some("10.0.0.1"));
+        let rest = [9, 10, 11].map(&mut of);
+        assert_eq!(rest, ["10.0.0.4", "10.0.0.5", "10.0.0.6"].map(|t| Some(t.to_string())));
+        assert_eq!(of(12), None, "all live");
+        let one_is_gone = v.of(&p, &tenant_of_uid(12), |name| name != "uid-9").map(|g| show(&g));
+        assert_eq!(one_is_gone.as_deref(), Some("10.0.0.4"));
+        assert_eq!(show(&v.of(&p, &p.tenants[0], |_| true).unwrap()), "10.0.0.2");
+    }
+
+    #[test]
+    fn another_policy_moves_whom_it_must() {
+        let mut v = Vips::default();
+        let uid = tenant_of_uid(7);
+        assert_eq!(show(&v.of(&policy("10.0.0.0/24", ""), &uid, |_| true).unwrap()), "10.0.0.1");
+        let named = policy("10.0.0.0/24", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.1\"\n");
+        assert_eq!(show(&v.of(&named, &uid, |_| true).unwrap()), "10.0.0.2");
+        assert_eq!(show(&v.of(&policy("10.1.0.0/24", ""), &uid, |_| true).unwrap()), "10.1.0.1");
+    }
+}

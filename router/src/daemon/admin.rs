@@ -1,0 +1,128 @@
+//! The admin socket: one JSON object a line, for root and the router's own user.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `{"do":"status"}` | the router: version, process, policy file, how many sessions |
+//! | `{"do":"sessions"}` | a line for each session |
+//! | `{"do":"reload"}` | nothing, or what is wrong with the file |
+//!
+//! Each answer ends with a line `{"done":true}` or `{"error":"..."}`.
+
+use super::sys::{self, Epoll};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Longest request.
+const LINE_MAX: usize = 4096;
+/// An answer of which so much is unread ends its connection.
+const UNREAD_MAX: usize = 4 << 20;
+
+/// What somebody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Of the router.
+    Status,
+    /// Of its sessions.
+    Sessions,
+    /// To read its policy anew.
+    Reload,
+}
+
+/// Reads a line. Any bytes are a request, or words that say why not.
+///
+/// # Errors
+/// The words.
+pub fn parse(line: &[u8]) -> Result<Request, String> {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Line {
+        #[serde(rename = "do")]
+        what: String,
+    }
+    let line: Line = serde_json::from_slice(line).map_err(|e| format!("no request: {e}"))?;
+    match line.what.as_str() {
+        "status" => Ok(Request::Status),
+        "sessions" => Ok(Request::Sessions),
+        "reload" => Ok(Request::Reload),
+        other => Err(format!("no such request: {other}")),
+    }
+}
+
+/// The last line of an answer.
+pub(super) fn last(outcome: Result<(), String>) -> String {
+    match outcome {
+        Ok(()) => serde_json::json!({"done": true}).to_string(),
+        Err(what) => serde_json::json!({"error": what}).to_string(),
+    }
+}
+
+/// Somebody who asks.
+pub(super) struct Admin {
+    fd: OwnedFd,
+    token: u64,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Admin {
+    /// `None`: this user may not ask.
+    pub(super) fn new(fd: OwnedFd, token: u64, epoll: &Epoll) -> io::Result<Option<Admin>> {
+        let uid = sys::credentials(fd.as_fd())?.uid;
+        if uid != 0 && uid != sys::own_uid() {
+            return Ok(None);
+        }
+        epoll.add(fd.as_fd(), token)?;
+        Ok(Some(Admin { fd, token, input: Vec::new(), output: Vec::new() }))
+    }
+
+    /// Reads once: what is asked by the whole lines that have come, and whether there may be more.
+    pub(super) fn take(&mut self) -> (Vec<Result<Request, String>>, bool) {
+        let mut bytes = [0; LINE_MAX];
+        match sys::read(&self.fd, &mut bytes) {
+            Ok(n @ 1..) => self.input.extend_from_slice(&bytes[..n]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            _ => return (Vec::new(), false),
+        }
+        let mut requests = Vec::new();
+        while let Some(end) = self.input.iter().position(|&b| b == b'\n') {
+            let line: Vec<u8> = self.input.drain(..=end).collect();
+            requests.push(parse(&line[..end]));
+        }
+        (requests, self.input.len() < LINE_MAX)
+    }
+
+    /// Where answers go.
+    pub(super) fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Writes what goes. False: it is over.
+    pub(super) fn flush(&mut self, epoll: &Epoll) -> bool {
+        while !self.output.is_empty() {
+            match sys::write(&self.fd, &self.output) {
+                Ok(n) => drop(self.output.drain(..n)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return false,
+            }
+        }
+        let waits = !self.output.is_empty();
+        // An answer to one who does not read is not kept for ever.
+        self.output.len() <= UNREAD_MAX && epoll.want_write(self.fd.as_fd(), self.token, waits).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_and_all_else_is_refused_in_words() {
+        assert_eq!(parse(b"{\"do\":\"status\"}"), Ok(Request::Status));
+        assert_eq!(parse(b" {\"do\": \"reload\"} "), Ok(Request::Reload));
+        for bad in [&b""[..], b"{", b"[]", b"{\"do\":1}", b"{\"do\":\"fly\"}", b"{\"do\":\"status\",\"x\":1}", b"\xff"]
+        {
+            assert!(!parse(bad).unwrap_err().is_empty());
+        }
+        assert_eq!(last(Err("a \"b\"".into())), "{\"error\":\"a \\\"b\\\"\"}");
+    }
+}

@@ -1,0 +1,92 @@
+//! The connection of one session. Nothing on it ever waits.
+
+use super::sys::Epoll;
+use gdrcore_core::Error;
+use gdrcore_net::via::proto::Envelope;
+use gdrcore_net::via::wire::{receive, send, Buffer, Look};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// What a connection is known by in the set of descriptors: its own, and that of its process.
+#[derive(Clone, Copy)]
+pub(super) struct Tokens {
+    pub(super) socket: u64,
+    pub(super) process: u64,
+}
+
+/// A session's socket, its process, and an answer that did not go yet.
+pub(super) struct Connection {
+    fd: OwnedFd,
+    _process: Option<OwnedFd>,
+    token: u64,
+    kept: Option<(Envelope, Option<OwnedFd>)>,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It went, or will when the other end reads.
+    Gone,
+    /// One is kept already: the other end does not read.
+    Full,
+    /// There is no other end any more.
+    Lost,
+}
+
+impl Connection {
+    pub(super) fn new(fd: OwnedFd, process: Option<OwnedFd>, tokens: Tokens, epoll: &Epoll) -> io::Result<Connection> {
+        epoll.add(fd.as_fd(), tokens.socket)?;
+        if let Some(process) = &process {
+            epoll.add(process.as_fd(), tokens.process)?;
+        }
+        Ok(Connection { fd, _process: process, token: tokens.socket, kept: None })
+    }
+
+    /// The next datagram.
+    pub(super) fn receive(&self, buffer: &mut Buffer) -> Look {
+        receive(self.fd.as_fd(), buffer)
+    }
+
+    /// Sends a message, or keeps it until the other end reads.
+    pub(super) fn send(&mut self, e: &Envelope, fd: Option<OwnedFd>, epoll: &Epoll) -> Sent {
+        if self.kept.is_some() {
+            return Sent::Full;
+        }
+        match self.send_now(e, fd.as_ref()) {
+            Sent::Full => {
+                self.kept = Some((*e, fd));
+                let _ = epoll.want_write(self.fd.as_fd(), self.token, true);
+                Sent::Gone
+            }
+            other => other,
+        }
+    }
+
+    /// Sends a message if it goes at once.
+    pub(super) fn send_now(&self, e: &Envelope, fd: Option<&OwnedFd>) -> Sent {
+        if self.kept.is_some() {
+            return Sent::Full;
+        }
+        match send(self.fd.as_fd(), e, fd.map(AsFd::as_fd)) {
+            Ok(()) => Sent::Gone,
+            // ENOBUFS and ETOOMANYREFS: the system's limit of what is under way.
+            Err(Error::Again | Error::NoMemory | Error::Os(libc::ETOOMANYREFS)) => Sent::Full,
+            Err(_) => Sent::Lost,
+        }
+    }
+
+    /// It can be written again.
+    pub(super) fn flush(&mut self, epoll: &Epoll) -> Sent {
+        let Some((e, fd)) = self.kept.take() else { return Sent::Gone };
+        match self.send_now(&e, fd.as_ref()) {
+            Sent::Full => {
+                self.kept = Some((e, fd));
+                Sent::Gone
+            }
+            other => {
+                let _ = epoll.want_write(self.fd.as_fd(), self.token, false);
+                other
+            }
+        }
+    }
+}

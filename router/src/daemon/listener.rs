@@ -1,0 +1,117 @@
+//! Sockets that the router listens at: they appear at their paths whole, and go with the router.
+//!
+//! Whoever can reach a tenant's own socket is that tenant. A container has its folder alone; users of the host are kept out by the folder above
+//! it, which nobody else may enter.
+
+use super::sys::{self, Kind};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// A socket that listens at a path.
+pub(super) struct Listener {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Of the file, so that another's is not removed.
+    inode: (u64, u64),
+}
+
+impl Listener {
+    /// Listens at a path. Folders that are missing are made, for all to enter; above the folder of a socket that `identifies` who connects, one for
+    /// this user alone. A socket that a dead router left there is replaced.
+    ///
+    /// # Errors
+    /// In words: somebody listens there; the system's reasons.
+    pub(super) fn open(path: &Path, kind: Kind, mode: u32, identifies: bool) -> Result<Listener, String> {
+        let said = |what: &str, e: io::Error| format!("{}: {what}: {e}", path.display());
+        if let Some(folder) = path.parent() {
+            let above = folder.parent().filter(|_| identifies).map_or(Ok(()), |above| make_folder(above, 0o700));
+            above.and_then(|()| make_folder(folder, 0o755)).map_err(|e| said("cannot make its folder", e))?;
+        }
+        match fs::symlink_metadata(path) {
+            Ok(m) if m.mode() & libc::S_IFMT != libc::S_IFSOCK => {
+                return Err(format!("{}: there is a file, and no socket", path.display()));
+            }
+            Ok(_) if sys::connect(path, kind).is_ok() => {
+                return Err(format!("{}: another router serves this socket", path.display()));
+            }
+            _ => {}
+        }
+        // Under a name of its own first, so that nobody finds one that does not listen yet, or may not be connected to.
+        let mut own = path.as_os_str().to_owned();
+        own.push(format!(".{}", std::process::id()));
+        let own = PathBuf::from(own);
+        let _ = fs::remove_file(&own);
+        let fd = sys::listen(&own, kind, mode).map_err(|e| said("cannot listen", e))?;
+        let inode = fs::symlink_metadata(&own).map(|m| (m.dev(), m.ino())).map_err(|e| said("it is gone again", e))?;
+        if let Err(e) = fs::rename(&own, path) {
+            let _ = fs::remove_file(&own);
+            return Err(said("cannot be put there", e));
+        }
+        Ok(Listener { fd, path: path.into(), inode })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Makes a folder, if there is none, with this mode whatever the process's mask; those above it are for all to enter.
+fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
+    if folder.exists() {
+        return Ok(());
+    }
+    if let Some(above) = folder.parent() {
+        make_folder(above, 0o755)?;
+    }
+    fs::create_dir(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(mode))
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_router_has_a_path_and_what_a_dead_one_left_is_replaced() {
+        let folder = std::env::temp_dir().join(format!("gdrc-listener-{}", std::process::id()));
+        let path = folder.join("t/blue/tenant.gdrc");
+        let first = Listener::open(&path, Kind::Packets, 0o666, true).unwrap();
+        assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o666);
+        let modes = ["", "t", "t/blue"].map(|p| fs::metadata(folder.join(p)).unwrap().mode() & 0o777);
+        assert_eq!(
+            modes,
+            [0o755, 0o700, 0o755],
+            "a tenant's folder can be entered by who has it, and found by nobody else"
+        );
+        assert!(sys::connect(&path, Kind::Packets).is_ok());
+        let second = Listener::open(&path, Kind::Packets, 0o666, true).err().unwrap();
+        assert!(second.contains("another router"), "{second}");
+        drop(first);
+        assert!(!path.exists());
+        // A socket that nobody listens at any more.
+        drop(sys::listen(&path, Kind::Packets, 0o600).unwrap());
+        let third = Listener::open(&path, Kind::Packets, 0o666, true).unwrap();
+        // The file of another is left alone.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "x").unwrap();
+        drop(third);
+        assert!(path.exists());
+        assert!(Listener::open(&path, Kind::Packets, 0o666, true).err().unwrap().contains("no socket"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,72 @@
+//! Who has connected: what the kernel says of the process at the other end of a socket.
+
+use super::sys;
+use crate::identity::{Namespace, Seen, World};
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// This host.
+pub(super) struct Host;
+
+impl World for Host {
+    fn netns(&self, path: &Path) -> Option<Namespace> {
+        namespace(path)
+    }
+}
+
+fn namespace(path: &Path) -> Option<Namespace> {
+    fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
+/// What is seen of whoever has connected to `socket`, and a descriptor of the process, which tells of its end; `None` in place of that: it is of a pid namespace
+/// that the router does not see, and ends with its connection.
+///
+/// A process's number may be another's by the time its files are read: so that it lives is asked afterwards, by the descriptor. `None`: it has ended.
+pub(super) fn look(socket: &Path, fd: BorrowedFd<'_>) -> Option<(Seen, Option<OwnedFd>)> {
+    let cred = sys::credentials(fd).ok()?;
+    let uid = is_told_apart(cred.uid).then_some(cred.uid);
+    let mut seen = Seen { socket: socket.into(), pid: cred.pid, uid, cgroups: Vec::new(), netns: None };
+    let process = sys::process(fd, cred.pid).ok();
+    let Some(process) = process.filter(|_| cred.pid > 0) else { return Some((seen, None)) };
+    let text = fs::read_to_string(format!("/proc/{}/cgroup", cred.pid)).unwrap_or_default();
+    seen.cgroups = cgroups(&text);
+    seen.netns = namespace(Path::new(&format!("/proc/{}/ns/net", cred.pid)));
+    let has_ended = sys::is_ready(process.as_fd(), libc::POLLIN);
+    (!has_ended).then_some((seen, Some(process)))
+}
+
+/// The paths of a cgroup file: `<number>:<controllers>:<path>`, one a line.
+fn cgroups(text: &str) -> Vec<String> {
+    text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(str::to_string).collect()
+}
+
+/// Whether a user's number is that user's alone: in a user namespace all who have none there appear as the overflow uid.
+fn is_told_apart(uid: u32) -> bool {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let overflow = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);
+    uid != overflow || read("/proc/self/uid_map").split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_ours_is_seen_as_what_it_is() {
+        let (a, _b) = sys::pair().unwrap();
+        let (seen, process) = look(Path::new("/s"), a.as_fd()).unwrap();
+        assert_eq!(seen.pid as u32, std::process::id());
+        assert_eq!(seen.uid, Some(sys::own_uid()));
+        assert_eq!(seen.netns, Host.netns(Path::new("/proc/self/ns/net")));
+        assert!(seen.netns.is_some() && process.is_some());
+        assert_eq!(Host.netns(Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn cgroups_are_what_stands_behind_two_colons() {
+        assert_eq!(cgroups("0::/user.slice/a:b\n4:memory,cpu:/m\nx\n"), ["/user.slice/a:b", "/m"]);
+        assert_eq!(cgroups(""), [""; 0]);
+    }
+}

@@ -1,0 +1,50 @@
+//! What `gdrcore-routerctl` is told, as JSON objects of one line.
+
+use crate::broker::{Broker, State};
+use crate::policy::show;
+use gdrcore_core::config::QPN_UNIT;
+use serde_json::json;
+use std::path::Path;
+
+/// The router.
+pub(super) fn status(broker: &Broker, file: Option<&Path>) -> String {
+    let up = broker.sessions().filter(|(_, s)| matches!(s.state, State::Up(_))).count();
+    let policy = broker.policy();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "policy": file.map(|f| f.display().to_string()),
+        "tenants": policy.tenants.len(),
+        "sessions": up,
+        "without_hello": broker.sessions().count() - up,
+        "blocks": broker.blocks_given(),
+    })
+    .to_string()
+}
+
+/// The sessions, one after the other.
+pub(super) fn sessions(broker: &Broker) -> impl Iterator<Item = String> + '_ {
+    broker.sessions().map(|(id, s)| {
+        let seen = &s.seen;
+        match &s.state {
+            State::New(_) => json!({"session": id, "state": "new", "pid": seen.pid, "uid": seen.uid}).to_string(),
+            State::Up(up) => json!({
+                "session": id,
+                "state": "up",
+                "tenant": up.tenant.name,
+                "network": up.tenant.network,
+                "address": show(&up.gid),
+                "program": up.program,
+                "pid": seen.pid,
+                "uid": seen.uid,
+                "socket": seen.socket.display().to_string(),
+                "qpn_first": up.blocks.start * QPN_UNIT,
+                "qpn_count": up.blocks.len() as u32 * QPN_UNIT,
+                "linked_by": up.linked_by,
+                "routes": up.routes.len(),
+                "listens": up.listens.len(),
+            })
+            .to_string(),
+        }
+    })
+}

@@ -1,0 +1,239 @@
+//! System calls that the standard library has not.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// asm-generic/socket.h, since Linux 6.5: a descriptor of the process at the other end.
+const SO_PEERPIDFD: i32 = 77;
+
+fn check(rc: i32) -> io::Result<i32> {
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
+    }
+}
+
+fn own(rc: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel has just made it, so it is nobody else's.
+    check(rc).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A set of descriptors to wait for.
+pub(super) struct Epoll(OwnedFd);
+
+/// What is ready: the number that it was added with, and whether it can be read (or is at its end), and written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready {
+    pub(super) token: u64,
+    pub(super) read: bool,
+    pub(super) write: bool,
+}
+
+impl Epoll {
+    pub(super) fn new() -> io::Result<Epoll> {
+        // SAFETY: no pointers.
+        own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
+    }
+
+    fn control(&self, op: i32, fd: BorrowedFd<'_>, token: u64, write: bool) -> io::Result<()> {
+        let events = libc::EPOLLIN | if write { libc::EPOLLOUT } else { 0 };
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        // SAFETY: the event lives through the call.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd.as_raw_fd(), &mut event) }).map(drop)
+    }
+
+    /// Waits for it to be read from here on. Closing the last copy of a descriptor takes it out.
+    pub(super) fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, false)
+    }
+
+    /// Whether to wait for it to be written as well.
+    pub(super) fn want_write(&self, fd: BorrowedFd<'_>, token: u64, on: bool) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token, on)
+    }
+
+    /// What is ready, at most 64 of them; waits for so many milliseconds, -1: as long as it takes.
+    pub(super) fn wait(&self, ms: i32, ready: &mut Vec<Ready>) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: room for as many events as it is told.
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, ms) };
+        ready.clear();
+        for e in events.iter().take(usize::try_from(n).unwrap_or(0)) {
+            let bits = e.events as i32;
+            let read = bits & !libc::EPOLLOUT != 0;
+            ready.push(Ready { token: e.u64, read, write: bits & libc::EPOLLOUT != 0 });
+        }
+    }
+}
+
+/// Which datagrams or bytes a Unix socket carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Packets,
+    Stream,
+}
+
+impl Kind {
+    fn flags(self) -> i32 {
+        let kind = match self {
+            Kind::Packets => libc::SOCK_SEQPACKET,
+            Kind::Stream => libc::SOCK_STREAM,
+        };
+        kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK
+    }
+}
+
+fn name(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: zeroes are a valid sockaddr_un.
+    let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= addr.sun_path.len() || bytes.contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no path that a socket can have"));
+    }
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, &from) in addr.sun_path.iter_mut().zip(bytes) {
+        *to = from as libc::c_char;
+    }
+    let len = core::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
+    Ok((addr, len as libc::socklen_t))
+}
+
+/// A socket that listens at a path, which must not exist.
+pub(super) fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> {
+    let (addr, len) = name(path)?;
+    // SAFETY: no pointers.
+    let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
+    // SAFETY: `len` bytes of the address are initialised and live through the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    let c_path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a C string.
+    check(unsafe { libc::chmod(c_path.as_ptr(), mode) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(fd.as_raw_fd(), 128) })?;
+    Ok(fd)
+}
+
+/// Connects to a path; the socket does not wait.
+pub(super) fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+    let (addr, len) = name(path)?;
+    // SAFETY: no pointers.
+    let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
+    // SAFETY: `len` bytes of the address are initialised and live through the call.
+    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(fd)
+}
+
+/// Takes the next connection.
+pub(super) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let none = core::ptr::null_mut();
+    // SAFETY: no addresses are asked for.
+    own(unsafe { libc::accept4(fd.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) })
+}
+
+/// Two ends of a new socket for packets.
+pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds: [RawFd; 2] = [-1; 2];
+    // SAFETY: room for two descriptors.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, Kind::Packets.flags(), 0, fds.as_mut_ptr()) })?;
+    // SAFETY: the kernel has just made both.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// Process and user of whoever has connected, as the kernel noted them then.
+pub(super) fn credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let to = (&raw mut cred).cast();
+    // SAFETY: the pointers describe `cred` and its length, both live through the call.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) })?;
+    Ok(cred)
+}
+
+/// A descriptor of the process that has connected: the kernel's own where it gives one, else by its number, which another process may have by now.
+pub(super) fn process(fd: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
+    let mut raw: RawFd = -1;
+    let mut len = size_of::<RawFd>() as libc::socklen_t;
+    // SAFETY: the pointers describe `raw` and its length, both live through the call.
+    let rc =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut raw).cast(), &mut len) };
+    if rc == 0 {
+        return own(raw);
+    }
+    let e = io::Error::last_os_error();
+    if e.raw_os_error() != Some(libc::ENOPROTOOPT) || pid <= 0 {
+        return Err(e);
+    }
+    // SAFETY: no pointers.
+    own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
+}
+
+/// Whether a descriptor can be read, or is at its end; of a process: whether it has ended. Does not wait.
+pub(super) fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one live entry; no wait.
+    unsafe { libc::poll(&mut p, 1, 0) > 0 }
+}
+
+/// A descriptor that tells of signals, which are blocked from here on for this thread and those that it makes.
+pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
+    // SAFETY: zeroes are a valid set, which lives through all the calls; they take nothing else but numbers.
+    unsafe {
+        let mut set: libc::sigset_t = core::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for &signal in which {
+            libc::sigaddset(&mut set, signal);
+        }
+        check(libc::sigprocmask(libc::SIG_BLOCK, &set, core::ptr::null_mut()))?;
+        own(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
+    }
+}
+
+/// The next signal that has come.
+pub(super) fn next_signal(fd: BorrowedFd<'_>) -> Option<i32> {
+    // SAFETY: zeroes are a valid record.
+    let mut info: libc::signalfd_siginfo = unsafe { core::mem::zeroed() };
+    let len = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: room for `len` bytes.
+    let n = unsafe { libc::read(fd.as_raw_fd(), (&raw mut info).cast(), len) };
+    (n == len as isize).then_some(info.ssi_signo as i32)
+}
+
+/// Allows as many descriptors as the system lets this process; how many that are.
+pub(super) fn raise_descriptors() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: the record lives through both calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            let more = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &more) == 0 {
+                limit = more;
+            }
+        }
+    }
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
+/// Reads or writes what goes without waiting.
+pub(super) fn read(fd: &impl AsFd, to: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: pointer and length are those of `to`.
+    let n = unsafe { libc::recv(fd.as_fd().as_raw_fd(), to.as_mut_ptr().cast(), to.len(), libc::MSG_DONTWAIT) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// The same the other way.
+pub(super) fn write(fd: &impl AsFd, from: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: pointer and length are those of `from`.
+    let n = unsafe { libc::send(fd.as_fd().as_raw_fd(), from.as_ptr().cast(), from.len(), flags) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// The user of this process.
+pub(super) fn own_uid() -> u32 {
+    // SAFETY: no precondition.
+    unsafe { libc::geteuid() }
+}

@@ -1,0 +1,150 @@
+//! What the kernel says of a process, and which tenant that makes it.
+//!
+//! Nothing that a process sends counts but its wish among several tenants that it is anyhow (`FFR_ID`).
+
+use crate::policy::{tenant_of_uid, Policy, Rules, Tenant, Unmatched};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A namespace: device and inode of its file.
+pub type Namespace = (u64, u64);
+
+/// What the kernel says of whoever has connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The socket that was connected to.
+    pub socket: PathBuf,
+    /// Its process, as the router numbers it; 0: of a namespace that the router does not see.
+    pub pid: i32,
+    /// Its user, as the router numbers it; `None`: one that has no number in the router's user namespace.
+    pub uid: Option<u32>,
+    /// The paths of `/proc/<pid>/cgroup`; empty: they can't be read.
+    pub cgroups: Vec<String>,
+    /// Its network namespace; `None`: the router has not the right to know.
+    pub netns: Option<Namespace>,
+}
+
+/// What the policy's words mean on this host.
+pub trait World {
+    /// The network namespace that a file stands for.
+    fn netns(&self, path: &Path) -> Option<Namespace>;
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.uid {
+            Some(uid) => write!(f, "pid {}, uid {uid}", self.pid)?,
+            None => write!(f, "pid {}, a user without a number here", self.pid)?,
+        }
+        match self.cgroups.first() {
+            Some(path) => write!(f, ", cgroup {path}")?,
+            None => f.write_str(", no cgroup that the router may read")?,
+        }
+        match self.netns {
+            Some((_, inode)) => write!(f, ", network namespace {inode}")?,
+            None => f.write_str(", a network namespace that the router may not read")?,
+        }
+        write!(f, ", socket {}", self.socket.display())
+    }
+}
+
+/// Whether a process is what rules say.
+fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
+    let uid = rules.uid.is_none_or(|uid| Some(uid) == seen.uid);
+    let cgroup = rules.cgroup.as_ref().is_none_or(|p| seen.cgroups.iter().any(|path| p.matches(path)));
+    let netns = rules.netns.as_ref().is_none_or(|path| seen.netns.is_some() && world.netns(path) == seen.netns);
+    uid && cgroup && netns
+}
+
+/// The tenant that a process is: at a tenant's own socket that one, if its rules fit, too; at the common one the first whose rules fit, or of these
+/// the one with its `FFR_ID`.
+pub fn tenant_of(policy: &Policy, seen: &Seen, ffr_id: i32, world: &dyn World) -> Option<Tenant> {
+    let is_own = |t: &&Tenant| t.listen.as_ref() == Some(&seen.socket);
+    if let Some(own) = policy.tenants.iter().find(is_own) {
+        return Some(own).filter(|t| fits(&t.rules, seen, world)).cloned();
+    }
+    if policy.listen.as_ref() != Some(&seen.socket) {
+        // A socket that the policy has no more.
+        return None;
+    }
+    let fitting = || policy.tenants.iter().filter(|t| !t.rules.is_empty() && fits(&t.rules, seen, world));
+    let wished = fitting().find(|t| ffr_id >= 0 && t.ffr_id == Some(ffr_id));
+    let by_uid = || seen.uid.filter(|_| policy.unmatched == Unmatched::Uid).map(tenant_of_uid);
+    wished.or_else(|| fitting().next()).cloned().or_else(by_uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Host;
+
+    impl World for Host {
+        fn netns(&self, path: &Path) -> Option<Namespace> {
+            (path == Path::new("/run/netns/a")).then_some((4, 77))
+        }
+    }
+
+    fn seen() -> Seen {
+        Seen {
+            socket: "/s".into(),
+            pid: 9,
+            uid: Some(1000),
+            cgroups: vec!["/x".into(), "/m/a1".into()],
+            netns: Some((4, 77)),
+        }
+    }
+
+    fn name(policy: &str, seen: &Seen, ffr_id: i32) -> Option<String> {
+        let policy = Policy::parse(&format!("[router]\nlisten = \"/s\"\n{policy}")).unwrap();
+        tenant_of(&policy, seen, ffr_id, &Host).map(|t| t.name)
+    }
+
+    #[test]
+    fn the_first_that_fits_is_it_and_all_that_is_named_must_fit() {
+        let a = "[tenant.a]\nmatch = { uid = 1000, cgroup = \"/m/*\", netns = \"/run/netns/a\" }\n";
+        let b = "[tenant.b]\nmatch = { uid = 1000 }\nffr_id = 5\n";
+        assert_eq!(name(&format!("{a}{b}"), &seen(), -1).as_deref(), Some("a"));
+        assert_eq!(name(&format!("{b}{a}"), &seen(), -1).as_deref(), Some("b"));
+        assert_eq!(name(&format!("{a}{b}"), &seen(), 5).as_deref(), Some("b"), "a wish among those that fit");
+        assert_eq!(name(&format!("{a}{b}"), &Seen { uid: Some(7), ..seen() }, 5), None, "and among no others");
+        for other in [
+            Seen { uid: Some(1001), ..seen() },
+            Seen { uid: None, ..seen() },
+            Seen { cgroups: vec!["/n/a1".into()], ..seen() },
+            Seen { cgroups: vec![], ..seen() },
+            Seen { netns: Some((4, 78)), ..seen() },
+            Seen { netns: None, ..seen() },
+        ] {
+            assert_eq!(name(a, &other, -1), None, "{other}");
+        }
+        assert_eq!(name("[tenant.c]\nmatch = { netns = \"/nowhere\" }", &Seen { netns: None, ..seen() }, -1), None);
+    }
+
+    #[test]
+    fn a_socket_of_its_own_is_who_one_is() {
+        let policy = "[tenant.own]\nlisten = \"/own\"\n[tenant.any]\nmatch = { uid = 1000 }\n";
+        let at = |socket: &str| Seen { socket: socket.into(), ..seen() };
+        assert_eq!(name(policy, &at("/own"), -1).as_deref(), Some("own"));
+        assert_eq!(name(policy, &at("/s"), -1).as_deref(), Some("any"));
+        assert_eq!(name(policy, &at("/removed"), -1), None);
+        let both = "[tenant.own]\nlisten = \"/own\"\nmatch = { uid = 5 }\n[tenant.any]\nmatch = { uid = 1000 }";
+        assert_eq!(name(both, &at("/own"), -1), None, "nor does the next tenant get who does not fit");
+    }
+
+    #[test]
+    fn others_are_refused_or_are_their_users() {
+        assert_eq!(name("", &seen(), -1), None);
+        assert_eq!(name("unmatched = \"uid\"\n", &seen(), -1).as_deref(), Some("uid-1000"));
+        assert_eq!(name("unmatched = \"uid\"\n", &Seen { uid: None, ..seen() }, -1), None);
+    }
+
+    #[test]
+    fn what_was_seen_can_be_said() {
+        let text = seen().to_string();
+        for word in ["pid 9", "uid 1000", "cgroup /x", "network namespace 77", "socket /s"] {
+            assert!(text.contains(word), "{text}");
+        }
+        assert!(Seen::default().to_string().contains("may not read"));
+    }
+}

@@ -1,0 +1,264 @@
+//! The TOML file: what it may say, and what is checked.
+
+use super::address::{self, Cidr};
+use super::{Allow, Fault, Network, Pattern, Policy, Quotas, Rules, Tenant, Unmatched, DEFAULT_NETWORK};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// Addresses where the file names none.
+const POOL: &str = "10.99.0.0/16";
+/// Longest name of a tenant or a network; the protocol has 64 bytes for each.
+const NAME_MAX: usize = 63;
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    router: Router,
+    #[serde(default)]
+    network: BTreeMap<Spanned<String>, NetworkTable>,
+    #[serde(default)]
+    tenant: BTreeMap<Spanned<String>, TenantTable>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Router {
+    listen: Option<Spanned<String>>,
+    admin: Option<Spanned<String>>,
+    pool: Option<Spanned<String>>,
+    unmatched: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NetworkTable {
+    pool: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TenantTable {
+    listen: Option<Spanned<String>>,
+    #[serde(rename = "match")]
+    rules: Option<RulesTable>,
+    ffr_id: Option<Spanned<i64>>,
+    vip: Option<Spanned<String>>,
+    network: Option<Spanned<String>>,
+    allow: Option<Vec<Spanned<String>>>,
+    sessions: Option<Spanned<i64>>,
+    blocks: Option<Spanned<i64>>,
+    routes: Option<Spanned<i64>>,
+    listens: Option<Spanned<i64>>,
+    route_rate: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RulesTable {
+    uid: Option<Spanned<i64>>,
+    cgroup: Option<String>,
+    netns: Option<Spanned<String>>,
+}
+
+/// Where in the text something stands, and what is wrong with it.
+struct Wrong(usize, String);
+
+type Checked<T> = Result<T, Wrong>;
+
+fn wrong<T, V>(at: &Spanned<T>, what: impl Into<String>) -> Checked<V> {
+    Err(Wrong(at.span().start, what.into()))
+}
+
+/// Reads the file. See [`Policy::parse`].
+pub(super) fn parse(text: &str) -> Result<Policy, Fault> {
+    let file: File = toml::from_str(text).map_err(|e| {
+        let start = e.span().map_or(0, |span| span.start);
+        fault(text, start, e.message().trim().replace('\n', " "))
+    })?;
+    check(&file).map_err(|Wrong(at, what)| fault(text, at, what))
+}
+
+fn fault(text: &str, at: usize, what: String) -> Fault {
+    // An error at the end stands behind the last byte.
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+    Fault { line, column, what }
+}
+
+fn check(file: &File) -> Checked<Policy> {
+    let networks = networks(file)?;
+    let mut tables: Vec<_> = file.tenant.iter().collect();
+    tables.sort_by_key(|(name, _)| name.span().start);
+    let mut tenants: Vec<Tenant> = Vec::new();
+    for (name, table) in tables {
+        let tenant = tenant(name, table, &networks)?;
+        clash(&tenants, &tenant, table)?;
+        tenants.push(tenant);
+    }
+    allow_lists(file, &tenants)?;
+    let unmatched = match file.router.unmatched.as_ref().map(|u| (u, u.get_ref().as_str())) {
+        None | Some((_, "refuse")) => Unmatched::Refuse,
+        Some((_, "uid")) => Unmatched::Uid,
+        Some((at, other)) => return wrong(at, format!("unmatched '{other}': \"refuse\" or \"uid\"")),
+    };
+    let listen = path(file.router.listen.as_ref(), true)?;
+    let by_rules = tenants.iter().any(|t| t.listen.is_none());
+    if listen.is_none() && (by_rules || unmatched == Unmatched::Uid) {
+        let at =
+            file.tenant.keys().find(|name| tenants.iter().any(|t| t.listen.is_none() && t.name == *name.get_ref()));
+        let what = "[router] has no `listen`, so tenants without a `listen` of their own can't be reached";
+        return Err(Wrong(at.map_or(0, |name| name.span().start), what.into()));
+    }
+    let admin = path(file.router.admin.as_ref(), true)?;
+    let sockets = [&listen, &admin];
+    let taken = |path: &Option<PathBuf>| path.is_some() && sockets.contains(&path);
+    if let Some(at) =
+        file.tenant.values().filter_map(|t| t.listen.as_ref()).find(|at| taken(&Some(at.get_ref().into())))
+    {
+        return wrong(at, format!("listen '{}': [router] has it", at.get_ref()));
+    }
+    if let (Some(at), true) = (&file.router.admin, listen == admin) {
+        return wrong(at, format!("admin '{}': `listen` is the same", at.get_ref()));
+    }
+    Ok(Policy { listen, admin, unmatched, networks, tenants })
+}
+
+fn networks(file: &File) -> Checked<Vec<Network>> {
+    let pool = |at: Option<&Spanned<String>>, default: Cidr| match at {
+        None => Ok(default),
+        Some(at) => {
+            let text = at.get_ref();
+            Cidr::parse(text)
+                .map_or_else(|| wrong(at, format!("pool '{text}': a range such as 10.99.0.0/16 or fd99::/64")), Ok)
+        }
+    };
+    let ours = Cidr::parse(POOL).unwrap_or_else(|| unreachable!("a constant of this file"));
+    let default = pool(file.router.pool.as_ref(), ours)?;
+    let mut networks = Vec::new();
+    for (name, table) in &file.network {
+        check_name(name)?;
+        networks.push(Network { name: name.get_ref().clone(), pool: pool(table.pool.as_ref(), default)? });
+    }
+    if !networks.iter().any(|n| n.name == DEFAULT_NETWORK) {
+        networks.push(Network { name: DEFAULT_NETWORK.into(), pool: default });
+    }
+    Ok(networks)
+}
+
+fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> Checked<Tenant> {
+    check_name(name)?;
+    if name.get_ref().starts_with("uid-") {
+        return wrong(
+            name,
+            format!("tenant '{}': names that begin with uid- are those of `unmatched = \"uid\"`", name.get_ref()),
+        );
+    }
+    let listen = path(table.listen.as_ref(), true)?;
+    let rules = match &table.rules {
+        None => Rules::default(),
+        Some(r) => Rules {
+            uid: number(r.uid.as_ref(), "uid", 0, i64::from(u32::MAX) - 1)?.map(|n| n as u32),
+            cgroup: r.cgroup.as_deref().map(Pattern::new),
+            netns: path(r.netns.as_ref(), false)?,
+        },
+    };
+    if listen.is_none() && rules.is_empty() {
+        return wrong(name, format!("tenant '{}': neither `listen` nor `match` says who it is", name.get_ref()));
+    }
+    let network = table.network.as_ref().map_or(DEFAULT_NETWORK, |n| n.get_ref());
+    if let Some(at) = table.network.as_ref().filter(|_| !networks.iter().any(|n| n.name == network)) {
+        return wrong(at, format!("network '{network}': there is no [network.{network}]"));
+    }
+    let vip = match &table.vip {
+        None => None,
+        Some(at) => match address::parse(at.get_ref()) {
+            Some(gid) => Some(gid),
+            None => return wrong(at, format!("vip '{}': an address that a host can have", at.get_ref())),
+        },
+    };
+    let quota = |at: &Option<Spanned<i64>>, name: &str, default: u32, most: i64| {
+        number(at.as_ref(), name, 1, most).map(|n| n.map_or(default, |n| n as u32))
+    };
+    let d = Quotas::DEFAULT;
+    Ok(Tenant {
+        name: name.get_ref().clone(),
+        listen,
+        rules,
+        ffr_id: number(table.ffr_id.as_ref(), "ffr_id", 0, i64::from(i32::MAX))?.map(|n| n as i32),
+        vip,
+        network: network.into(),
+        allow: table.allow.as_ref().map(|list| list.iter().map(|a| allow(a.get_ref())).collect()),
+        quotas: Quotas {
+            sessions: quota(&table.sessions, "sessions", d.sessions, 1015)?,
+            blocks: quota(&table.blocks, "blocks", d.blocks, 1015)?,
+            routes: quota(&table.routes, "routes", d.routes, 1 << 16)?,
+            listens: quota(&table.listens, "listens", d.listens, 1 << 16)?,
+            route_rate: quota(&table.route_rate, "route_rate", d.route_rate, 1_000_000)?,
+        },
+    })
+}
+
+fn allow(text: &str) -> Allow {
+    Cidr::parse(text).map_or_else(|| Allow::Tenant(text.into()), Allow::Range)
+}
+
+/// Whoever is named in a list of allowed ones is there: a slip of the pen would silently forbid.
+fn allow_lists(file: &File, tenants: &[Tenant]) -> Checked<()> {
+    let names: BTreeSet<&str> = tenants.iter().map(|t| t.name.as_str()).collect();
+    for at in file.tenant.values().filter_map(|t| t.allow.as_ref()).flatten() {
+        let name = at.get_ref().as_str();
+        let is_uid = name.strip_prefix("uid-").is_some_and(|n| n.parse::<u32>().is_ok());
+        if matches!(allow(name), Allow::Tenant(_)) && !names.contains(name) && !is_uid {
+            return wrong(at, format!("allow '{name}': neither a tenant of this file nor a range of addresses"));
+        }
+    }
+    Ok(())
+}
+
+/// Two tenants cannot have the same address in one network, nor the same socket.
+fn clash(others: &[Tenant], tenant: &Tenant, table: &TenantTable) -> Checked<()> {
+    let same_vip = |o: &&Tenant| o.vip.is_some() && o.vip == tenant.vip && o.network == tenant.network;
+    if let (Some(other), Some(at)) = (others.iter().find(same_vip), &table.vip) {
+        return wrong(at, format!("vip '{}': tenant '{}' has it in the same network", at.get_ref(), other.name));
+    }
+    let same_socket = |o: &&Tenant| o.listen.is_some() && o.listen == tenant.listen;
+    if let (Some(other), Some(at)) = (others.iter().find(same_socket), &table.listen) {
+        return wrong(at, format!("listen '{}': tenant '{}' has it", at.get_ref(), other.name));
+    }
+    Ok(())
+}
+
+fn check_name(name: &Spanned<String>) -> Checked<()> {
+    let text = name.get_ref();
+    let fits = !text.is_empty() && text.len() <= NAME_MAX;
+    if fits && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
+        return Ok(());
+    }
+    wrong(name, format!("name '{text}': up to {NAME_MAX} letters, digits, '-', '_' and '.'"))
+}
+
+/// An absolute path, of a socket or of any file.
+fn path(at: Option<&Spanned<String>>, is_socket: bool) -> Checked<Option<PathBuf>> {
+    let Some(at) = at else { return Ok(None) };
+    let text = at.get_ref();
+    if !text.starts_with('/') || text.contains('\0') || text.ends_with('/') {
+        return wrong(at, format!("path '{text}': an absolute one of a file"));
+    }
+    if is_socket && text.len() > 100 {
+        return wrong(at, format!("path '{text}': a socket's has at most 100 bytes here"));
+    }
+    Ok(Some(PathBuf::from(text)))
+}
+
+fn number(at: Option<&Spanned<i64>>, name: &str, least: i64, most: i64) -> Checked<Option<i64>> {
+    match at {
+        Some(n) if !(least..=most).contains(n.get_ref()) => {
+            wrong(n, format!("{name} {}: from {least} to {most}", n.get_ref()))
+        }
+        other => Ok(other.map(|n| *n.get_ref())),
+    }
+}

@@ -1,0 +1,212 @@
+//! Who there may be, and who may talk to whom.
+//!
+//! ```toml
+//! [router]
+//! listen = "/run/gdrcore/router.gdrc"    # for tenants that are told apart by `match`
+//! admin = "/run/gdrcore/admin.sock"
+//! pool = "10.99.0.0/16"                  # virtual addresses of tenants without `vip`
+//! unmatched = "refuse"                   # or "uid": every other user is a tenant of its own
+//!
+//! [network.prod]
+//! pool = "fd99::/64"
+//!
+//! [tenant.blue]
+//! listen = "/run/gdrcore/t/blue/tenant.gdrc"   # whoever can connect here is blue
+//! vip = "10.99.0.2"
+//! allow = ["red", "10.99.3.0/24"]
+//!
+//! [tenant.red]
+//! match = { uid = 100000, cgroup = "/machine/red*", netns = "/run/netns/red" }   # all that is named must be so
+//! network = "prod"
+//! ```
+//!
+//! Tables of tenants stand in the order of the file: the first that matches wins. Nothing is ignored: an unknown key is an error with its line and
+//! column, as is anything that cannot be meant.
+
+mod address;
+mod file;
+mod pattern;
+
+pub use address::{show, Cidr};
+pub use pattern::Pattern;
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// The network of who names none.
+pub const DEFAULT_NETWORK: &str = "default";
+
+/// What a tenant may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quotas {
+    /// Sessions at a time; each process with an open device has one.
+    pub sessions: u32,
+    /// Blocks of 16,384 queue pair numbers.
+    pub blocks: u32,
+    /// Routes of a session.
+    pub routes: u32,
+    /// Ports of the connection manager that a session listens at.
+    pub listens: u32,
+    /// Routes that a session may ask for in a second.
+    pub route_rate: u32,
+}
+
+impl Quotas {
+    /// What counts where the file says nothing.
+    pub const DEFAULT: Quotas = Quotas { sessions: 16, blocks: 16, routes: 1024, listens: 256, route_rate: 1000 };
+}
+
+/// Whom a tenant wants to talk to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allow {
+    /// A tenant of this name.
+    Tenant(String),
+    /// Tenants with an address of this range.
+    Range(Cidr),
+}
+
+/// How a process is known for a tenant's. What is `None` is not looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Its user, as the router sees it.
+    pub uid: Option<u32>,
+    /// A line of its `/proc/<pid>/cgroup`, without the two fields before the path.
+    pub cgroup: Option<Pattern>,
+    /// The file of its network namespace.
+    pub netns: Option<PathBuf>,
+}
+
+impl Rules {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        *self == Rules::default()
+    }
+}
+
+/// A tenant of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// A socket of its own.
+    pub listen: Option<PathBuf>,
+    /// Who is it.
+    pub rules: Rules,
+    /// The number that FreeFlow's programs have for it.
+    pub ffr_id: Option<i32>,
+    /// Its address; `None`: one of its network's pool.
+    pub vip: Option<[u8; 16]>,
+    /// Its network.
+    pub network: String,
+    /// Whom it wants to talk to; `None`: everybody of its network.
+    pub allow: Option<Vec<Allow>>,
+    /// What it may have.
+    pub quotas: Quotas,
+}
+
+/// A network: tenants of different ones never see each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// Addresses of tenants without one.
+    pub pool: Cidr,
+}
+
+/// What becomes of a process that is no tenant's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmatched {
+    /// It is refused.
+    Refuse,
+    /// Its user is a tenant, `uid-<n>`, of the default network.
+    Uid,
+}
+
+/// All that a file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The socket for tenants without one of their own.
+    pub listen: Option<PathBuf>,
+    /// The socket of `gdrcore-routerctl`.
+    pub admin: Option<PathBuf>,
+    /// What becomes of the others.
+    pub unmatched: Unmatched,
+    /// The networks, the default one among them.
+    pub networks: Vec<Network>,
+    /// The tenants, in the order of the file.
+    pub tenants: Vec<Tenant>,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// From 1 on.
+    pub line: usize,
+    /// In characters, from 1 on.
+    pub column: usize,
+    /// In words.
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}", self.line, self.column, self.what)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl Policy {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it, and where.
+    pub fn parse(text: &str) -> Result<Policy, Fault> {
+        file::parse(text)
+    }
+
+    /// The tenant of a name. With `unmatched = "uid"` also one that a user's number makes.
+    pub fn tenant(&self, name: &str) -> Option<Tenant> {
+        let by_uid = || {
+            let uid = name.strip_prefix("uid-")?.parse().ok()?;
+            (self.unmatched == Unmatched::Uid && name == uid_name(uid)).then(|| tenant_of_uid(uid))
+        };
+        self.tenants.iter().find(|t| t.name == name).cloned().or_else(by_uid)
+    }
+
+    /// The network of a name; each that a tenant has is there.
+    pub fn network(&self, name: &str) -> Option<&Network> {
+        self.networks.iter().find(|n| n.name == name)
+    }
+}
+
+/// The name of the tenant that a user is where no other matches.
+pub fn uid_name(uid: u32) -> String {
+    format!("uid-{uid}")
+}
+
+/// The tenant that a user is where no other matches.
+pub fn tenant_of_uid(uid: u32) -> Tenant {
+    Tenant {
+        name: uid_name(uid),
+        listen: None,
+        rules: Rules { uid: Some(uid), ..Rules::default() },
+        ffr_id: None,
+        vip: None,
+        network: DEFAULT_NETWORK.into(),
+        allow: None,
+        quotas: Quotas::DEFAULT,
+    }
+}
+
+/// Whether one tenant wants to talk to another: the same one always.
+pub fn wants(tenant: &Tenant, other: &str, gid: &[u8; 16]) -> bool {
+    let named = |a: &Allow| match a {
+        Allow::Tenant(name) => name == other,
+        Allow::Range(range) => range.contains(gid),
+    };
+    tenant.name == other || tenant.allow.as_ref().is_none_or(|list| list.iter().any(named))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! A router for tests, and clients of it that keep to no rule.
+
+use crate::library;
+use crate::tools::{run, Done, Running};
+use gdrcore_net::via::proto::{feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX};
+use gdrcore_net::via::wire::{receive, send_bytes, Buffer, Look, Received};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A running router and the folder of its sockets, which every user may look into. Both go when it is dropped.
+pub struct Router {
+    dir: PathBuf,
+    running: Option<Running>,
+}
+
+impl Router {
+    /// Starts one with a policy in which `DIR` stands for the folder. Its admin socket is `DIR/admin`.
+    pub fn start(policy: &str) -> Router {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Paths of sockets are short, and build folders are not.
+        let n = NEXT.fetch_add(1, Relaxed);
+        let dir = std::env::temp_dir().join(format!("gdrc-router-{}-{n}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        let mut router = Router { dir, running: None };
+        router.write(policy);
+        router.restart();
+        router
+    }
+
+    /// Writes another policy; [`Router::reload`] puts it in force.
+    pub fn write(&self, policy: &str) {
+        let dir = self.dir.to_str().expect("a path of text");
+        std::fs::write(self.file(), policy.replace("DIR", dir)).expect("the policy");
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.join("policy.toml")
+    }
+
+    /// The folder of the sockets.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Starts it anew, after its end.
+    pub fn restart(&mut self) {
+        let program = library::router().join("gdrcore-routerd");
+        let admin = self.dir.join("admin");
+        let mut running = Running::start(Command::new(program).arg("-v").arg("--admin").arg(admin).arg(self.file()));
+        running.wait_for_output("ready");
+        self.running = Some(running);
+    }
+
+    /// Its process.
+    pub fn running(&mut self) -> &mut Running {
+        self.running.as_mut().expect("a router that was started")
+    }
+
+    /// Kills it at once.
+    pub fn kill(&mut self) {
+        let mut running = self.running.take().expect("a router that was started");
+        running.kill();
+        running.finish(Duration::from_secs(60));
+    }
+
+    /// Asks it, as `gdrcore-routerctl` does.
+    pub fn ask(&self, what: &str) -> Done {
+        let program = library::router().join("gdrcore-routerctl");
+        run(Command::new(program).arg("--socket").arg(self.dir.join("admin")).arg(what), 60)
+    }
+
+    /// Its sessions, a line each.
+    pub fn sessions(&self) -> Vec<String> {
+        let done = self.ask("sessions");
+        assert!(done.ok(), "{}", done.output);
+        done.output.lines().map(str::to_string).collect()
+    }
+
+    /// Puts the written policy in force; what is wrong with it otherwise.
+    pub fn reload(&self) -> Result<(), String> {
+        let done = self.ask("reload");
+        if done.ok() {
+            Ok(())
+        } else {
+            Err(done.output)
+        }
+    }
+
+    /// The path of a socket of the folder.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The name of a device by way of a socket of the folder.
+    pub fn device(&self, name: &str) -> String {
+        format!("router:{}", self.socket(name).display())
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            if let Some(running) = &self.running {
+                eprintln!("the router said: {}", running.output());
+            }
+        }
+        self.running = None;
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A connection to a router that says what it is told to say.
+pub struct Raw {
+    fd: OwnedFd,
+    buffer: Box<Buffer>,
+}
+
+impl Raw {
+    /// Connects, and says nothing yet.
+    pub fn connect(path: &Path) -> io::Result<Raw> {
+        // SAFETY: zeroes are a valid sockaddr_un.
+        let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, &from) in addr.sun_path.iter_mut().zip(path.as_os_str().as_bytes()) {
+            *to = from as libc::c_char;
+        }
+        // SAFETY: no pointers.
+        let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+        assert!(raw >= 0, "{}", io::Error::last_os_error());
+        // SAFETY: new, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: the whole address is initialised and lives through the call.
+        let rc = unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), size_of_val(&addr) as u32) };
+        match rc {
+            0 => Ok(Raw { fd, buffer: Box::new([0; MESSAGE_MAX + 1]) }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Says any bytes, with a descriptor or without. False: it did not go.
+    pub fn say_bytes(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> bool {
+        send_bytes(self.fd.as_fd(), bytes, fd).is_ok()
+    }
+
+    /// Says a message.
+    pub fn say(&self, seq: u32, message: Message) -> bool {
+        let mut bytes = [0; MESSAGE_MAX];
+        let n = Envelope::new(seq, message).emit(&mut bytes);
+        self.say_bytes(&bytes[..n], None)
+    }
+
+    /// The next message; `None`: the router has hung up.
+    pub fn hear(&mut self) -> Option<(Envelope, Received)> {
+        let mut p = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let ms = 60_000 * crate::patience::factor() as i32;
+        // SAFETY: one live entry.
+        assert_eq!(unsafe { libc::poll(&mut p, 1, ms) }, 1, "the router says nothing");
+        match receive(self.fd.as_fd(), &mut self.buffer) {
+            Look::Message(m) => {
+                let e = Envelope::parse(&self.buffer[..m.len]).expect("a message of the router");
+                Some((e, m))
+            }
+            Look::Gone => None,
+            Look::Nothing => panic!("readable, and nothing there"),
+        }
+    }
+
+    /// Says hello, and hears who it is.
+    pub fn greet(&mut self) -> Welcome {
+        self.say(1, Message::Hello(hello()));
+        match self.hear() {
+            Some((Envelope { status: 0, message: Message::Welcome(w), .. }, _)) => w,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether the router has hung up.
+    pub fn has_ended(&self) -> bool {
+        let mut p = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one live entry; no wait.
+        unsafe { libc::poll(&mut p, 1, 0) > 0 }
+    }
+}
+
+/// The hello of a device.
+pub fn hello() -> Hello {
+    Hello {
+        versions: (1, 1),
+        features: feature::DIRECT,
+        mode: mode::SWITCH,
+        qpns: gdrcore_core::config::QPN_UNIT,
+        ffr_id: -1,
+        program: Text::new("raw"),
+        token: [0; 64],
+    }
+}

@@ -1,0 +1,281 @@
+//! Tenants that keep to no rule, beside two whose stream must not notice.
+
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::shm::ring::{CONTROL, MAGIC, VERSION};
+use gdrcore_net::via::proto::{Bye, Hello, Link, Message, Route, RouteEvent, Routed, Service, Text, Unroute, Welcome};
+use gdrcore_tests::ends::Address;
+use gdrcore_tests::far::Far;
+use gdrcore_tests::patience::wait_for;
+use gdrcore_tests::router::{hello, Raw, Router};
+use std::os::fd::AsFd;
+
+const FAR: &str = env!("CARGO_BIN_EXE_far_end");
+
+const POLICY: &str = r#"
+[tenant.a]
+listen = "DIR/a"
+[tenant.b]
+listen = "DIR/b"
+[tenant.evil]
+listen = "DIR/evil"
+routes = 40
+"#;
+
+/// A router, and a stream between two of its tenants.
+struct Scene {
+    router: Router,
+    from: Far,
+    _to: Far,
+    /// Where the stream goes.
+    target: Address,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let router = Router::start(POLICY);
+        let mut from = Far::start(FAR, &router.device("a"), &["stream=write", "piece=4096", "timeout=18"]);
+        let mut to = Far::start(FAR, &router.device("b"), &[]);
+        let [_, target] = from.connect_far(&mut to);
+        from.say("go");
+        let scene = Scene { router, from, _to: to, target };
+        scene.moves();
+        scene
+    }
+
+    /// The stream gets further, and nothing of it has failed.
+    fn moves(&self) {
+        // What it said meanwhile counts for nothing.
+        while self.from.said().is_some() {}
+        for _ in 0..5 {
+            self.from.answer("moved ");
+        }
+    }
+
+    fn evil(&self) -> Raw {
+        Raw::connect(&self.router.socket("evil")).expect("a connection")
+    }
+
+    fn route(&self) -> Message {
+        Message::Route(Route { gid: self.target.ah.dgid, sgid_index: 0, qpn: self.target.qpn, traffic_class: 0 })
+    }
+
+    /// A link to the stream's target: its socket.
+    fn link(&self, raw: &mut Raw, seq: u32) -> Option<std::os::fd::OwnedFd> {
+        raw.say(seq, self.route());
+        let (e, mut m) = raw.hear()?;
+        assert!(matches!(e.message, Message::Routed(_)), "{e:?}");
+        m.fds[0].take()
+    }
+
+    fn is_calm(&self) {
+        self.moves();
+        wait_for(60, "sessions stay", || self.router.sessions().len() == 2);
+    }
+}
+
+/// SplitMix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn random_bytes_before_and_after_hello() {
+    let scene = Scene::new();
+    let mut seed = 1;
+    for round in 0..400 {
+        let mut raw = scene.evil();
+        if round % 2 == 1 {
+            raw.greet();
+        }
+        let len = 1 + next(&mut seed) as usize % if round % 8 == 0 { 8000 } else { 200 };
+        let mut bytes: Vec<u8> = (0..len).map(|_| next(&mut seed) as u8).collect();
+        if round % 4 > 1 && len >= 16 {
+            // A right head before it.
+            bytes[..4].copy_from_slice(&[1 + (round / 4 % 15) as u8, 0, 0, 0]);
+            bytes[8..12].fill(0);
+            bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
+        }
+        raw.say_bytes(&bytes, None);
+        if round % 100 == 0 {
+            scene.moves();
+        }
+    }
+    scene.is_calm();
+}
+
+#[test]
+fn descriptors_with_messages_that_have_none() {
+    let scene = Scene::new();
+    let null = std::fs::File::open("/dev/null").expect("/dev/null");
+    let before = descriptors(&scene);
+    for round in 0..200 {
+        let mut raw = scene.evil();
+        if round % 2 == 0 {
+            raw.greet();
+        }
+        // A message of any length, each with a descriptor.
+        while raw.say_bytes(&[round as u8; 64], Some(null.as_fd())) {}
+    }
+    scene.is_calm();
+    wait_for(60, "descriptors stay in the router", || descriptors(&scene) <= before);
+}
+
+fn descriptors(scene: &Scene) -> usize {
+    let status = scene.router.ask("status").output;
+    let pid = status.split("\"pid\":").nth(1).and_then(|s| s.split(',').next()).expect("a process").to_string();
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("procfs").count()
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let scene = Scene::new();
+    let silent: Vec<Raw> = (0..300).map_while(|_| Raw::connect(&scene.router.socket("evil")).ok()).collect();
+    assert!(silent.len() > 100);
+    scene.moves();
+    // Others are let in meanwhile, and by the same socket, too.
+    Raw::connect(&scene.router.socket("a")).expect("a connection").greet();
+    scene.evil().greet();
+    scene.moves();
+    drop(silent);
+    scene.is_calm();
+}
+
+#[test]
+fn one_that_asks_without_reading_is_thrown_out() {
+    let scene = Scene::new();
+    let mut raw = scene.evil();
+    raw.greet();
+    wait_for(60, "it is never thrown out", || {
+        // As many as go; none of their answers is read.
+        while raw.say(1, Message::Ping(())) {}
+        raw.has_ended()
+    });
+    scene.is_calm();
+}
+
+#[test]
+fn every_message_at_every_step_and_then_silence_or_an_end() {
+    let scene = Scene::new();
+    let text = Text::new("x");
+    let messages = [
+        Message::Hello(hello()),
+        Message::Hello(Hello { qpns: 0, ..hello() }),
+        Message::Hello(Hello { qpns: 9 * QPN_UNIT, mode: 7, ..hello() }),
+        Message::Welcome(Welcome::refused(text.clone_as())),
+        scene.route(),
+        Message::Routed(Routed::refused(text.clone_as())),
+        Message::Unroute(Unroute { route: 1 }),
+        Message::Link(Link { gid: [1; 16], peer: 1, flags: 0 }),
+        Message::RouteEvent(RouteEvent { route: 0, event: 4, peer: 1, final_ms: 0, cause: text.clone_as() }),
+        Message::Listen(Service { space: 0x106, port: 7 }),
+        Message::Unlisten(Service { space: 0x106, port: 7 }),
+        Message::Ping(()),
+        Message::Bye(Bye { errno: 0, text: text.clone_as() }),
+    ];
+    // Held open: a process that was stopped there.
+    let mut held = Vec::new();
+    for steps in 0..3 {
+        for (i, &message) in messages.iter().enumerate() {
+            let mut raw = scene.evil();
+            let mut link = None;
+            if steps > 0 {
+                raw.greet();
+            }
+            if steps > 1 {
+                link = scene.link(&mut raw, 5);
+            }
+            raw.say(6, message);
+            if i % 3 == 0 && held.len() < 10 {
+                held.push((raw, link));
+            }
+        }
+        scene.moves();
+    }
+    drop(held);
+    scene.is_calm();
+}
+
+/// The same short text for fields of all lengths.
+trait CloneAs {
+    fn clone_as<const N: usize>(&self) -> Text<N>;
+}
+
+impl CloneAs for Text<8> {
+    fn clone_as<const N: usize>(&self) -> Text<N> {
+        Text::new(self.as_str())
+    }
+}
+
+#[test]
+fn links_with_rings_that_are_none() {
+    let scene = Scene::new();
+    let null = std::fs::File::open("/dev/null").expect("/dev/null");
+    let mut seed = 7;
+    let mut raw = scene.evil();
+    raw.greet();
+    let mut refused = 0;
+    for round in 0..200u32 {
+        let Some(socket) = scene.link(&mut raw, round) else {
+            refused += 1;
+            continue;
+        };
+        let mut hello = [0u8; 40];
+        hello[..8].copy_from_slice(b"gdrshm\x03\0");
+        hello[8..12].copy_from_slice(&8192u32.to_le_bytes());
+        let say = |bytes: &[u8], fd| gdrcore_net::via::wire::send_bytes(socket.as_fd(), bytes, fd).is_ok();
+        let memory = segment_of_junk(8192, next(&mut seed));
+        match round % 6 {
+            0 => say(&hello, Some(null.as_fd())),
+            1 => say(&hello, None),
+            2 => say(&[round as u8; 40], Some(memory.as_fd())),
+            3 => say(&hello, Some(memory.as_fd())),
+            4 => {
+                // A ring of the right form, full of anything.
+                let memory = segment_that_fits(8192, &mut seed);
+                say(&hello, Some(memory.as_fd())) && say(&[1], None) && say(&[9; 56], Some(null.as_fd()))
+            }
+            _ => true,
+        };
+        if round % 50 == 0 {
+            scene.moves();
+        }
+    }
+    assert!(refused < 200, "no link was made");
+    scene.moves();
+    drop(raw);
+    scene.is_calm();
+}
+
+/// A memfd of a ring's size, without seals, full of anything.
+fn segment_of_junk(data: usize, seed: u64) -> std::fs::File {
+    let file = memfd();
+    let mut state = seed;
+    let bytes: Vec<u8> = (0..CONTROL + data).map(|_| next(&mut state) as u8).collect();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).expect("write");
+    file
+}
+
+/// One with the seals and the first line of a ring.
+fn segment_that_fits(data: usize, seed: &mut u64) -> std::fs::File {
+    let file = segment_of_junk(data, next(seed));
+    let mut line = MAGIC.to_le_bytes().to_vec();
+    line.extend_from_slice(&VERSION.to_le_bytes());
+    std::os::unix::fs::FileExt::write_all_at(&file, &line, 0).expect("write");
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_ADD_SEALS, seals) }, 0);
+    file
+}
+
+fn memfd() -> std::fs::File {
+    // SAFETY: a C string; the descriptor is new, and nobody else's.
+    unsafe {
+        let fd = libc::memfd_create(c"junk".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        assert!(fd >= 0);
+        std::os::fd::FromRawFd::from_raw_fd(fd)
+    }
+}

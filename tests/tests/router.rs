@@ -1,0 +1,359 @@
+//! Devices by way of a router: what connects, what policy forbids and in which words, what goes on when the router or a process ends.
+
+use gdrcore_core::cm::types::port_space;
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
+use gdrcore_core::{Error, Result};
+use gdrcore_net::reason;
+use gdrcore_net::soft::{SoftConfig, SoftDevice};
+use gdrcore_tests::cm::{self, cm};
+use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::far::Far;
+use gdrcore_tests::patience::{deadline, wait_for};
+use gdrcore_tests::router::Router;
+use gdrcore_tests::soft::Soft;
+use gdrcore_tests::{far, skip};
+use std::time::{Duration, Instant};
+
+const FAR: &str = env!("CARGO_BIN_EXE_far_end");
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Two tenants that talk to each other, by sockets of their own.
+const TWO: &str = r#"
+[tenant.a]
+listen = "DIR/a"
+vip = "10.99.0.2"
+[tenant.b]
+listen = "DIR/b"
+vip = "10.99.0.3"
+"#;
+
+fn open(router: &Router, name: &str) -> Soft {
+    Soft::new(&router.device(name))
+}
+
+/// Bytes there and back by every operation of the type.
+fn exchange(a: &dyn Device, b: &dyn Device, qp_type: u32, bytes: usize) {
+    let shape = Shape { qp_type, ..Shape::default() };
+    let (mut x, mut y) = connected(a, b, shape).expect("connected ends");
+    let data = pattern(u64::from(x.own.qpn), bytes);
+    x.buffer.write(0, &data);
+    y.post_recv(9, 500_000, bytes as u32).expect("post_recv");
+    x.post(1, Op::Send(None), 0, bytes as u32).expect("post_send");
+    succeed(&mut x, &mut y, 1);
+    succeed(&mut y, &mut x, 9);
+    assert!(y.buffer.read(500_000, bytes) == data);
+    if qp_type == qp_type::RC {
+        x.post(2, Op::Write(0, None), 0, bytes as u32).expect("post_send");
+        succeed(&mut x, &mut y, 2);
+        assert!(y.buffer.read(0, bytes) == data);
+        x.post(3, Op::Read(0), 500_000, bytes as u32).expect("post_send");
+        succeed(&mut x, &mut y, 3);
+        assert!(x.buffer.read(500_000, bytes) == data);
+    }
+    x.destroy().expect("nothing in use");
+    y.destroy().expect("nothing in use");
+}
+
+/// What a call was refused for, in words.
+fn words<T>(refused: Result<T>) -> (Error, String) {
+    let Err(e) = refused else { panic!("it is allowed") };
+    reason::returned(e);
+    (e, reason::with(|words| words.to_string()))
+}
+
+#[test]
+fn connected_queue_pairs_of_two_tenants_and_of_one() {
+    let router = Router::start(TWO);
+    let devices = [open(&router, "a"), open(&router, "a"), open(&router, "b")];
+    let attrs = devices.iter().map(|d| d.dev().query().expect("query")).collect::<Vec<_>>();
+    assert_eq!(attrs[0].gid[10..], [0xff, 0xff, 10, 99, 0, 2]);
+    assert_eq!((attrs[1].gid, attrs[2].gid[15]), (attrs[0].gid, 3));
+    let mut blocks: Vec<u32> = attrs.iter().map(|a| a.qpn_base / QPN_UNIT).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    assert_eq!(blocks.len(), 3, "each has numbers of its own");
+    for _ in 0..3 {
+        for x in &devices {
+            for y in &devices {
+                exchange(x.dev(), y.dev(), qp_type::RC, 300_001);
+                exchange(x.dev(), y.dev(), qp_type::UC, 30_000);
+            }
+        }
+    }
+    let counters = devices[0].dev().counters().expect("counters");
+    assert_eq!((counters.port_tx_calls, counters.retry_timeouts, counters.rcvd_malformed), (0, 0, 0));
+    let sessions = router.sessions();
+    assert_eq!(sessions.len(), 3, "{sessions:?}");
+    assert_eq!(
+        sessions.iter().filter(|s| s.contains("\"tenant\":\"a\"") && s.contains("\"address\":\"10.99.0.2\"")).count(),
+        2
+    );
+    let status = router.ask("status");
+    assert!(status.ok() && status.output.contains("\"sessions\":3"), "{}", status.output);
+    drop(devices);
+    wait_for(60, "sessions stay", || router.sessions().is_empty());
+}
+
+#[test]
+fn what_policy_forbids_is_refused_in_its_words() {
+    let router = Router::start(
+        &TWO.replace("vip = \"10.99.0.2\"", "vip = \"10.99.0.2\"\nallow = [\"c\"]")
+            .replace("[tenant.b]", "[network.far]\n[tenant.c]\nlisten = \"DIR/c\"\nnetwork = \"far\"\n[tenant.b]"),
+    );
+    reason::install();
+    let [a, b, c] = ["a", "b", "c"].map(|name| open(&router, name));
+    for (x, y) in [(&a, &b), (&b, &a)] {
+        let (e, why) = words(connected(x.dev(), y.dev(), Shape::default()).map(drop));
+        assert!(e == Error::Access && why.contains("`allow` of tenant a names neither b nor 10.99.0.3"), "{e} {why}");
+    }
+    // Of another network: it is as if nobody were there.
+    let (e, why) = words(connected(a.dev(), c.dev(), Shape::default()).map(drop));
+    assert!(e == Error::Os(libc::EHOSTUNREACH) && why.contains("nobody in network default"), "{e} {why}");
+    // Another policy, and it works.
+    router.write(TWO);
+    assert_eq!(router.reload(), Ok(()));
+    exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    // And one with a slip changes nothing.
+    router.write("[tenant.a]\nlissten = \"DIR/a\"\n");
+    let fault = router.reload().unwrap_err();
+    assert!(fault.contains("line 2, column 1: unknown field `lissten`"), "{fault}");
+    exchange(b.dev(), a.dev(), qp_type::RC, 1000);
+}
+
+#[test]
+fn an_open_that_leads_nowhere_says_where() {
+    let router = Router::start(TWO);
+    reason::install();
+    let open = |name: &str| words(Soft::open(name, &SoftConfig::default()).map(drop));
+    let (e, why) = open("router:/nowhere/at.all");
+    assert!(e == Error::NoDevice && why.contains("'/nowhere/at.all': there is no such socket"), "{e} {why}");
+    let (e, why) = open("router:nobody");
+    assert!(
+        e == Error::NoDevice && why.contains("neither /freeflow/nobody.gdrc nor /run/gdrcore/nobody.gdrc"),
+        "{e} {why}"
+    );
+    let (e, why) = open(&router.device("admin"));
+    assert!(e == Error::NoDevice && why.contains("another program's"), "{e} {why}");
+    let mut config = SoftConfig::default();
+    config.core.qpn_base = 5 * QPN_UNIT;
+    let (e, why) = words(Soft::open(&router.device("a"), &config).map(drop));
+    assert!(e == Error::Invalid && why.contains("qpn_base"), "{e} {why}");
+    // Who is nobody's.
+    router.write("[router]\nlisten = \"DIR/any\"\n[tenant.x]\nmatch = { uid = 4000000 }\n");
+    assert_eq!(router.reload(), Ok(()));
+    let (e, why) = open(&router.device("any"));
+    assert!(e == Error::Access && why.contains("no tenant of the policy is pid"), "{e} {why}");
+    assert!(why.contains(&format!("pid {}, uid", std::process::id())) && why.contains("network namespace"), "{why}");
+    let (e, why) = open(&router.device("a"));
+    assert!(e == Error::NoDevice && why.contains("there is no such socket"), "it is no tenant's any more: {e} {why}");
+}
+
+#[test]
+fn datagrams_and_the_connection_manager_stay_within_the_process() {
+    let router = Router::start(TWO);
+    reason::install();
+    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (e, why) = words(connected(a.dev(), b.dev(), Shape { qp_type: qp_type::UD, ..Shape::default() }).map(drop));
+    assert!(e == Error::Unsupported && why.contains("connected queue pairs (RC, UC) only"), "{e} {why}");
+    let end = End::new(a.dev(), Shape::default()).expect("an end");
+    let id = cm(a.dev()).create(port_space::TCP, 0).expect("create");
+    let to = AhAttr { dgid: b.dev().query().expect("query").gid, ..AhAttr::default() };
+    let (e, why) = words(cm(a.dev()).connect(id, &to, 7, end.qp, &cm::offer(b"")));
+    assert!(e == Error::Unsupported && why.contains("rdma_cm"), "{e} {why}");
+    cm(a.dev()).destroy(id).expect("destroy");
+    end.destroy().expect("nothing in use");
+    exchange(a.dev(), a.dev(), qp_type::RC, 1000);
+}
+
+#[test]
+fn links_outlive_the_router_and_new_ones_need_it() {
+    let mut router = Router::start(TWO);
+    reason::install();
+    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let mut write = |n: u64| {
+        x.buffer.write(0, &pattern(n, 50_000));
+        x.post(n, Op::Write(0, None), 0, 50_000).expect("post_send");
+        succeed(&mut x, &mut y, n);
+        assert!(y.buffer.read(0, 50_000) == pattern(n, 50_000));
+    };
+    write(1);
+    router.kill();
+    (2..200).for_each(&mut write);
+    // Over the link that stands, another queue pair; to anybody else none.
+    exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    let other = Soft::new("loopback");
+    let nobody = connected(a.dev(), other.dev(), Shape::default()).map(drop);
+    let (e, why) = words(nobody);
+    assert!(e == Error::Os(libc::ENOTCONN) && why.contains("the router at"), "{e} {why}");
+    let (e, why) = words(Soft::open(&router.device("a"), &SoftConfig::default()).map(drop));
+    assert!(e == Error::NoDevice && why.contains("the router is not running"), "{e} {why}");
+    (200..300).for_each(&mut write);
+    router.restart();
+    (300..310).for_each(&mut write);
+    // Who opens anew is served by the new one, with numbers that its table has.
+    let (c, d) = (open(&router, "a"), open(&router, "b"));
+    exchange(c.dev(), d.dev(), qp_type::RC, 100_000);
+}
+
+/// Waits for a queue pair to fail, and why.
+fn failure(x: &mut End, y: &mut End) -> (u32, u32) {
+    let end = deadline(60);
+    for n in 1000.. {
+        x.post(n, Op::Write(0, None), 0, 100).expect("post_send");
+        let wc = complete(x, y, n, LIMIT);
+        if wc.status != wc_status::SUCCESS {
+            return (wc.status, x.dev.qp_cause(x.qp).expect("qp_cause").code);
+        }
+        assert!(Instant::now() < end, "it goes on");
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_link_that_policy_allows_no_more_ends() {
+    let router = Router::start(TWO);
+    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
+    succeed(&mut x, &mut y, 1);
+    router.write(&TWO.replace("[tenant.b]", "[tenant.b]\nallow = []"));
+    assert_eq!(router.reload(), Ok(()));
+    assert_eq!(failure(&mut x, &mut y), (wc_status::RETRY_EXC_ERR, CauseCode::PathLost as u32));
+    assert_eq!(router.sessions().len(), 2, "the sessions stay");
+    assert!(connected(a.dev(), b.dev(), Shape::default()).is_err());
+    exchange(a.dev(), a.dev(), qp_type::RC, 1000);
+}
+
+#[test]
+fn a_process_that_ends_is_noticed_and_its_numbers_rest() {
+    let router = Router::start(TWO);
+    let a = open(&router, "a");
+    let mut far = Far::start(FAR, &router.device("b"), &[]);
+    let mut end = End::new(a.dev(), Shape::default()).expect("an end");
+    far.connect(&mut end);
+    end.post(1, Op::Write(0, None), 0, 100).expect("post_send");
+    let mut idle = End::new(a.dev(), Shape::default()).expect("an end");
+    succeed(&mut end, &mut idle, 1);
+    far.kill();
+    assert_eq!(failure(&mut end, &mut idle), (wc_status::RETRY_EXC_ERR, CauseCode::PathLost as u32));
+    wait_for(60, "the session stays", || router.sessions().len() == 1);
+    let again = open(&router, "b");
+    assert_ne!(again.dev().query().expect("query").qpn_base, end.peer.qpn / QPN_UNIT * QPN_UNIT);
+    exchange(a.dev(), again.dev(), qp_type::RC, 1000);
+}
+
+#[test]
+fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
+    let router = Router::start(TWO);
+    reason::install();
+    let a = open(&router, "a");
+    let mut full = Far::start(FAR, &router.device("b"), &["full=1"]);
+    full.say("make");
+    let peer = far::parse_address(&full.answer("at ")).expect("an address");
+    // More often than links may wait for an answer.
+    for _ in 0..25 {
+        let mut end = End::new(a.dev(), Shape::default()).expect("an end");
+        // It hangs up before this side has said anything, or afterwards.
+        if let Err(e) = end.connect(peer) {
+            let (e, why) = words::<()>(Err(e));
+            assert!(e == Error::Os(libc::EHOSTUNREACH) && why.contains("has hung up on the link"), "{e} {why}");
+            continue;
+        }
+        let mut idle = End::new(a.dev(), Shape::default()).expect("an end");
+        assert_eq!(failure(&mut end, &mut idle).1, CauseCode::PathLost as u32);
+    }
+    assert_eq!(router.sessions().len(), 2);
+}
+
+#[test]
+fn a_process_that_is_stopped_delays_its_own_links_only() {
+    let router = Router::start(TWO);
+    reason::install();
+    let (a, b) = (open(&router, "a"), open(&router, "a"));
+    let mut far = Far::start(FAR, &router.device("b"), &[]);
+    far.say("make");
+    let peer = far::parse_address(&far.answer("at ")).expect("an address");
+    far.stop();
+    // Its socket takes links until the router knows that nobody looks at them.
+    let mut refusals = 0;
+    for _ in 0..40 {
+        let fresh = open(&router, "a");
+        let mut end = End::new(fresh.dev(), Shape::default()).expect("an end");
+        if let Err(e) = end.connect(peer) {
+            refusals += 1;
+            assert_eq!(e, Error::Again);
+            assert!(words::<()>(Err(e)).1.contains("stopped"), "{}", words::<()>(Err(e)).1);
+            break;
+        }
+        exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    }
+    assert_eq!(refusals, 1);
+    exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    far.signal(libc::SIGCONT);
+    let end = deadline(60);
+    let mut late = End::new(a.dev(), Shape::default()).expect("an end");
+    while let Err(e) = late.connect(peer) {
+        assert!(e == Error::Again && Instant::now() < end, "{e}");
+        late = End::new(a.dev(), Shape::default()).expect("an end");
+    }
+}
+
+#[test]
+fn tenants_are_told_apart_by_their_users() {
+    // SAFETY: no precondition.
+    if unsafe { libc::geteuid() } != 0 {
+        skip!("only root can be two users");
+    }
+    let router = Router::start(
+        "[router]\nlisten = \"DIR/any\"\npool = \"10.50.0.0/24\"\n[tenant.one]\nmatch = { uid = 30001 }\n[tenant.two]\nmatch = { uid = 30002 }\n",
+    );
+    let device = router.device("any");
+    let mut from = Far::start(FAR, &device, &["user=30001", "stream=write", "piece=4096"]);
+    let mut to = Far::start(FAR, &device, &["user=30002"]);
+    let [a, b] = from.connect_far(&mut to);
+    assert_ne!(a.ah.dgid, b.ah.dgid);
+    from.say("go");
+    for _ in 0..100 {
+        from.answer("moved ");
+    }
+    let sessions = router.sessions();
+    for (tenant, uid) in [("one", 30001), ("two", 30002)] {
+        let has =
+            |s: &&String| s.contains(&format!("\"tenant\":\"{tenant}\"")) && s.contains(&format!("\"uid\":{uid}"));
+        assert_eq!(sessions.iter().filter(has).count(), 1, "{sessions:?}");
+    }
+    let (e, why) = {
+        reason::install();
+        words(Soft::open(&device, &SoftConfig::default()).map(drop))
+    };
+    assert!(e == Error::Access && why.contains("uid 0"), "root is neither: {e} {why}");
+    let mut others = from.answer("moved ");
+    wait_for(60, "the stream stands still", || {
+        let next = from.answer("moved ");
+        std::mem::replace(&mut others, next.clone()) != next
+    });
+}
+
+#[test]
+fn a_router_without_a_file_makes_every_user_a_tenant() {
+    let mut router = Router::start("[router]\nlisten = \"DIR/any\"\nunmatched = \"uid\"\n");
+    let (a, b) = (open(&router, "any"), open(&router, "any"));
+    exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    // SAFETY: no precondition.
+    let uid = unsafe { libc::geteuid() };
+    assert!(router.sessions().iter().all(|s| s.contains(&format!("\"tenant\":\"uid-{uid}\""))));
+    router.running().signal(libc::SIGTERM);
+    wait_for(60, "it does not end", || !router.running().is_running());
+    assert!(!router.socket("any").exists(), "its sockets go with it");
+}
+
+/// Makes sure that `memsize` needs nobody's answer.
+#[test]
+fn the_size_of_a_device_is_known_without_its_router() {
+    let config = SoftConfig::default();
+    assert!(SoftDevice::memsize("router:/nowhere/at.all", &config).expect("a size") > 0);
+}
