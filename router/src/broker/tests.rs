@@ -2,7 +2,10 @@ use super::session::UNANSWERED;
 use super::*;
 use crate::identity::Namespace;
 use crate::policy::show;
-use gdrcore_net::via::proto::{link_flag, Drain, Fault, Route, Unroute, KINDS, MESSAGE_MAX};
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::via::proto::{
+    feature, link_flag, mode, Drain, Fault, Hello, Route, Unroute, Welcome, KINDS, MESSAGE_MAX,
+};
 use std::path::Path;
 
 struct Host;

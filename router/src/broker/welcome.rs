@@ -1,0 +1,137 @@
+//! HELLO and WELCOME: who a session is, and what it gets.
+
+use super::session::Rate;
+use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up, MTU};
+use crate::identity::{tenant_of, World};
+use crate::policy::Tenant;
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::via::proto::{feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSION};
+use std::collections::BTreeMap;
+
+/// Most blocks that one session may have.
+const BLOCKS_MAX: u32 = 16;
+
+impl Broker {
+    pub(super) fn hello(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        seq: u32,
+        hello: &Hello,
+        world: &dyn World,
+        out: &mut Vec<Action>,
+    ) {
+        match self.welcome(now, id, hello, world) {
+            Ok((up, welcome)) => {
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.state = State::Up(Box::new(up));
+                }
+                out.push(Action::Send(id, Envelope::answer(seq, 0, Message::Welcome(welcome))));
+            }
+            Err((errno, cause)) => {
+                out.push(Action::Send(
+                    id,
+                    Envelope::answer(seq, -errno, Message::Welcome(Welcome::refused(Text::new(&cause)))),
+                ));
+                self.sessions.remove(&id);
+                out.push(Action::End(id, cause));
+            }
+        }
+    }
+
+    /// The tenant that says hello, if it may have one session more, and as many numbers.
+    fn identified(&self, id: SessionId, h: &Hello, world: &dyn World) -> Result<Tenant, Refusal> {
+        let (least, most) = h.versions;
+        if !(least..=most).contains(&VERSION) {
+            return Err(because!(
+                errno::VERSION,
+                "this router speaks version {VERSION}, the program {least} to {most}"
+            ));
+        }
+        if !matches!(h.mode, mode::ANY | mode::SWITCH) || h.features & feature::DIRECT == 0 {
+            return Err(because!(
+                errno::UNSUPPORTED,
+                "this router makes direct links only, and the program wants none"
+            ));
+        }
+        let Some(session) = self.sessions.get(&id) else { return Err(because!(errno::INVALID, "no session")) };
+        let Some(tenant) = tenant_of(&self.policy, &session.seen, h.ffr_id, world) else {
+            return Err(because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
+        };
+        let name = &tenant.name;
+        let own = || self.all_up().filter(|(_, up)| up.tenant.name == *name);
+        let quotas = tenant.quotas;
+        if own().count() >= quotas.sessions as usize {
+            return Err(because!(errno::QUOTA, "tenant {name} has {} sessions, its most", quotas.sessions));
+        }
+        let blocks = h.qpns.div_ceil(QPN_UNIT);
+        let has: usize = own().map(|(_, up)| up.blocks.len()).sum();
+        if blocks > BLOCKS_MAX || has + blocks as usize > quotas.blocks as usize {
+            let n = h.qpns;
+            return Err(because!(
+                errno::QUOTA,
+                "{n} queue pair numbers: more than tenant {name} or a session may have"
+            ));
+        }
+        Ok(tenant)
+    }
+
+    fn welcome(&mut self, now: u64, id: SessionId, h: &Hello, world: &dyn World) -> Result<(Up, Welcome), Refusal> {
+        let tenant = self.identified(id, h, world)?;
+        let quotas = tenant.quotas;
+        let lives =
+            |other: &str| self.sessions.values().any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other));
+        let Some(gid) = self.vips.of(&self.policy, &tenant, lives) else {
+            return Err(because!(
+                errno::NO_SPACE,
+                "no address is left for tenant {} in network {}",
+                tenant.name,
+                tenant.network
+            ));
+        };
+        let blocks = match h.qpns.div_ceil(QPN_UNIT) {
+            0 => 0..0,
+            n => self.blocks.take(now, n, id).ok_or_else(|| {
+                because!(
+                    errno::NO_SPACE,
+                    "no queue pair numbers are left on this host; those of sessions that end rest for a minute"
+                )
+            })?,
+        };
+        let mut gids = [[0; 16]; GIDS];
+        gids[0] = gid;
+        let welcome = Welcome {
+            version: VERSION,
+            features: feature::DIRECT,
+            mode: mode::SWITCH,
+            session: id,
+            epoch: self.epoch,
+            tenant: Text::new(&tenant.name),
+            network: Text::new(&tenant.network),
+            gids,
+            qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
+            mtu: MTU,
+            line_rate: 0,
+            rings: (0, 0),
+            max_routes: quotas.routes,
+            token: [0; 64],
+            cause: Text::EMPTY,
+        };
+        let up = Up {
+            gid,
+            blocks,
+            program: h.program.as_str().into(),
+            ffr_id: h.ffr_id,
+            routes: BTreeMap::new(),
+            linked_by: Default::default(),
+            listens: Default::default(),
+            unanswered: Default::default(),
+            rate: Rate::new(now, quotas.route_rate),
+            rates: Default::default(),
+            last_seq: 0,
+            last_route: 0,
+            tenant,
+        };
+        Ok((up, welcome))
+    }
+}
