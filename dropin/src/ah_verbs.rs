@@ -222,7 +222,7 @@ mod tests {
     use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 
     fn adapter(ip: [u8; 4], lid: u16) -> Adapter {
-        Adapter { lid, ..Adapter::new(0, Endpoint::v4(ip, ROCE_PORT), 1) }
+        Adapter { lid, ..Adapter::new(0, (Endpoint::v4(ip, ROCE_PORT), 1, None)) }
     }
 
     #[test]

@@ -257,6 +257,85 @@ pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
     Endpoint { ip: p.gid, scope_id: p.scope_id, port: p.port }
 }
 
+impl Port {
+    /// That of a new device.
+    fn new(udp: Option<UdpPort>, share: Option<Member>, shm: Option<ShmPort>, pcap: Option<Pcap>) -> Port {
+        Port {
+            udp,
+            share,
+            shm,
+            pcap,
+            watched: true,
+            wakeful: 0,
+            blocked: false,
+            rings_full: false,
+            discards: false,
+            empty: 0,
+            idle_tick: (0, false),
+            ports: ports::Ports::default(),
+            send_err: 0,
+            now: 0,
+            stale: u8::MAX,
+            udp_hot_ns: 0,
+            listen_at: 0,
+            due_at: 0,
+            tend_at: 0,
+            tend_every: 0,
+            changes: 0,
+        }
+    }
+}
+
+/// The links of a device to processes of its host; `None`: it has none. `brokered`: a router makes them.
+///
+/// # Safety
+/// The walk of the layout over `memory` gave `shm..pcap` to nobody else.
+#[allow(clippy::too_many_arguments)] // what the device is made of so far
+unsafe fn open_links(
+    memory: *mut u8,
+    layout: &Layout,
+    local: &Endpoint,
+    name: &DeviceName,
+    config: &SoftConfig<'_>,
+    share: Option<&Member>,
+    brokered: bool,
+    waiter: &Waiter,
+) -> Result<Option<ShmPort>> {
+    let links = match share {
+        _ if brokered => {
+            // SAFETY: the caller's promise.
+            Some(unsafe { ShmPort::open_brokered(local, memory.add(layout.shm), layout.pcap - layout.shm)? })
+        }
+        Some(share) if config.has_links(name) => {
+            let by_address = config.flags & soft_flags::CMA != 0;
+            let bytes = layout.pcap - layout.shm;
+            // SAFETY: the caller's promise.
+            let (memory, locks) = (unsafe { memory.add(layout.shm) }, share.locks());
+            // SAFETY: as above.
+            Some(unsafe { ShmPort::open(share.home(), local, locks, by_address, memory, bytes, waiter)? })
+        }
+        _ if config.has_links(name) && config.path == PathChoice::Shm => {
+            return Err(refuse!(
+                Unsupported,
+                "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others (see /dev/shm)"
+            ))
+        }
+        _ => None,
+    };
+    Ok(links)
+}
+
+/// The tee of a device that captures its packets.
+///
+/// # Safety
+/// The walk of the layout over `memory` gave `pcap..end` to nobody else.
+unsafe fn open_tee(memory: *mut u8, layout: &Layout, config: &SoftConfig<'_>) -> Result<Option<Pcap>> {
+    let Some(path) = config.pcap else { return Ok(None) };
+    let earlier = if config.flags & soft_flags::KEEP_CAPTURE != 0 { Earlier::Keep } else { Earlier::Replace };
+    // SAFETY: the caller's promise.
+    unsafe { Pcap::open(path, earlier, memory.add(layout.pcap), PCAP_BUFFER) }.map(Some)
+}
+
 impl SoftDevice {
     /// Bytes of memory that [`SoftDevice::init`] needs.
     ///
@@ -318,39 +397,14 @@ impl SoftDevice {
             }
             DeviceName::Loopback => (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None),
         };
-        let shm = match &share {
-            _ if via.is_some() => {
-                // SAFETY: the walk gave `shm..pcap` to the port alone.
-                Some(unsafe { ShmPort::open_brokered(&local, memory.add(layout.shm), layout.pcap - layout.shm)? })
-            }
-            Some(share) if config.has_links(&name) => {
-                let by_address = config.flags & soft_flags::CMA != 0;
-                let bytes = layout.pcap - layout.shm;
-                // SAFETY: the walk gave `shm..pcap` to the port alone.
-                let (memory, locks) = (unsafe { memory.add(layout.shm) }, share.locks());
-                // SAFETY: as above.
-                Some(unsafe { ShmPort::open(share.home(), &local, locks, by_address, memory, bytes, &waiter)? })
-            }
-            _ if config.has_links(&name) && config.path == PathChoice::Shm => {
-                return Err(refuse!(
-                    Unsupported,
-                    "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others (see /dev/shm)"
-                ))
-            }
-            _ => None,
-        };
+        // SAFETY: the walk gave `shm..pcap` to the port alone.
+        let shm =
+            unsafe { open_links(memory, &layout, &local, &name, config, share.as_ref(), via.is_some(), &waiter)? };
         let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
         let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
         core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
-        let pcap = match config.pcap {
-            Some(path) => {
-                let keep = config.flags & soft_flags::KEEP_CAPTURE != 0;
-                let earlier = if keep { Earlier::Keep } else { Earlier::Replace };
-                // SAFETY: the walk gave `pcap..end` to the tee alone.
-                Some(unsafe { Pcap::open(path, earlier, memory.add(layout.pcap), PCAP_BUFFER)? })
-            }
-            None => None,
-        };
+        // SAFETY: the walk gave `pcap..end` to the tee alone.
+        let pcap = unsafe { open_tee(memory, &layout, config)? };
         // SAFETY: the walk gave `engine..udp` to the engine alone.
         let engine =
             unsafe { Engine::init(memory.add(layout.engine), layout.udp - layout.engine, &core, peer_addr(&local))? };
@@ -365,29 +419,7 @@ impl SoftDevice {
         }
         let device = SoftDevice {
             engine,
-            port: UnsafeCell::new(Port {
-                udp,
-                share,
-                shm,
-                pcap,
-                watched: true,
-                wakeful: 0,
-                blocked: false,
-                rings_full: false,
-                discards: false,
-                empty: 0,
-                idle_tick: (0, false),
-                ports: ports::Ports::default(),
-                send_err: 0,
-                now: 0,
-                stale: u8::MAX,
-                udp_hot_ns: 0,
-                listen_at: 0,
-                due_at: 0,
-                tend_at: 0,
-                tend_every: 0,
-                changes: 0,
-            }),
+            port: UnsafeCell::new(Port::new(udp, share, shm, pcap)),
             local,
             waiter,
             fork,
