@@ -203,13 +203,16 @@ mod tests {
         assert_eq!(of("soft:127.0.0.1"), Some(KINDS[0].words));
         assert_eq!(of("soft:"), Some(KINDS[0].words));
         assert_eq!(of("verbs:rxe0:1:3"), Some(KINDS[1].words));
-        assert_eq!(of("loopback"), Some(KINDS[2].words));
-        for none in ["", "soft", "softer:1", "verbs", "loopback:", "loopback2", "Soft:127.0.0.1"] {
+        assert_eq!(of("router:"), Some(KINDS[2].words));
+        assert_eq!(of("router:/run/gdrcore/tenant.gdrc"), Some(KINDS[2].words));
+        assert_eq!(of("loopback"), Some(KINDS[3].words));
+        for none in ["", "router", "soft", "softer:1", "verbs", "loopback:", "loopback2", "Soft:127.0.0.1"] {
             assert_eq!(of(none), None, "{none}");
         }
         assert_eq!(
             KnownNames.to_string(),
-            "\"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<NIC>[:port][:gid-index]\" or \"loopback\""
+            "\"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<NIC>[:port][:gid-index]\", \
+             \"router:[<name or socket>]\" or \"loopback\""
         );
     }
 
