@@ -1,5 +1,6 @@
 //! Verbs objects: their data, states and tables.
 
+pub mod blocks;
 pub mod cause;
 pub mod kind;
 pub mod objects;

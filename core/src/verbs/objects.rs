@@ -4,6 +4,7 @@ use crate::arena::{RawSlice, Region};
 use crate::bucket::TokenBucket;
 use crate::counters::Counters;
 use crate::dcqcn::Dcqcn;
+use crate::verbs::blocks::Blocks;
 use crate::verbs::cause::Cause;
 use crate::verbs::kind::QpKind;
 use crate::verbs::req::{Ready, Req, WqeState};
@@ -94,7 +95,7 @@ pub struct Qp {
     /// Rate of what it sends while its path is congested.
     pub congestion: Dcqcn,
     /// What keeps all requests off the shortest path: bits of [`qp_block`].
-    blocks: u32,
+    blocks: Blocks,
     /// When the next congestion notification may leave.
     pub cnp_at: u64,
     /// Packets sent when the last congestion notification came, and how many notifications they and those before may still draw.
@@ -154,7 +155,7 @@ impl Qp {
     /// Whether a limit of its rate applies now.
     #[inline(always)]
     pub fn is_paced(&self) -> bool {
-        self.blocks & qp_block::PACED != 0
+        self.blocks.is(qp_block::PACED)
     }
 
     /// Says so.
@@ -165,37 +166,33 @@ impl Qp {
 
     #[inline(always)]
     fn set(&mut self, bits: u32, on: bool) {
-        if on {
-            self.blocks |= bits;
-        } else {
-            self.blocks &= !bits;
-        }
+        self.blocks.set(bits, on);
     }
 
     /// All bits of [`qp_block`] that are set.
     #[inline(always)]
     pub fn blocks(&self) -> u32 {
-        self.blocks
+        self.blocks.all()
     }
 
     /// Whether the words say what the fields say that they stand for.
     pub fn blocks_are_true(&self) -> bool {
         let (state, kind) = (self.state != qp_state::RTS, !self.kind.is_reliable());
-        let own = state == (self.blocks & qp_block::NOT_RTS != 0) && kind == (self.blocks & qp_block::NOT_RC != 0);
+        let own = state == (self.blocks.is(qp_block::NOT_RTS)) && kind == (self.blocks.is(qp_block::NOT_RC));
         own && self.req.blocks_are_true() && self.resp.blocks_are_true()
     }
 
     /// Whether it is RC and in RTS.
     #[inline(always)]
     pub fn is_rc_in_rts(&self) -> bool {
-        self.blocks & (qp_block::NOT_RTS | qp_block::NOT_RC) == 0
+        !self.blocks.is(qp_block::NOT_RTS | qp_block::NOT_RC)
     }
 
     /// Whether what is posted next may leave by the shortest path: nothing is sent again, and nothing keeps it back or leaves before
     /// it. The peer's window, and what the request itself asks for, are still to be looked at.
     #[inline(always)]
     pub fn may_send_new(&self) -> bool {
-        (self.blocks | self.req.blocks() | self.resp.blocks() & rx_block::BEFORE_REQUESTS) == 0
+        (self.blocks.all() | self.req.blocks() | self.resp.blocks() & rx_block::BEFORE_REQUESTS) == 0
             && !self.req.sends_again()
     }
 

@@ -1,6 +1,7 @@
 //! The requester's half of a queue pair: what was sent, what was acknowledged, and what keeps the next request back.
 
 use crate::mem::Token;
+use crate::verbs::blocks::Blocks;
 use crate::wire::{NakCode, Psn};
 
 /// What must be looked at before the next request of a queue pair leaves. Where no bit is set, and nothing is sent again
@@ -110,7 +111,7 @@ pub struct Req {
     /// Why it waits; [`tx_block::HOLD`] says whether it does.
     hold: Hold,
     /// What must be looked at before the next request leaves: bits of [`tx_block`].
-    blocks: u32,
+    blocks: Blocks,
     /// When the peer counts as silent; 0 = nothing outstanding.
     pub ack_deadline: u64,
     /// When the peer was last heard of, or asked anew.
@@ -157,17 +158,13 @@ impl Req {
     /// Whether any of these bits of [`tx_block`] is set.
     #[inline(always)]
     pub fn is(&self, bits: u32) -> bool {
-        self.blocks & bits != 0
+        self.blocks.is(bits)
     }
 
     /// Sets or clears bits of [`tx_block`].
     #[inline(always)]
     pub fn set(&mut self, bits: u32, on: bool) {
-        if on {
-            self.blocks |= bits;
-        } else {
-            self.blocks &= !bits;
-        }
+        self.blocks.set(bits, on);
     }
 
     /// Whether a request is half sent, or requests are sent again.
@@ -190,7 +187,7 @@ impl Req {
     /// All bits that are set.
     #[inline(always)]
     pub fn blocks(&self) -> u32 {
-        self.blocks
+        self.blocks.all()
     }
 
     /// The earliest time at which something must be done if nothing comes; `u64::MAX`: there is none.

@@ -2,6 +2,7 @@
 
 use crate::arena::RawSlice;
 use crate::mem::Token;
+use crate::verbs::blocks::Blocks;
 use crate::verbs::types::{Sge, Wc};
 use crate::wire::Psn;
 
@@ -161,7 +162,7 @@ pub struct Resp {
     /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
     pub nak_sent: bool,
     /// What must be looked at before a request is taken or sent by the shortest path: bits of [`rx_block`].
-    blocks: u32,
+    blocks: Blocks,
     /// QP_LAST_WQE_REACHED was raised.
     pub last_wqe: bool,
     /// Highest PSN seen since that NAK.
@@ -203,17 +204,13 @@ impl Resp {
     /// Whether any of these bits of [`rx_block`] is set.
     #[inline(always)]
     pub fn is(&self, bits: u32) -> bool {
-        self.blocks & bits != 0
+        self.blocks.is(bits)
     }
 
     /// Sets or clears bits of [`rx_block`].
     #[inline(always)]
     fn set(&mut self, bits: u32, on: bool) {
-        if on {
-            self.blocks |= bits;
-        } else {
-            self.blocks &= !bits;
-        }
+        self.blocks.set(bits, on);
     }
 
     /// Whether the word says what the fields say that it stands for.
@@ -228,7 +225,7 @@ impl Resp {
     /// All bits that are set.
     #[inline(always)]
     pub fn blocks(&self) -> u32 {
-        self.blocks
+        self.blocks.all()
     }
 
     /// What arrives now.
@@ -333,6 +330,6 @@ impl Resp {
     pub fn forget_naks(&mut self) {
         self.nak_sent = false;
         self.nak_owed = None;
-        self.blocks &= !(rx_block::NAK | rx_block::NAK_LATER);
+        self.set(rx_block::NAK | rx_block::NAK_LATER, false);
     }
 }

@@ -9,7 +9,7 @@ use crate::roce::conn::Conn;
 use crate::roce::peer::{FlowControl, Path, PeerAddr};
 use crate::roce::requester::{gather, DEEP};
 use crate::roce::rules::accept::RequestHeader;
-use crate::roce::rules::send::Eligible;
+use crate::roce::rules::send::{Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
@@ -18,19 +18,6 @@ use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Psn, Sy
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
-
-/// A request that lies in the port's buffer. Nothing in the engine knows of it yet.
-#[derive(Clone, Copy, Debug)]
-#[must_use = "what was handed over must be noted"]
-pub struct PreparedSend {
-    /// Bytes in the buffer.
-    pub len: usize,
-    pub(super) qi: usize,
-    pub(super) payload: u32,
-    /// Bytes of the request's packet, as the counters have it.
-    pub(super) bytes: u32,
-    pub(super) acks: bool,
-}
 
 /// The run that a request of one packet is.
 #[inline(always)]
@@ -110,7 +97,7 @@ impl Transport {
     #[inline]
     pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, prepared: PreparedSend) {
         let Some(mut c) = self.connected(s, prepared.qi) else { return };
-        c.single_left(prepared.payload, prepared.bytes, prepared.acks);
+        c.single_left(&prepared);
         c.start_timers(now);
         c.arm();
     }

@@ -9,7 +9,7 @@ use crate::roce::conn::Conn;
 use crate::roce::peer::{FlowControl, Path};
 use crate::roce::requester::gather;
 use crate::roce::rules::accept::RequestHeader;
-use crate::roce::rules::send::Eligible;
+use crate::roce::rules::send::{Eligible, PreparedSend};
 use crate::roce::run::{base_of_head, head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::objects::NONE;
@@ -62,9 +62,9 @@ impl Transport {
         clock: impl FnOnce() -> u64,
     ) -> bool {
         let Some(mut c) = self.connected(s, qi) else { return false };
-        let Some((written, frame)) = c.write_single(links) else { return false };
-        frame.commit(written.len);
-        c.single_left(written.payload, written.bytes, written.acks);
+        let Some((prepared, frame)) = c.write_single(links) else { return false };
+        frame.commit(prepared.len);
+        c.single_left(&prepared);
         let timer_deferred = c.common.timer_deferred;
         if c.qp.req.ack_deadline != 0 {
             // An earlier one's answer is waited for: only its timer may be due anew.
@@ -148,19 +148,10 @@ impl Transport {
     }
 }
 
-/// What was written for a request.
-struct Written {
-    len: usize,
-    payload: u32,
-    /// As in [`super::packet::PreparedSend`].
-    bytes: u32,
-    acks: bool,
-}
-
 impl Conn<'_> {
     /// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing else has changed.
     #[inline(always)]
-    fn write_single<'p, L: Links>(&mut self, links: &'p mut L) -> Option<(Written, L::Frame<'p>)> {
+    fn write_single<'p, L: Links>(&mut self, links: &'p mut L) -> Option<(PreparedSend, L::Frame<'p>)> {
         let qp = &mut *self.qp;
         let sq = self.q.engine_sq(&self.common.key);
         let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
@@ -201,8 +192,8 @@ impl Conn<'_> {
             let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, crate::roce::answers::ACK_UNLIMITED, dest, psn, 1, msn);
             record[behind..].copy_from_slice(&ack);
         }
-        let bytes = packet_bytes(op, len) as u32;
-        Some((Written { len: behind + if acks { HEAD_MIN } else { 0 }, payload, bytes, acks }, frame))
+        let (bytes, qi) = (packet_bytes(op, len) as u32, self.qi);
+        Some((PreparedSend { len: behind + if acks { HEAD_MIN } else { 0 }, qi, payload, bytes, acks }, frame))
     }
 }
 
@@ -211,14 +202,14 @@ impl Conn<'_> {
 /// the words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
-    let [op, ..] = ((w[0] >> 32) as u32).to_le_bytes();
-    let head = match Opcode(op) {
+    let h = Head(w);
+    let head = match h.opcode() {
         Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => HEAD_MIN,
         Opcode::RC_WRITE_ONLY_IMM => HEAD_MEMORY,
         // A WRITE completes nothing at its target, so the order says nothing.
         _ => return None,
     };
-    let end = head + padded(w[0] as u32 as usize);
+    let end = head + padded(h.payload());
     (end.checked_add(HEAD_MIN) == Some(len)).then_some(end)
 }
 

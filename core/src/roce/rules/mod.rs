@@ -9,5 +9,5 @@ pub(super) mod complete;
 pub(super) mod cq;
 pub(super) mod receive;
 pub(super) mod recv;
-pub(super) mod send;
+pub(crate) mod send;
 mod single;

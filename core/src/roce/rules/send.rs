@@ -38,6 +38,19 @@ pub(in crate::roce) struct Eligible<'q> {
     pub(in crate::roce) is_write: bool,
 }
 
+/// A single request that is written, with the ACK that its QP owes. Nothing in the engine knows of it yet.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "what was handed over must be noted"]
+pub struct PreparedSend {
+    /// Bytes that were written.
+    pub len: usize,
+    pub(in crate::roce) qi: usize,
+    pub(in crate::roce) payload: u32,
+    /// Bytes of the request's packet, as the counters have it.
+    pub(in crate::roce) bytes: u32,
+    pub(in crate::roce) acks: bool,
+}
+
 /// Packets that have left.
 pub(in crate::roce) struct Departed {
     /// PSN of the first.

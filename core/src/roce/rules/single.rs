@@ -2,7 +2,7 @@
 
 use super::ack::progress;
 use super::complete::{prepare, Left};
-use super::send::{Charge, Departed, Single};
+use super::send::{Charge, Departed, PreparedSend, Single};
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::peer::PACKET_COST;
@@ -11,10 +11,10 @@ use crate::verbs::types::{wc_status, wr_opcode};
 use crate::wire::Psn;
 
 impl Conn<'_> {
-    /// The request that waits has left in a packet of `bytes` with `payload` bytes, behind it the owed ACK where it `acks`: all that
-    /// changes by that but the time.
+    /// The request that waits has left, and the owed ACK with it: all that changes by that but the time.
     #[inline(always)]
-    pub(in crate::roce) fn single_left(&mut self, payload: u32, bytes: u32, acks: bool) {
+    pub(in crate::roce) fn single_left(&mut self, prepared: &PreparedSend) {
+        let PreparedSend { payload, bytes, acks, .. } = *prepared;
         let (index, psn) = (self.qp.req.next, self.qp.req.next_psn);
         self.qp.begin_request(index, 1);
         self.qp.req.next = index.wrapping_add(1);
