@@ -422,8 +422,7 @@ impl Guard<'_> {
         let t = &inner.transport;
         // Asked together: mostly all is empty.
         let idle = t.common.ready.is_empty() & t.common.full_cqs.is_empty() & !inner.cm.is_ready();
-        !idle && (!t.common.ready.is_empty() || inner.cm.is_ready() || t.common.next_with_room(s, 0).is_some())
-            || s.active.any()
+        !idle && (!t.common.ready.is_empty() || inner.cm.is_ready() || t.common.may_go_on(s)) || s.active.any()
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ is waited for.

@@ -1,13 +1,12 @@
 //! Completions in order, room in CQs, error and flush.
 
-use super::conn::Conn;
-use super::Common;
 use core::sync::atomic::Ordering;
 
+use super::conn::Conn;
 use super::peer::FlowControl;
 use super::rules::complete::{prepare, Left};
 use super::rules::cq::CqSide;
-use super::Transport;
+use super::{Common, Transport};
 use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
@@ -109,6 +108,11 @@ impl Common {
             at = cq + 1;
         }
         None
+    }
+
+    /// Whether [`Transport::look_for_room`] may find something to do.
+    pub(crate) fn may_go_on(&self, s: &Shared) -> bool {
+        self.reclaim || self.next_with_room(s, 0).is_some()
     }
 
     /// Entries of a CQ that were promised will not be used; who waits for room may look again.

@@ -508,3 +508,32 @@ fn a_long_message_leaves_in_long_bursts_and_waits_for_no_timer() {
     assert_eq!(packets, 256);
     assert!((18..=20).contains(&bursts), "{bursts} bursts");
 }
+
+#[test]
+fn an_entry_that_is_reserved_is_taken_back_in_a_round_of_its_own() {
+    let (mut net, a, b) = Net::pair(Opts { one_cq: true, cqe: 2, mtu: 1, ..Opts::default() });
+    let (capacity, mut buf) = (net.lock(&b).shared().cqs[index(b.rcq)].ring.capacity(), vec![0; 20_000]);
+    // One message has begun at b, and its entry is reserved.
+    net.recv(&b, 7, &[(0, 4096)]);
+    net.post(&a, Wr::new(wr_opcode::SEND).id(1).local(&a, 0, 1000));
+    let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("a burst");
+    assert!(burst.seg < burst.len, "several packets");
+    net.inject(a.host, b.host, &buf[..burst.seg]);
+    // So many requests of b end that the last finds the reserved entry alone.
+    for id in 0..u64::from(capacity) {
+        net.post(&b, Wr::new(wr_opcode::RDMA_WRITE).id(100 + id).local(&b, 0, 8).remote(&a, 0));
+    }
+    net.send_from(b.host);
+    net.lock(&a).flush_acks();
+    net.send_from(a.host);
+    let ring = |net: &Net| net.lock(&b).shared().cqs[index(b.scq)].ring.len();
+    assert_eq!(ring(&net), capacity - 1, "the last completion waits");
+    assert!(net.lock(&b).has_work(), "who sleeps now would not hear of it");
+    net.settle();
+    assert_eq!(ring(&net), capacity);
+    let ids: Vec<u64> = net.poll(b.host, b.scq).iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, (100..100 + u64::from(capacity)).collect::<Vec<_>>());
+    // The message goes on, and its last packet finds an entry again.
+    let done = net.wait(b.host, b.rcq, 1);
+    assert_eq!((done[0].wr_id, done[0].status), (7, wc_status::SUCCESS));
+}
