@@ -21,6 +21,7 @@ mod local;
 pub mod map;
 pub mod pcap;
 pub mod reason;
+mod rights;
 pub mod share;
 pub mod shm;
 pub mod soft;

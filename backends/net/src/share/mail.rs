@@ -403,7 +403,7 @@ mod tests {
         // SAFETY: room for two descriptors.
         crate::sys::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }).unwrap();
         let (read, write) = (Fd::from_call(ends[0]).unwrap(), Fd::from_call(ends[1]).unwrap());
-        match crate::shm::door::send_with(from.raw(), b"gdrm\x01\x01\0\0", write.raw()) {
+        match crate::rights::send(from.raw(), b"gdrm\x01\x01\0\0", write.raw()) {
             // Since Linux 6.16 by the kernel.
             Err(Error::Access) => return assert_eq!(b.receive(&mut [0; 64]), None),
             other => other.unwrap(),

@@ -7,9 +7,10 @@ use super::messages::{Ask, Loan, LOAN_LEN};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{accept, connect, Accepted, Lock, Name, Role};
-use crate::sys::{errno, set_option, Fd};
+use crate::rights;
+use crate::sys::{set_option, Fd};
 use gdrcore_core::error::{Error, Result};
-use std::os::fd::RawFd;
+use std::os::fd::{IntoRawFd, RawFd};
 
 /// First bytes of a hello: name and version.
 const HELLO: [u8; 8] = *b"gdrshm\x02\0";
@@ -106,7 +107,7 @@ impl Bell {
     /// Sends a message, with a descriptor or without. False: it did not go.
     pub(super) fn say(&self, bytes: &[u8], fd: Option<RawFd>) -> bool {
         match fd {
-            Some(fd) => send_with(self.fd.raw(), bytes, fd).is_ok(),
+            Some(fd) => rights::send(self.fd.raw(), bytes, fd).is_ok(),
             None => {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 // SAFETY: the bytes live through the call.
@@ -194,43 +195,18 @@ struct Message {
 
 /// Takes the next message; `None`: there is none now. All descriptors but the first are closed.
 fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
-    let mut control = [0u64; 16];
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: zeroes are a valid msghdr.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = core::mem::size_of_val(&control) as _;
-    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the length beside it.
-    let n = unsafe { libc::recvmsg(from, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
-    if n < 0 {
-        let gone = Message { len: 0, fd: None, fds: 0 };
-        return (!matches!(errno(), libc::EAGAIN | libc::EINTR)).then_some(gone);
-    }
+    let mut message = Message { len: 0, fd: None, fds: 0 };
     // Whatever came, its descriptors are ours to close.
-    let mut message = Message { len: n as usize, fd: None, fds: 0 };
-    // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
-    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
-    while !cmsg.is_null() {
-        // SAFETY: not null, so a whole header inside the control buffer.
-        let head = unsafe { cmsg.read_unaligned() };
-        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: no pointers.
-            let data = head.cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize;
-            for i in 0..data / core::mem::size_of::<RawFd>() {
-                // SAFETY: the kernel wrote that many descriptors behind the header.
-                let raw = unsafe { libc::CMSG_DATA(cmsg).cast::<RawFd>().add(i).read_unaligned() };
-                // Dropped, and so closed, unless it is the first.
-                let fd = Fd::from_call(raw).ok();
-                if message.fds == 0 {
-                    message.fd = fd;
-                }
-                message.fds += 1;
-            }
+    let arrived = rights::receive::<16>(from, bytes, |i, fd| {
+        if i == 0 {
+            message.fd = Fd::from_call(fd.into_raw_fd()).ok();
         }
-        // SAFETY: as above.
-        cmsg = unsafe { libc::CMSG_NXTHDR(&msg, cmsg) };
+    });
+    match arrived {
+        Ok(arrived) => (message.len, message.fds) = (arrived.len, arrived.fds),
+        Err(libc::EAGAIN | libc::EINTR) => return None,
+        // It is gone.
+        Err(_) => {}
     }
     Some(message)
 }
@@ -261,38 +237,8 @@ fn greet(fd: Fd, hello: [u8; 8], from: &Endpoint, size: usize) -> Result<(Bell, 
     bytes[12..16].copy_from_slice(&from.scope_id.to_le_bytes());
     bytes[16..18].copy_from_slice(&from.port.to_le_bytes());
     bytes[24..40].copy_from_slice(&from.ip);
-    send_with(fd.raw(), &bytes, memory.raw())?;
+    rights::send(fd.raw(), &bytes, memory.raw())?;
     Ok((Bell { fd }, segment))
-}
-
-/// One message with one descriptor.
-pub(crate) fn send_with(to: RawFd, bytes: &[u8], fd: RawFd) -> Result<()> {
-    let mut control = [0u64; 4];
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: zeroes are a valid msghdr.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: no pointers; 24 bytes, of 32.
-    msg.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as _;
-    // SAFETY: the control buffer has room for one header and one descriptor, and is aligned for the header.
-    unsafe {
-        let cmsg = libc::CMSG_FIRSTHDR(&msg);
-        (*cmsg).cmsg_level = libc::SOL_SOCKET;
-        (*cmsg).cmsg_type = libc::SCM_RIGHTS;
-        (*cmsg).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-        libc::CMSG_DATA(cmsg).cast::<RawFd>().write_unaligned(fd);
-    }
-    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call; sendmsg writes to none of them.
-    let n = unsafe { libc::sendmsg(to, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    if n == bytes.len() as isize {
-        Ok(())
-    } else if n < 0 {
-        Err(crate::sys::last_error())
-    } else {
-        Err(Error::Os(libc::EIO))
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! One datagram with its descriptors over a Unix socket. Nothing here waits.
 
 use super::proto::{Envelope, FDS_MAX, MESSAGE_MAX};
-use crate::sys::{errno, last_error};
+use crate::rights;
+use crate::sys::last_error;
 use gdrcore_core::error::{Error, Result};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A datagram that came. Descriptors that nobody takes out of it are closed with it.
 #[derive(Debug)]
@@ -38,42 +39,17 @@ pub type Buffer = [u8; MESSAGE_MAX + 1];
 
 /// Takes the next datagram of a socket. Any thread; one system call.
 pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
-    let mut control = [0u64; CONTROL];
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: zeroes are a valid msghdr.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = core::mem::size_of_val(&control) as _;
-    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the length beside it.
-    let n = unsafe { libc::recvmsg(from.as_raw_fd(), &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
-    if n < 0 {
-        return if matches!(errno(), libc::EAGAIN | libc::EINTR) { Look::Nothing } else { Look::Gone };
-    }
-    let cut = msg.msg_flags & libc::MSG_CTRUNC != 0;
-    let mut message = Received { len: n as usize, fds: [const { None }; FDS_MAX], count: 0, cut };
-    // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
-    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
-    while !cmsg.is_null() {
-        // SAFETY: not null, so a whole header inside the control buffer.
-        let head = unsafe { cmsg.read_unaligned() };
-        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: no pointers.
-            let data = head.cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize;
-            for i in 0..data / size_of::<RawFd>() {
-                // SAFETY: the kernel wrote that many descriptors behind the header.
-                let raw = unsafe { libc::CMSG_DATA(cmsg).cast::<RawFd>().add(i).read_unaligned() };
-                // SAFETY: new, and nobody else's; dropped, and so closed, where there is no place for it.
-                let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-                if let Some(place) = message.fds.get_mut(message.count) {
-                    *place = Some(fd);
-                }
-                message.count += 1;
-            }
+    let mut message = Received { len: 0, fds: [const { None }; FDS_MAX], count: 0, cut: false };
+    let arrived = rights::receive::<CONTROL>(from.as_raw_fd(), bytes, |i, fd| {
+        // Dropped, and so closed, where there is no place for it.
+        if let Some(place) = message.fds.get_mut(i) {
+            *place = Some(fd);
         }
-        // SAFETY: as above.
-        cmsg = unsafe { libc::CMSG_NXTHDR(&msg, cmsg) };
+    });
+    match arrived {
+        Ok(arrived) => (message.len, message.count, message.cut) = (arrived.len, arrived.fds, arrived.cut),
+        Err(libc::EAGAIN | libc::EINTR) => return Look::Nothing,
+        Err(_) => return Look::Gone,
     }
     // An empty datagram, which no message is, counts as an end too: the kernel says both the same way.
     if message.len == 0 {
@@ -98,7 +74,7 @@ pub fn send(to: BorrowedFd<'_>, e: &Envelope, fd: Option<BorrowedFd<'_>>) -> Res
 /// As [`send`].
 pub fn send_bytes(to: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
     if let Some(fd) = fd {
-        return crate::shm::door::send_with(to.as_raw_fd(), bytes, fd.as_raw_fd());
+        return rights::send(to.as_raw_fd(), bytes, fd.as_raw_fd());
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes live through the call.

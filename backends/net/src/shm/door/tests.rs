@@ -98,11 +98,11 @@ fn who_says_something_else_is_hung_up_on() {
         (&hello[..HELLO_LEN - 1], memory.raw()),
     ] {
         let (fd, bell) = call();
-        send_with(fd.raw(), bytes, fd_sent).unwrap();
+        crate::rights::send(fd.raw(), bytes, fd_sent).unwrap();
         assert_eq!(bell.receive().unwrap_err(), Error::Access);
     }
     let (fd, bell) = call();
-    send_with(fd.raw(), &hello[..HELLO_LEN], memory.raw()).unwrap();
+    crate::rights::send(fd.raw(), &hello[..HELLO_LEN], memory.raw()).unwrap();
     assert!(bell.receive().unwrap().is_some());
     // And then talks: no process of ours does.
     // SAFETY: five bytes.

@@ -126,7 +126,7 @@ fn hellos_of_doors_and_of_routers_are_not_mistaken() {
     let mut hello = [0u8; 40];
     hello[..8].copy_from_slice(b"gdrshm\x02\0");
     hello[8..12].copy_from_slice(&8192u32.to_le_bytes());
-    crate::shm::door::send_with(std::os::fd::AsRawFd::as_raw_fd(&ours), &hello, memory.raw()).unwrap();
+    crate::rights::send(std::os::fd::AsRawFd::as_raw_fd(&ours), &hello, memory.raw()).unwrap();
     a.tend();
     assert_eq!((a.port.counters().broken, a.port.callers.iter().flatten().count()), (1, 0));
     // And the other way round.
