@@ -2,6 +2,7 @@
 
 use crate::identity::Seen;
 use crate::policy::Tenant;
+use gdrcore_core::bucket::TokenBucket;
 use gdrcore_net::via::proto::Service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -101,27 +102,24 @@ impl Up {
 /// A number of things in a second, and as many at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    per_second: u32,
-    /// In billionths.
-    left: u64,
-    at: u64,
+    /// One of its bytes is one thing. `None`: there is never any.
+    bucket: Option<TokenBucket>,
 }
 
 impl Rate {
     /// Full.
     pub fn new(now: u64, per_second: u32) -> Rate {
-        Rate { per_second, left: u64::from(per_second) * 1_000_000_000, at: now }
+        let mut bucket = TokenBucket::default();
+        bucket.set_rate(now, per_second.into(), per_second);
+        Rate { bucket: (per_second != 0).then_some(bucket) }
     }
 
     /// One of them, if there is one.
     pub fn take(&mut self, now: u64) -> bool {
-        let most = u64::from(self.per_second) * 1_000_000_000;
-        let more = now.saturating_sub(self.at).saturating_mul(self.per_second.into());
-        self.left = self.left.saturating_add(more).min(most);
-        self.at = now;
-        let may = self.left >= 1_000_000_000;
+        let Some(bucket) = &mut self.bucket else { return false };
+        let may = bucket.available(now) > 0;
         if may {
-            self.left -= 1_000_000_000;
+            bucket.take(now, 1);
         }
         may
     }
